@@ -1,0 +1,166 @@
+// The only file that knows Python. One m.def per kernel; Python owns every array and has checked its shape.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <cmath>
+#include <optional>
+#include <string>
+
+#include "rows.hpp"
+#include "structure.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+template <typename T, int Dims>
+using Array = nb::ndarray<T, nb::ndim<Dims>, nb::c_contig, nb::device::cpu>;
+template <typename T, int Dims>
+using Optional = std::optional<Array<T, Dims>>;
+
+namespace {
+
+struct Choice {
+    const char* name;
+    const RowKernels* kernels;
+};
+
+Choice choose() {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl"))
+        return {"avx512", &avx512::kernels};
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return {"avx2", &avx2::kernels};
+#endif
+    return {"baseline", &baseline::kernels};
+}
+
+Choice chosen = choose();
+
+template <typename T>
+const RowKernelsOf<T>& rows() {
+    if constexpr (std::is_same_v<T, float>) return chosen.kernels->f32;
+    else return chosen.kernels->f64;
+}
+
+template <typename A>
+auto pointer(const std::optional<A>& array) -> decltype(array->data()) {
+    return array ? array->data() : nullptr;
+}
+
+Csr csr_of(const Array<const int64_t, 1>& indptr, const Array<const int32_t, 1>& indices) {
+    return {indptr.data(), indices.data(), int64_t(indptr.shape(0)) - 1};
+}
+
+template <typename T, typename X>
+Spmm<T, X> spmm_of(Array<const int64_t, 1> indptr, Array<const int32_t, 1> indices, Array<const X, 2> x,
+                   Optional<const T, 1> weight, Optional<const T, 1> pre, Optional<const T, 1> post,
+                   Optional<const uint8_t, 1> loop, Array<T, 2> out) {
+    return {csr_of(indptr, indices), x.data(), int64_t(x.shape(1)), pointer(weight), pointer(pre), pointer(post),
+            pointer(loop), loop ? int64_t(loop->shape(0)) : 0, out.data()};
+}
+
+constexpr auto released = nb::call_guard<nb::gil_scoped_release>();
+
+template <typename T>
+void bind_rows(nb::module_& m) {
+    m.def("spmm",
+          [](Array<const int64_t, 1> indptr, Array<const int32_t, 1> indices, Array<const T, 2> x, Optional<const T, 1> weight,
+             Optional<const T, 1> pre, Optional<const T, 1> post, Optional<const uint8_t, 1> loop, Array<T, 2> out) {
+              rows<T>().spmm(spmm_of<T, T>(indptr, indices, x, weight, pre, post, loop, out));
+          },
+          "indptr"_a, "indices"_a, "x"_a.noconvert(), "weight"_a.none(), "pre"_a.none(), "post"_a.none(), "loop"_a.none(),
+          "out"_a.noconvert(), released);
+    m.def("segment_max",
+          [](Array<const int64_t, 1> indptr, Array<const int32_t, 1> indices, Array<const T, 2> x, Array<T, 2> out,
+             Array<int32_t, 2> from) {
+              rows<T>().segment_max({csr_of(indptr, indices), x.data(), int64_t(x.shape(1)), out.data(), from.data()});
+          },
+          "indptr"_a, "indices"_a, "x"_a.noconvert(), "out"_a.noconvert(), "from_"_a.noconvert(), released);
+    m.def("segment_max_backward",
+          [](Array<const int64_t, 1> indptr, Array<const int32_t, 1> indices, Array<const T, 2> grad,
+             Array<const int32_t, 2> from, Array<T, 2> out) {
+              rows<T>().segment_max_backward(
+                  {csr_of(indptr, indices), grad.data(), from.data(), int64_t(grad.shape(1)), out.data()});
+          },
+          "indptr"_a, "indices"_a, "grad"_a.noconvert(), "from_"_a, "out"_a.noconvert(), released);
+    m.def("epilogue",
+          [](Array<const T, 2> x, Optional<const T, 1> bias, Optional<const int64_t, 1> row_id, int activation, uint64_t key,
+             uint32_t threshold, double scale, Array<T, 2> out) {
+              rows<T>().epilogue({x.data(), pointer(bias), pointer(row_id), int64_t(x.shape(0)), int64_t(x.shape(1)),
+                                  Activation(activation), key, threshold, T(scale), out.data()});
+          },
+          "x"_a.noconvert(), "bias"_a.none(), "row_id"_a.none(), "activation"_a, "key"_a, "threshold"_a, "scale"_a,
+          "out"_a.noconvert(), released);
+    m.def("epilogue_backward",
+          [](Array<const T, 2> grad, Array<const T, 2> output, Optional<const int64_t, 1> row_id, int activation, uint64_t key,
+             uint32_t threshold, double scale, Array<T, 2> out, Optional<T, 2> bias_parts) {
+              rows<T>().epilogue_backward({grad.data(), output.data(), pointer(row_id), int64_t(grad.shape(0)),
+                                           int64_t(grad.shape(1)), Activation(activation), key, threshold, T(scale), out.data(),
+                                           pointer(bias_parts)});
+          },
+          "grad"_a.noconvert(), "output"_a.noconvert(), "row_id"_a.none(), "activation"_a, "key"_a, "threshold"_a, "scale"_a,
+          "out"_a.noconvert(), "bias_parts"_a.none(), released);
+}
+
+void bind_structure(nb::module_& m) {
+    m.def("build_csr",
+          [](Array<const int32_t, 1> row, Array<const int32_t, 1> col, Array<int64_t, 1> indptr, Array<int32_t, 1> cols,
+             Optional<int64_t, 1> from) {
+              build_csr(row.data(), col.data(), int64_t(row.shape(0)), int64_t(indptr.shape(0)) - 1, indptr.data(), cols.data(),
+                        pointer(from));
+          },
+          "row"_a, "col"_a, "indptr"_a, "cols"_a, "from_"_a.none(), released);
+    m.def("transpose_csr",
+          [](Array<const int64_t, 1> indptr, Array<const int32_t, 1> indices, Array<int64_t, 1> t_indptr,
+             Array<int32_t, 1> t_indices, Optional<int64_t, 1> from) {
+              transpose_csr(indptr.data(), indices.data(), int64_t(indptr.shape(0)) - 1, int64_t(t_indptr.shape(0)) - 1,
+                            t_indptr.data(), t_indices.data(), pointer(from));
+          },
+          "indptr"_a, "indices"_a, "t_indptr"_a, "t_indices"_a, "from_"_a.none(), released);
+    m.def("sort_rows",
+          [](Array<const int64_t, 1> indptr, Array<int32_t, 1> indices, Optional<int64_t, 1> from) {
+              sort_rows(indptr.data(), indices.data(), pointer(from), int64_t(indptr.shape(0)) - 1);
+          },
+          "indptr"_a, "indices"_a, "from_"_a.none(), released);
+    m.def("deduplicate_rows",
+          [](Array<int64_t, 1> indptr, Array<int32_t, 1> indices, Optional<int64_t, 1> from) {
+              return deduplicate_rows(indptr.data(), indices.data(), pointer(from), int64_t(indptr.shape(0)) - 1);
+          },
+          "indptr"_a, "indices"_a, "from_"_a.none(), released);
+    m.def("relabel_csr",
+          [](Array<const int64_t, 1> indptr, Array<const int32_t, 1> indices, Array<const int64_t, 1> order,
+             Array<int64_t, 1> out_indptr, Array<int32_t, 1> out_indices, Optional<int64_t, 1> from) {
+              relabel_csr(indptr.data(), indices.data(), order.data(), int64_t(order.shape(0)), out_indptr.data(),
+                          out_indices.data(), pointer(from));
+          },
+          "indptr"_a, "indices"_a, "order"_a, "out_indptr"_a, "out_indices"_a, "from_"_a.none(), released);
+    m.def("locality_order",
+          [](Array<const int64_t, 1> indptr, Array<const int32_t, 1> indices, int64_t max_community, int rounds,
+             Array<int64_t, 1> order) {
+              locality_order(indptr.data(), indices.data(), int64_t(order.shape(0)), max_community, rounds, order.data());
+          },
+          "indptr"_a, "indices"_a, "max_community"_a, "rounds"_a, "order"_a, released);
+}
+
+}  // namespace
+
+NB_MODULE(_core, m) {
+    m.attr("bias_parts") = kBiasParts;
+    m.def("isa", [] { return std::string(chosen.name); }, "The instruction set in use: baseline, avx2 or avx512.");
+    m.def("use_baseline", [](bool on) { chosen = on ? Choice{"baseline", &baseline::kernels} : choose(); },
+          "For tests: run the kernels of the lowest instruction set.");
+    bind_rows<float>(m);
+    bind_rows<double>(m);
+    m.def("spmm_bf16",
+          [](Array<const int64_t, 1> indptr, Array<const int32_t, 1> indices, Array<const uint16_t, 2> x,
+             Optional<const float, 1> weight, Optional<const float, 1> pre, Optional<const float, 1> post,
+             Optional<const uint8_t, 1> loop, Array<float, 2> out) {
+              chosen.kernels->spmm_bf16(spmm_of<float, bf16>(indptr, indices, x, weight, pre, post, loop, out));
+          },
+          "indptr"_a, "indices"_a, "x"_a, "weight"_a.none(), "pre"_a.none(), "post"_a.none(), "loop"_a.none(),
+          "out"_a.noconvert(), released);
+    bind_structure(m);
+}

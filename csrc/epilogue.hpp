@@ -1,0 +1,133 @@
+// What follows a matrix product, in one pass: bias, activation, dropout. Nothing is kept for the backward pass but the
+// output itself: the dropout mask is a function of (key, row id, column) and is computed again.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "vector.hpp"
+
+enum class Activation : int { none = 0, relu = 1, elu = 2 };
+
+template <typename T>
+struct Epilogue {
+    const T* x;             // (rows, width)
+    const T* bias;          // (width) or null
+    const int64_t* row_id;  // (rows) or null: the row number
+    int64_t rows, width;
+    Activation activation;
+    uint64_t key;
+    uint32_t threshold;     // an element is dropped where its hash is below this; 0 drops none
+    T scale;                // of the elements kept
+    T* out;                 // (rows, width), may be x
+};
+
+template <typename T>
+struct EpilogueBackward {
+    const T* grad;          // (rows, width)
+    const T* output;        // (rows, width), what forward returned
+    const int64_t* row_id;
+    int64_t rows, width;
+    Activation activation;
+    uint64_t key;
+    uint32_t threshold;
+    T scale;
+    T* out;                 // (rows, width)
+    T* bias_parts;          // (kBiasParts, width) or null: sums over fixed ranges of rows, to be added in order
+};
+
+constexpr int64_t kBiasParts = 32;
+
+namespace {
+
+inline uint32_t row_state(uint64_t key, int64_t row) {
+    uint64_t z = key + uint64_t(row) * 0x9E3779B97F4A7C15ull;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+    return uint32_t(z ^ (z >> 31));
+}
+
+[[gnu::always_inline]] inline uint32_t element_hash(uint32_t state, uint32_t column) {
+    uint32_t h = state + column * 0x9E3779B9u;
+    h = (h ^ (h >> 16)) * 0x7FEB352Du;
+    h = (h ^ (h >> 15)) * 0x846CA68Bu;
+    return h ^ (h >> 16);
+}
+
+template <typename T>
+[[gnu::always_inline]] inline T activate(T x, Activation activation) {
+    if (activation == Activation::relu) return x > T(0) ? x : T(0);
+    if (activation == Activation::elu) return x > T(0) ? x : std::expm1(x);
+    return x;
+}
+
+// The derivative at the point whose (undropped) value is h.
+template <typename T>
+[[gnu::always_inline]] inline T slope_at(T h, Activation activation) {
+    if (activation == Activation::relu) return h > T(0) ? T(1) : T(0);
+    if (activation == Activation::elu) return h > T(0) ? T(1) : h + T(1);
+    return T(1);
+}
+
+template <Activation A, typename T>
+void epilogue_row(const Epilogue<T>& a, int64_t r) {
+    const T* x = a.x + r * a.width;
+    T* out = a.out + r * a.width;
+    const uint32_t state = row_state(a.key, a.row_id ? a.row_id[r] : r);
+#pragma omp simd
+    for (int64_t f = 0; f < a.width; ++f) {
+        const T h = activate<T>(x[f] + (a.bias ? a.bias[f] : T(0)), A);
+        out[f] = element_hash(state, uint32_t(f)) >= a.threshold ? h * a.scale : T(0);
+    }
+}
+
+template <Activation A, typename T>
+void epilogue_backward_row(const EpilogueBackward<T>& a, int64_t r) {
+    const T* grad = a.grad + r * a.width;
+    const T* output = a.output + r * a.width;
+    T* out = a.out + r * a.width;
+    if constexpr (A == Activation::relu) {  // what is dropped is zero, as what is not active
+#pragma omp simd
+        for (int64_t f = 0; f < a.width; ++f) out[f] = output[f] > T(0) ? grad[f] * a.scale : T(0);
+        return;
+    }
+    const uint32_t state = row_state(a.key, a.row_id ? a.row_id[r] : r);
+    const T back = T(1) / a.scale;
+#pragma omp simd
+    for (int64_t f = 0; f < a.width; ++f) {
+        const T local = grad[f] * a.scale * slope_at<T>(output[f] * back, A);
+        out[f] = element_hash(state, uint32_t(f)) >= a.threshold ? local : T(0);
+    }
+}
+
+template <typename T>
+void epilogue(const Epilogue<T>& a) {
+#pragma omp parallel for schedule(static)
+    for (int64_t r = 0; r < a.rows; ++r) switch (a.activation) {
+            case Activation::relu: epilogue_row<Activation::relu>(a, r); break;
+            case Activation::elu: epilogue_row<Activation::elu>(a, r); break;
+            default: epilogue_row<Activation::none>(a, r);
+        }
+}
+
+template <typename T>
+void epilogue_backward(const EpilogueBackward<T>& a) {
+#pragma omp parallel for schedule(static)
+    for (int64_t part = 0; part < kBiasParts; ++part) {
+        T* sums = a.bias_parts ? a.bias_parts + part * a.width : nullptr;
+        if (sums) std::fill(sums, sums + a.width, T(0));
+        for (int64_t r = a.rows * part / kBiasParts; r < a.rows * (part + 1) / kBiasParts; ++r) {
+            switch (a.activation) {
+                case Activation::relu: epilogue_backward_row<Activation::relu>(a, r); break;
+                case Activation::elu: epilogue_backward_row<Activation::elu>(a, r); break;
+                default: epilogue_backward_row<Activation::none>(a, r);
+            }
+            if (!sums) continue;
+            const T* row = a.out + r * a.width;
+#pragma omp simd
+            for (int64_t f = 0; f < a.width; ++f) sums[f] += row[f];
+        }
+    }
+}
+
+}  // namespace

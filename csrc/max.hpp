@@ -1,0 +1,73 @@
+// Maximum over in-neighbours, and its gradient.
+#pragma once
+
+#include <algorithm>
+
+#include "spmm.hpp"
+
+template <typename T>
+struct SegmentMax {
+    Csr csr;
+    const T* x;     // (num_src, width)
+    int64_t width;
+    T* out;         // (num_dst, width), zero where there is no neighbour
+    int32_t* from;  // (num_dst, width), the source that gave the maximum, -1 where there is none
+};
+
+template <typename T>
+struct SegmentMaxBackward {
+    Csr csr;              // transposed: rows are sources, columns are destinations in ascending order
+    const T* grad;        // (num_dst, width)
+    const int32_t* from;  // (num_dst, width)
+    int64_t width;
+    T* out;               // (num_src, width)
+};
+
+namespace {
+
+template <typename T>
+void segment_max_row(const SegmentMax<T>& a, int64_t d) {
+    T* best = a.out + d * a.width;
+    int32_t* from = a.from + d * a.width;
+    const int64_t begin = a.csr.indptr[d], end = a.csr.indptr[d + 1];
+    for (int64_t f = 0; f < a.width; ++f) best[f] = T(0), from[f] = -1;
+    if (begin == end) return;
+    const int32_t first = a.csr.indices[begin];
+    for (int64_t f = 0; f < a.width; ++f) best[f] = a.x[first * a.width + f], from[f] = first;
+    for (int64_t e = begin + 1; e < end; ++e) {
+        const int32_t s = a.csr.indices[e];
+        const T* row = a.x + int64_t(s) * a.width;
+        if (e + 2 < end) __builtin_prefetch(a.x + int64_t(a.csr.indices[e + 2]) * a.width);
+#pragma omp simd
+        for (int64_t f = 0; f < a.width; ++f) {
+            const bool more = row[f] > best[f];
+            best[f] = more ? row[f] : best[f];
+            from[f] = more ? s : from[f];
+        }
+    }
+}
+
+template <typename T>
+void segment_max(const SegmentMax<T>& a) {
+#pragma omp parallel for schedule(dynamic, 64)
+    for (int64_t d = 0; d < a.csr.num_dst; ++d) segment_max_row(a, d);
+}
+
+template <typename T>
+void segment_max_backward(const SegmentMaxBackward<T>& a) {
+#pragma omp parallel for schedule(dynamic, 64)
+    for (int64_t s = 0; s < a.csr.num_dst; ++s) {
+        T* out = a.out + s * a.width;
+        for (int64_t f = 0; f < a.width; ++f) out[f] = T(0);
+        for (int64_t e = a.csr.indptr[s]; e < a.csr.indptr[s + 1]; ++e) {
+            const int64_t d = a.csr.indices[e];
+            if (e > a.csr.indptr[s] && a.csr.indices[e - 1] == d) continue;  // a double edge counts once
+            const T* grad = a.grad + d * a.width;
+            const int32_t* from = a.from + d * a.width;
+#pragma omp simd
+            for (int64_t f = 0; f < a.width; ++f) out[f] += from[f] == s ? grad[f] : T(0);
+        }
+    }
+}
+
+}  // namespace

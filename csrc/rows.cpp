@@ -1,0 +1,17 @@
+// Compiled once per instruction set (SIAFU_ISA). Everything but the table has internal linkage, so that no function
+// compiled for one instruction set is ever linked into another.
+#include <cmath>
+
+#include "rows.hpp"
+
+namespace {
+
+template <typename T>
+constexpr RowKernelsOf<T> kernels_of{spmm<T, T>, segment_max<T>, segment_max_backward<T>, epilogue<T>, epilogue_backward<T>};
+
+}  // namespace
+
+namespace SIAFU_ISA {
+extern const RowKernels kernels;
+const RowKernels kernels{kernels_of<float>, kernels_of<double>, spmm<float, bf16>};
+}  // namespace SIAFU_ISA

@@ -1,0 +1,155 @@
+#include "structure.hpp"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <numeric>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace {
+
+// A stable counting sort of edges into CSR form, in blocks: block b's edges of a key follow those of block b - 1.
+// each(b, visit) calls visit(edge, key, value) for every edge of block b, in order.
+template <typename Each>
+void counting_sort(int64_t num_keys, int blocks, const Each& each, int64_t* indptr, int32_t* values, int64_t* from) {
+    std::vector<std::vector<int64_t>> next(blocks);
+#pragma omp parallel for schedule(static, 1)
+    for (int b = 0; b < blocks; ++b) {
+        next[b].assign(num_keys, 0);
+        each(b, [&](int64_t, int64_t key, int64_t) { ++next[b][key]; });
+    }
+    int64_t total = 0;
+    indptr[0] = 0;
+    for (int64_t k = 0; k < num_keys; ++k) {
+        for (int b = 0; b < blocks; ++b) total += std::exchange(next[b][k], total);
+        indptr[k + 1] = total;
+    }
+#pragma omp parallel for schedule(static, 1)
+    for (int b = 0; b < blocks; ++b)
+        each(b, [&](int64_t edge, int64_t key, int64_t value) {
+            const int64_t slot = next[b][key]++;
+            values[slot] = int32_t(value);
+            if (from) from[slot] = edge;
+        });
+}
+
+// As many blocks as threads, while their counters stay small beside the edges.
+int blocks_for(int64_t num_edges, int64_t num_keys) {
+    const int64_t affordable = std::max<int64_t>(1, num_edges / std::max<int64_t>(1, num_keys));
+    return int(std::min<int64_t>({omp_get_max_threads(), 16, affordable}));
+}
+
+}  // namespace
+
+void build_csr(const int32_t* row, const int32_t* col, int64_t num_edges, int64_t num_rows, int64_t* indptr, int32_t* cols,
+               int64_t* from) {
+    const int blocks = blocks_for(num_edges, num_rows);
+    const auto each = [&](int b, auto&& visit) {
+        for (int64_t e = num_edges * b / blocks; e < num_edges * (b + 1) / blocks; ++e) visit(e, row[e], col[e]);
+    };
+    counting_sort(num_rows, blocks, each, indptr, cols, from);
+}
+
+void transpose_csr(const int64_t* indptr, const int32_t* indices, int64_t num_rows, int64_t num_cols, int64_t* t_indptr,
+                   int32_t* t_indices, int64_t* from) {
+    const int blocks = blocks_for(indptr[num_rows], num_cols);
+    const auto each = [&](int b, auto&& visit) {
+        for (int64_t r = num_rows * b / blocks; r < num_rows * (b + 1) / blocks; ++r)
+            for (int64_t e = indptr[r]; e < indptr[r + 1]; ++e) visit(e, indices[e], r);
+    };
+    counting_sort(num_cols, blocks, each, t_indptr, t_indices, from);
+}
+
+void sort_rows(const int64_t* indptr, int32_t* indices, int64_t* from, int64_t num_rows) {
+#pragma omp parallel
+    {
+        std::vector<std::pair<int32_t, int64_t>> row;
+#pragma omp for schedule(dynamic, 256)
+        for (int64_t r = 0; r < num_rows; ++r) {
+            const int64_t begin = indptr[r], end = indptr[r + 1];
+            if (std::is_sorted(indices + begin, indices + end)) continue;
+            if (!from) {
+                std::sort(indices + begin, indices + end);
+                continue;
+            }
+            row.clear();
+            for (int64_t e = begin; e < end; ++e) row.emplace_back(indices[e], from[e]);
+            std::stable_sort(row.begin(), row.end(), [](auto& a, auto& b) { return a.first < b.first; });
+            for (int64_t e = begin; e < end; ++e) std::tie(indices[e], from[e]) = row[e - begin];
+        }
+    }
+}
+
+int64_t deduplicate_rows(int64_t* indptr, int32_t* indices, int64_t* from, int64_t num_rows) {
+    int64_t out = 0, begin = 0;
+    for (int64_t r = 0; r < num_rows; ++r) {
+        const int64_t end = indptr[r + 1], first = out;
+        for (int64_t e = begin; e < end; ++e) {
+            if (out > first && indices[out - 1] == indices[e]) continue;
+            indices[out] = indices[e];
+            if (from) from[out] = from[e];
+            ++out;
+        }
+        begin = end;
+        indptr[r + 1] = out;
+    }
+    return out;
+}
+
+void relabel_csr(const int64_t* indptr, const int32_t* indices, const int64_t* order, int64_t num_nodes, int64_t* out_indptr,
+                 int32_t* out_indices, int64_t* from) {
+    std::vector<int32_t> place(num_nodes);
+    out_indptr[0] = 0;
+    for (int64_t i = 0; i < num_nodes; ++i) {
+        place[order[i]] = int32_t(i);
+        out_indptr[i + 1] = out_indptr[i] + indptr[order[i] + 1] - indptr[order[i]];
+    }
+#pragma omp parallel for schedule(dynamic, 256)
+    for (int64_t i = 0; i < num_nodes; ++i) {
+        int64_t slot = out_indptr[i];
+        for (int64_t e = indptr[order[i]]; e < indptr[order[i] + 1]; ++e, ++slot) {
+            out_indices[slot] = place[indices[e]];
+            if (from) from[slot] = e;
+        }
+    }
+    sort_rows(out_indptr, out_indices, from, num_nodes);
+}
+
+void locality_order(const int64_t* indptr, const int32_t* indices, int64_t num_nodes, int64_t max_community, int rounds,
+                    int64_t* order) {
+    std::vector<int32_t> label(num_nodes), size(num_nodes, 1), votes(num_nodes, 0), seen;
+    std::iota(label.begin(), label.end(), 0);
+    for (int round = 0; round < rounds; ++round) {
+        int64_t moved = 0;
+        for (int64_t v = 0; v < num_nodes; ++v) {
+            const int32_t own = label[v];
+            seen.clear();
+            for (int64_t e = indptr[v]; e < indptr[v + 1]; ++e) {
+                if (e + 16 < indptr[num_nodes]) __builtin_prefetch(&label[indices[e + 16]]);
+                if (indices[e] == v) continue;
+                const int32_t l = label[indices[e]];
+                if (votes[l]++ == 0) seen.push_back(l);
+            }
+            int32_t best = own, most = votes[own];
+            for (const int32_t l : seen)
+                if ((votes[l] > most || (votes[l] == most && l < best && best != own)) && (l == own || size[l] < max_community))
+                    best = l, most = votes[l];
+            for (const int32_t l : seen) votes[l] = 0;
+            if (best == own) continue;
+            --size[own], ++size[best], label[v] = best;
+            ++moved;
+        }
+        if (moved * 100 < num_nodes) break;
+    }
+    // Communities in the order of their first member, members in their given order.
+    std::vector<int32_t> first(num_nodes, -1);
+    std::vector<int64_t> start(1, 0);
+    for (int64_t v = 0; v < num_nodes; ++v)
+        if (first[label[v]] < 0) {
+            first[label[v]] = int32_t(start.size() - 1);
+            start.push_back(start.back() + size[label[v]]);
+        }
+    for (int64_t v = 0; v < num_nodes; ++v) order[start[first[label[v]]]++] = v;
+}

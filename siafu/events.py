@@ -1,0 +1,49 @@
+"""Write what a run does: one event a line, in JSON. Who reads them, and when, is not known here.
+
+An event has ``time`` (seconds since 1970), ``rank`` and ``phase``; the phases of a run on one machine:
+
+    start       config, graph, machine, versions
+    resume      epoch
+    epoch       epoch (from 1), loss, lr, seconds (the training step), train_score, val_score, test_score, rss_bytes
+    checkpoint  epoch, seconds, bytes
+    stop        epoch, reason (done, patience, SIGTERM, SIGINT)
+    result      score per split, confusion (rows true, columns predicted, test nodes), class_names
+    end         the metrics that ``--json`` prints
+"""
+
+import json
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+
+class Progress(Protocol):
+    """Told how far something is: ``done`` of ``total`` units, ``total`` None where nobody knows."""
+
+    def __call__(self, label: str, done: int, total: int | None) -> None:
+        """Show it, or don't."""
+
+
+def silent(label: str, done: int, total: int | None) -> None:
+    """The progress that nobody watches."""
+
+
+class Events:
+    """Appends events to a file; each line is whole on disk before :meth:`flush` returns."""
+
+    def __init__(self, path: Path, *, rank: int = 0) -> None:
+        self._file = path.open("a", encoding="utf-8")
+        self._rank = rank
+
+    def write(self, phase: str, **fields: Any) -> None:
+        """Write one event."""
+        event = {"time": time.time(), "rank": self._rank, "phase": phase, **fields}
+        self._file.write(json.dumps(event, separators=(",", ":"), allow_nan=True) + "\n")
+
+    def flush(self) -> None:
+        """Hand what was written to the system."""
+        self._file.flush()
+
+    def close(self) -> None:
+        """Flush and close."""
+        self._file.close()

@@ -1,0 +1,282 @@
+"""Graph and Block: the values that everything else speaks. They know no rank, no file and no clock.
+
+Row sets, used as name suffixes everywhere:
+    _dst   D rows, the nodes a layer writes
+    _src   S rows, the nodes a layer reads; the first D of them are the destinations
+    _edge  E rows, in CSR order of the destinations
+"""
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from siafu import native
+from siafu.native import Csr
+
+MAX_NODES = 2**31 - 1
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """What one layer reads: a rectangular CSR whose rows are destinations and whose columns are sources.
+
+    The whole graph, one part of it, a sampled hop and a snapshot are all blocks.
+
+    Attributes:
+        indptr: (D + 1,) int64, non-decreasing, ``indptr[0] == 0``.
+        indices: (E,) int32, the in-neighbours of each destination, each in ``[0, num_src)``.
+        num_src: S, at least D; the first D sources are the destinations themselves.
+        edge_weight: (E,) float, or None where every edge weighs 1.
+        node_id: (S,) int64, the user's own row number of each source, or None where it is the row number.
+        kept_input: (S, F), rows that never change, of which :mod:`siafu.nn` keeps the aggregate; or None.
+    """
+
+    indptr: Tensor
+    indices: Tensor
+    num_src: int
+    edge_weight: Tensor | None = None
+    node_id: Tensor | None = None
+    kept_input: Tensor | None = None
+    kept: dict[str, Tensor] = field(default_factory=dict, repr=False)
+
+    @property
+    def num_dst(self) -> int:
+        """D, the number of destinations."""
+        return self.indptr.numel() - 1
+
+    @property
+    def num_edges(self) -> int:
+        """E, the number of edges."""
+        return self.indices.numel()
+
+    @property
+    def csr(self) -> Csr:
+        """The bare arrays, as kernels take them."""
+        return Csr(self.indptr, self.indices)
+
+    @cached_property
+    def transposed(self) -> Csr:
+        """Rows and columns exchanged, for the backward pass; ``origin`` is the edge's place in this block."""
+        return native.transpose(self.csr, num_cols=self.num_src, origin=True)
+
+    @cached_property
+    def row_edge(self) -> Tensor:
+        """(E,) int64, the destination of each edge."""
+        return torch.arange(self.num_dst).repeat_interleave(self.indptr.diff())
+
+    @cached_property
+    def lacks_loop(self) -> Tensor:
+        """(D,) uint8, 1 where a destination has no edge to itself."""
+        looped = torch.zeros(self.num_dst, dtype=torch.bool)
+        looped[self.row_edge[self.row_edge == self.indices]] = True
+        return (~looped).to(torch.uint8)
+
+    @cached_property
+    def in_degree(self) -> Tensor:
+        """(D,) float32, the number of in-edges, or the sum of their weights."""
+        if self.edge_weight is None:
+            return self.indptr.diff().to(torch.float32)
+        return torch.zeros(self.num_dst).index_add_(0, self.row_edge, self.edge_weight.float())
+
+    def keeping(self, x_src: Tensor) -> "Block":
+        """This block, with the aggregates of ``x_src`` computed once and kept."""
+        return replace(self, kept_input=x_src, kept={})
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """A graph with what is known of its nodes. Edges are kept by destination.
+
+    Attributes:
+        indptr: (N + 1,) int64.
+        indices: (E,) int32, the sources of each node's in-edges.
+        x: (N, F) float32 or bfloat16 features, or None.
+        y: (N,) int64 classes with -1 for none, (N, C) uint8 for many labels, or (N,) or (N, K) float32 targets with
+            NaN for none; or None.
+        train_mask, val_mask, test_mask: (N,) bool, disjoint, or None.
+        edge_weight: (E,) float32, in the order of ``indices``, or None.
+        node_id: (N,) int64, the user's own row number of each row, or None where it is the row number.
+        name: what to call it in messages.
+        node_names: N ids as the user wrote them (an Arrow array of strings or integers), or None: the row number.
+        class_names: as many names as there are classes, or None: the class number.
+    """
+
+    indptr: Tensor
+    indices: Tensor
+    x: Tensor | None = None
+    y: Tensor | None = None
+    train_mask: Tensor | None = None
+    val_mask: Tensor | None = None
+    test_mask: Tensor | None = None
+    edge_weight: Tensor | None = None
+    node_id: Tensor | None = None
+    name: str = "graph"
+    node_names: Any = None
+    class_names: tuple[str, ...] | None = None
+
+    @property
+    def num_nodes(self) -> int:
+        """N."""
+        return self.indptr.numel() - 1
+
+    @property
+    def num_edges(self) -> int:
+        """E."""
+        return self.indices.numel()
+
+    @cached_property
+    def block(self) -> Block:
+        """The whole graph as one block."""
+        return Block(self.indptr, self.indices, self.num_nodes, self.edge_weight, self.node_id)
+
+    @classmethod
+    def from_edges(
+        cls,
+        edge_index: ArrayLike | Tensor,
+        *,
+        x: ArrayLike | Tensor | None = None,
+        y: ArrayLike | Tensor | None = None,
+        train_mask: ArrayLike | Tensor | None = None,
+        val_mask: ArrayLike | Tensor | None = None,
+        test_mask: ArrayLike | Tensor | None = None,
+        edge_weight: ArrayLike | Tensor | None = None,
+        num_nodes: int | None = None,
+        undirected: bool = False,
+        name: str = "graph",
+    ) -> "Graph":
+        """A graph of (2, E) sources and targets, NumPy arrays or tensors; checked, see :func:`check`.
+
+        ``undirected`` adds each edge's reverse and drops repeated edges (the first weight is kept).
+        """
+        edges = _tensor(edge_index, "edge_index")
+        if edges.ndim != 2 or edges.shape[0] != 2 or edges.is_floating_point():
+            raise ValueError(
+                f"{name}: edge_index is {tuple(edges.shape)} {edges.dtype}; expected two rows of integers, "
+                "sources above targets"
+            )
+        rows = _given(x, y, train_mask, val_mask, test_mask)
+        count = num_nodes if num_nodes is not None else rows if rows is not None else _largest(edges) + 1
+        check_edges(edges, count, name)
+        weight = None if edge_weight is None else _tensor(edge_weight, "edge_weight").to(torch.float32)
+        if weight is not None and weight.shape != edges.shape[1:]:
+            raise ValueError(f"{name}: edge_weight is {tuple(weight.shape)}; expected ({edges.shape[1]},)")
+        src, dst = edges.to(torch.int32)
+        if undirected:
+            src, dst = torch.cat([src, dst]), torch.cat([dst, src])
+            weight = None if weight is None else torch.cat([weight, weight])
+        csr = native.sort_rows(native.build_csr(dst, src, num_rows=count, origin=weight is not None))
+        csr = native.deduplicate(csr) if undirected else csr
+        graph = cls(
+            csr.indptr,
+            csr.indices,
+            x=None if x is None else _features(_tensor(x, "x")),
+            y=None if y is None else _labels(_tensor(y, "y")),
+            train_mask=_mask(train_mask, "train_mask"),
+            val_mask=_mask(val_mask, "val_mask"),
+            test_mask=_mask(test_mask, "test_mask"),
+            edge_weight=None if weight is None or csr.origin is None else weight[csr.origin],
+            name=name,
+        )
+        check(graph)
+        return graph
+
+
+def check_edges(edges: Tensor, num_nodes: int, name: str) -> None:
+    """Refuse edges that name a node that is not there."""
+    if num_nodes > MAX_NODES:
+        raise ValueError(f"{name}: {num_nodes} nodes; at most {MAX_NODES} fit one graph, so cut it into parts")
+    if num_nodes < 1:
+        raise ValueError(f"{name}: the graph has no node; expected at least one")
+    if edges.numel() == 0:
+        return
+    low, high = int(edges.min()), int(edges.max())
+    if low < 0:
+        raise ValueError(f"{name}: edge_index holds {low}; node ids start at 0")
+    if high >= num_nodes:
+        raise ValueError(
+            f"{name}: edge_index names node {high}, but there are {num_nodes} nodes (0 to {num_nodes - 1}); "
+            "add its features or drop the edge"
+        )
+
+
+def check(graph: Graph) -> None:
+    """Refuse features, labels, masks and weights that cannot be trained on, saying which and where."""
+    name, rows = graph.name, graph.num_nodes
+    for field_name in ("x", "y", "train_mask", "val_mask", "test_mask"):
+        value: Tensor | None = getattr(graph, field_name)
+        if value is not None and value.shape[0] != rows:
+            raise ValueError(f"{name}: {field_name} has {value.shape[0]} rows; expected {rows}, one a node")
+    if graph.x is not None:
+        _check_finite(graph.x, f"{name}: x")
+    if graph.edge_weight is not None:
+        _check_finite(graph.edge_weight[:, None], f"{name}: edge_weight")
+    if graph.y is not None and graph.y.dtype == torch.int64 and int(graph.y.min()) < -1:
+        row = int(graph.y.argmin())
+        raise ValueError(f"{name}: y[{row}] is {int(graph.y[row])}; expected a class from 0, or -1 for none")
+    seen = torch.zeros(rows, dtype=torch.bool)
+    for field_name in ("train_mask", "val_mask", "test_mask"):
+        mask: Tensor | None = getattr(graph, field_name)
+        if mask is None:
+            continue
+        if bool((seen & mask).any()):
+            row = int((seen & mask).nonzero()[0])
+            raise ValueError(f"{name}: node {row} is in {field_name} and in another mask; splits must be disjoint")
+        seen |= mask
+
+
+def _check_finite(rows: Tensor, what: str) -> None:
+    for start in range(0, rows.shape[0], 65536):  # by ranges: a memory-mapped array is read once, not copied
+        bad = ~torch.isfinite(rows[start : start + 65536])
+        if bool(bad.any()):
+            row, col = bad.nonzero()[0].tolist()
+            found = float(rows[start + row, col])
+            raise ValueError(f"{what}: row {start + row}, column {col} is {found}; expected a finite number")
+
+
+def _tensor(values: ArrayLike | Tensor, name: str) -> Tensor:
+    if isinstance(values, Tensor):
+        return values.detach().cpu()
+    array = np.asarray(values)
+    if array.dtype == object or array.dtype.kind not in "biuf":
+        raise ValueError(f"{name} is an array of {array.dtype}; expected numbers")
+    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        array = array.astype(np.int64)
+    return torch.from_numpy(np.ascontiguousarray(array))
+
+
+def _given(*values: ArrayLike | Tensor | None) -> int | None:
+    """The number of rows of the first that is there."""
+    return next((len(value) for value in values if value is not None), None)  # type: ignore[arg-type]
+
+
+def _largest(edges: Tensor) -> int:
+    return int(edges.max()) if edges.numel() else -1
+
+
+def _features(x: Tensor) -> Tensor:
+    x = x[:, None] if x.ndim == 1 else x
+    if x.ndim != 2:
+        raise ValueError(f"x is {tuple(x.shape)}; expected a row of features for each node")
+    return x.contiguous() if x.dtype == torch.bfloat16 else x.to(torch.float32).contiguous()
+
+
+def _labels(y: Tensor) -> Tensor:
+    if y.is_floating_point():
+        return y.to(torch.float32).contiguous()
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    return y.to(torch.uint8 if y.ndim == 2 else torch.int64).contiguous()
+
+
+def _mask(mask: ArrayLike | Tensor | None, name: str) -> Tensor | None:
+    if mask is None:
+        return None
+    value = _tensor(mask, name)
+    if value.ndim != 1:
+        raise ValueError(f"{name} is {tuple(value.shape)}; expected one value a node (pick one fold of several)")
+    return value.to(torch.bool)

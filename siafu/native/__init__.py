@@ -1,0 +1,206 @@
+"""Kernels over rows and CSR arrays: the typed face of the compiled core. They know no rank, no file, no clock.
+
+Every kernel takes and returns tensors on the CPU, allocates its own output, and has a twin of the same name in
+``siafu.native.reference``, which is used where the core was not compiled. Ids are int32, offsets int64.
+"""
+
+from typing import NamedTuple
+
+import torch  # before _core: both then share the thread pool of torch's OpenMP library
+from torch import Tensor
+
+from siafu.native import reference
+
+try:
+    from siafu.native import _core
+except ImportError:  # pragma: no cover - a source tree that was never built
+    _core = None  # type: ignore[assignment]
+
+__all__ = [
+    "Csr",
+    "Dropout",
+    "build_csr",
+    "compiled",
+    "deduplicate",
+    "epilogue",
+    "epilogue_backward",
+    "instruction_set",
+    "locality_order",
+    "relabel",
+    "segment_max",
+    "segment_max_backward",
+    "sort_rows",
+    "spmm",
+    "transpose",
+]
+
+Dropout = reference.Dropout
+_ACTIVATIONS = {"none": 0, "relu": 1, "elu": 2}
+
+
+class Csr(NamedTuple):
+    """Compressed rows: the columns of row ``i`` are ``indices[indptr[i]:indptr[i + 1]]``.
+
+    Attributes:
+        indptr: (R + 1,) int64, non-decreasing from 0.
+        indices: (E,) int32.
+        origin: (E,) int64, where each edge stood in the arrays it was made from; None where nobody asked.
+    """
+
+    indptr: Tensor
+    indices: Tensor
+    origin: Tensor | None = None
+
+
+def compiled() -> bool:
+    """Whether the compiled core is in use."""
+    return _core is not None
+
+
+def instruction_set() -> str:
+    """The instruction set the kernels run on: ``avx512``, ``avx2``, ``baseline``, or ``reference`` without a core."""
+    return _core.isa() if _core is not None else "reference"
+
+
+def spmm(
+    csr: Csr,
+    x_src: Tensor,
+    *,
+    weight: Tensor | None = None,
+    pre: Tensor | None = None,
+    post: Tensor | None = None,
+    loop: Tensor | None = None,
+) -> Tensor:
+    """Sum in-neighbour rows, (S, F) -> (D, F): ``out_d = post_d (sum_e weight_e pre_s x_s + loop_d pre_d x_d)``.
+
+    Rows in bfloat16 are summed and returned in float32. Scales are (E,), (S,), (D,) in the output's dtype; ``loop`` is
+    uint8 of at most D rows, whose destinations are the first sources.
+    """
+    if _core is None:
+        return reference.spmm(csr, x_src, weight=weight, pre=pre, post=post, loop=loop)
+    x_src = x_src.contiguous()
+    if x_src.dtype == torch.bfloat16:
+        out = torch.empty(csr.indptr.numel() - 1, x_src.shape[1], dtype=torch.float32)
+        _core.spmm_bf16(csr.indptr, csr.indices, x_src.view(torch.uint16), weight, pre, post, loop, out)
+        return out
+    out = x_src.new_empty(csr.indptr.numel() - 1, x_src.shape[1])
+    _core.spmm(csr.indptr, csr.indices, x_src, weight, pre, post, loop, out)
+    return out
+
+
+def segment_max(csr: Csr, x_src: Tensor) -> tuple[Tensor, Tensor]:
+    """Maximum of in-neighbour rows, zero where there are none, and which source gave it (-1 for none): (S, F) -> 2 x (D, F)."""
+    if _core is None:
+        return reference.segment_max(csr, x_src)
+    x_src = x_src.contiguous()
+    out = x_src.new_empty(csr.indptr.numel() - 1, x_src.shape[1])
+    source = torch.empty_like(out, dtype=torch.int32)
+    _core.segment_max(csr.indptr, csr.indices, x_src, out, source)
+    return out, source
+
+
+def segment_max_backward(transposed: Csr, grad_dst: Tensor, source: Tensor) -> Tensor:
+    """Give each gradient to the source that gave the maximum: (D, F) -> (S, F)."""
+    if _core is None:
+        return reference.segment_max_backward(transposed, grad_dst, source)
+    grad_dst = grad_dst.contiguous()
+    out = grad_dst.new_empty(transposed.indptr.numel() - 1, grad_dst.shape[1])
+    _core.segment_max_backward(transposed.indptr, transposed.indices, grad_dst, source, out)
+    return out
+
+
+def epilogue(
+    x: Tensor,
+    *,
+    bias: Tensor | None,
+    activation: str,
+    dropout: Dropout,
+    row_id: Tensor | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """``dropout(activation(x + bias))`` in one pass: (R, F) -> (R, F). ``out`` may be ``x`` itself."""
+    if _core is None:
+        return reference.epilogue(x, bias=bias, activation=activation, dropout=dropout, row_id=row_id, out=out)
+    x = x.contiguous()
+    out = torch.empty_like(x) if out is None else out
+    act = _ACTIVATIONS[activation]
+    _core.epilogue(x, bias, row_id, act, dropout.key, dropout.threshold, dropout.scale, out)
+    return out
+
+
+def epilogue_backward(
+    grad: Tensor, output: Tensor, *, activation: str, dropout: Dropout, row_id: Tensor | None, with_bias: bool
+) -> tuple[Tensor, Tensor | None]:
+    """The gradients of :func:`epilogue`'s input and bias, from its output alone."""
+    if _core is None:
+        return reference.epilogue_backward(
+            grad, output, activation=activation, dropout=dropout, row_id=row_id, with_bias=with_bias
+        )
+    grad = grad.contiguous()
+    out = torch.empty_like(grad)
+    parts = grad.new_empty(_core.bias_parts, grad.shape[1]) if with_bias else None
+    act = _ACTIVATIONS[activation]
+    _core.epilogue_backward(
+        grad, output, row_id, act, dropout.key, dropout.threshold, dropout.scale, out, parts
+    )
+    return out, None if parts is None else parts.sum(0)
+
+
+def build_csr(row: Tensor, col: Tensor, *, num_rows: int, origin: bool = False) -> Csr:
+    """CSR of the edges (row[i], col[i]), int32; edges of one row stay in their given order."""
+    if _core is None:
+        return reference.build_csr(row, col, num_rows=num_rows, origin=origin)
+    csr = _empty(num_rows, row.numel(), origin)
+    _core.build_csr(row.contiguous(), col.contiguous(), csr.indptr, csr.indices, csr.origin)
+    return csr
+
+
+def transpose(csr: Csr, *, num_cols: int, origin: bool = False) -> Csr:
+    """Exchange rows and columns; columns ascend within each row of the result."""
+    if _core is None:
+        return reference.transpose(csr, num_cols=num_cols, origin=origin)
+    out = _empty(num_cols, csr.indices.numel(), origin)
+    _core.transpose_csr(csr.indptr, csr.indices, out.indptr, out.indices, out.origin)
+    return out
+
+
+def sort_rows(csr: Csr) -> Csr:
+    """Sort the columns of each row, stably; ``origin`` goes along."""
+    if _core is None:
+        return reference.sort_rows(csr)
+    out = Csr(csr.indptr, csr.indices.clone(), None if csr.origin is None else csr.origin.clone())
+    _core.sort_rows(out.indptr, out.indices, out.origin)
+    return out
+
+
+def deduplicate(csr: Csr) -> Csr:
+    """Keep the first of equal columns in each sorted row."""
+    if _core is None:
+        return reference.deduplicate(csr)
+    out = Csr(csr.indptr.clone(), csr.indices.clone(), None if csr.origin is None else csr.origin.clone())
+    left = _core.deduplicate_rows(out.indptr, out.indices, out.origin)
+    return Csr(out.indptr, out.indices[:left].clone(), None if out.origin is None else out.origin[:left].clone())
+
+
+def relabel(csr: Csr, order: Tensor, *, origin: bool = False) -> Csr:
+    """The square CSR with node ``order[i]`` renamed ``i``; rows come out sorted."""
+    if _core is None:
+        return reference.relabel(csr, order, origin=origin)
+    out = _empty(order.numel(), csr.indices.numel(), origin)
+    _core.relabel_csr(csr.indptr, csr.indices, order, out.indptr, out.indices, out.origin)
+    return out
+
+
+def locality_order(csr: Csr, *, max_community: int = 1024, rounds: int = 8) -> Tensor:
+    """An order of the nodes, (N,) int64, in which communities found by label propagation lie together."""
+    if _core is None:
+        return reference.locality_order(csr, max_community=max_community, rounds=rounds)
+    order = torch.empty(csr.indptr.numel() - 1, dtype=torch.int64)
+    _core.locality_order(csr.indptr, csr.indices, max_community, rounds, order)
+    return order
+
+
+def _empty(num_rows: int, num_edges: int, origin: bool) -> Csr:
+    indptr = torch.empty(num_rows + 1, dtype=torch.int64)
+    indices = torch.empty(num_edges, dtype=torch.int32)
+    return Csr(indptr, indices, torch.empty(num_edges, dtype=torch.int64) if origin else None)

@@ -1,0 +1,195 @@
+"""Each kernel in plain torch: what the compiled ones are tested against, and what runs where none was compiled."""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from siafu.native import Csr
+
+_MASK = 0xFFFFFFFF
+
+
+class Dropout(NamedTuple):
+    """Which elements fall out: those whose hash of (key, row id, column) lies below a threshold.
+
+    Attributes:
+        key: unsigned 64 bits, made of seed, step and layer.
+        threshold: unsigned 32 bits; 0 drops nothing.
+        scale: of the elements kept.
+    """
+
+    key: int = 0
+    threshold: int = 0
+    scale: float = 1.0
+
+    @classmethod
+    def of(cls, rate: float, key: int) -> "Dropout":
+        """Dropout at a rate in [0, 1); the scale is exact for the threshold that is used."""
+        threshold = round(rate * 2**32)
+        return cls(key & (2**64 - 1), threshold, 2**32 / (2**32 - threshold))
+
+
+def _csr(indptr: Tensor, indices: Tensor, origin: Tensor | None) -> "Csr":
+    from siafu.native import Csr
+
+    return Csr(indptr, indices, origin)
+
+
+def _row_edge(csr: "Csr") -> Tensor:
+    return torch.arange(csr.indptr.numel() - 1).repeat_interleave(csr.indptr.diff())  # (E,)
+
+
+def spmm(
+    csr: "Csr",
+    x_src: Tensor,
+    *,
+    weight: Tensor | None = None,
+    pre: Tensor | None = None,
+    post: Tensor | None = None,
+    loop: Tensor | None = None,
+) -> Tensor:
+    """Sum in-neighbour rows; see :func:`siafu.native.spmm`."""
+    x_src = x_src.float() if x_src.dtype == torch.bfloat16 else x_src
+    if pre is not None:
+        x_src = x_src * pre[:, None]
+    m_edge = x_src[csr.indices.long()]  # (E, F)
+    if weight is not None:
+        m_edge = m_edge * weight[:, None]
+    out = x_src.new_zeros(csr.indptr.numel() - 1, x_src.shape[1]).index_add(0, _row_edge(csr), m_edge)
+    if loop is not None:
+        rows = loop.numel()
+        out = torch.cat([out[:rows] + x_src[:rows] * loop[:, None].to(x_src.dtype), out[rows:]])
+    return out if post is None else out * post[:, None]
+
+
+def segment_max(csr: "Csr", x_src: Tensor) -> tuple[Tensor, Tensor]:
+    """Maximum of in-neighbour rows; see :func:`siafu.native.segment_max`."""
+    row_edge = _row_edge(csr)
+    shape = csr.indptr.numel() - 1, x_src.shape[1]
+    m_edge = x_src[csr.indices.long()]
+    index = row_edge[:, None].expand_as(m_edge)
+    out = x_src.new_zeros(shape).scatter_reduce(0, index, m_edge, "amax", include_self=False)
+    place = torch.arange(row_edge.numel())[:, None].expand_as(m_edge)
+    none = torch.iinfo(torch.int64).max
+    place = torch.where(m_edge == out[row_edge], place, none)  # the first edge that reaches the maximum
+    first = torch.full(shape, none).scatter_reduce(0, index, place, "amin")
+    source = torch.cat([csr.indices, csr.indices.new_tensor([-1])])[first.clamp(max=row_edge.numel())]
+    return out, source
+
+
+def segment_max_backward(transposed: "Csr", grad_dst: Tensor, source: Tensor) -> Tensor:
+    """Give each gradient to its source; see :func:`siafu.native.segment_max_backward`."""
+    out = grad_dst.new_zeros(transposed.indptr.numel(), grad_dst.shape[1])  # one row more, for those without
+    index = torch.where(source < 0, out.shape[0] - 1, source).long()
+    return out.scatter_add(0, index, grad_dst)[:-1].contiguous()
+
+
+def _mul64(x: int, y: int) -> int:
+    return (x * y) & (2**64 - 1)
+
+
+def _row_state(key: int, row_id: Tensor) -> Tensor:
+    """The 32-bit state of each row; 64-bit unsigned arithmetic in signed tensors, which wrap alike."""
+
+    def signed(value: int) -> int:
+        return value - 2**64 if value >= 2**63 else value
+
+    def shift(z: Tensor, bits: int) -> Tensor:
+        return (z >> bits) & ((1 << (64 - bits)) - 1)
+
+    z = signed(key) + row_id * signed(0x9E3779B97F4A7C15)
+    z = (z ^ shift(z, 30)) * signed(0xBF58476D1CE4E5B9)
+    z = (z ^ shift(z, 27)) * signed(0x94D049BB133111EB)
+    return (z ^ shift(z, 31)) & _MASK
+
+
+def kept(dropout: Dropout, row_id: Tensor, width: int) -> Tensor:
+    """Which elements stay, (R, F) bool."""
+    h = (_row_state(dropout.key, row_id)[:, None] + torch.arange(width) * 0x9E3779B9) & _MASK
+    h = ((h ^ (h >> 16)) * 0x7FEB352D) & _MASK
+    h = ((h ^ (h >> 15)) * 0x846CA68B) & _MASK
+    return (h ^ (h >> 16)) >= dropout.threshold
+
+
+def epilogue(
+    x: Tensor,
+    *,
+    bias: Tensor | None,
+    activation: str,
+    dropout: Dropout,
+    row_id: Tensor | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Bias, activation, dropout; see :func:`siafu.native.epilogue`."""
+    h = x if bias is None else x + bias
+    match activation:
+        case "relu":
+            h = h.relu()
+        case "elu":
+            h = torch.nn.functional.elu(h)
+    if dropout.threshold:
+        rows = torch.arange(x.shape[0]) if row_id is None else row_id
+        h = torch.where(kept(dropout, rows, x.shape[1]), h * dropout.scale, 0.0)
+    return h.clone() if out is None else out.copy_(h)
+
+
+def epilogue_backward(
+    grad: Tensor, output: Tensor, *, activation: str, dropout: Dropout, row_id: Tensor | None, with_bias: bool
+) -> tuple[Tensor, Tensor | None]:
+    """The gradients of :func:`epilogue`; see :func:`siafu.native.epilogue_backward`."""
+    grad = grad * dropout.scale
+    if dropout.threshold:
+        rows = torch.arange(grad.shape[0]) if row_id is None else row_id
+        grad = torch.where(kept(dropout, rows, grad.shape[1]), grad, 0.0)
+    h = output / dropout.scale
+    match activation:
+        case "relu":
+            grad = torch.where(h > 0, grad, 0.0)
+        case "elu":
+            grad = torch.where(h > 0, grad, grad * (h + 1))
+    return grad, grad.sum(0) if with_bias else None
+
+
+def build_csr(row: Tensor, col: Tensor, *, num_rows: int, origin: bool = False) -> "Csr":
+    """CSR of edges; see :func:`siafu.native.build_csr`."""
+    order = row.argsort(stable=True)
+    indptr = torch.zeros(num_rows + 1, dtype=torch.int64)
+    indptr[1:] = torch.bincount(row.long(), minlength=num_rows).cumsum(0)
+    return _csr(indptr, col[order].to(torch.int32), order if origin else None)
+
+
+def transpose(csr: "Csr", *, num_cols: int, origin: bool = False) -> "Csr":
+    """Exchange rows and columns; see :func:`siafu.native.transpose`."""
+    return build_csr(csr.indices, _row_edge(csr).to(torch.int32), num_rows=num_cols, origin=origin)
+
+
+def sort_rows(csr: "Csr") -> "Csr":
+    """Sort columns within rows; see :func:`siafu.native.sort_rows`."""
+    by_col = csr.indices.argsort(stable=True)
+    order = by_col[_row_edge(csr)[by_col].argsort(stable=True)]
+    return _csr(csr.indptr, csr.indices[order], None if csr.origin is None else csr.origin[order])
+
+
+def deduplicate(csr: "Csr") -> "Csr":
+    """Drop repeated columns; see :func:`siafu.native.deduplicate`."""
+    row_edge = _row_edge(csr)
+    first = torch.ones_like(row_edge, dtype=torch.bool)
+    first[1:] = (row_edge[1:] != row_edge[:-1]) | (csr.indices[1:] != csr.indices[:-1])
+    indptr = torch.zeros_like(csr.indptr)
+    indptr[1:] = torch.bincount(row_edge[first], minlength=csr.indptr.numel() - 1).cumsum(0)
+    return _csr(indptr, csr.indices[first], None if csr.origin is None else csr.origin[first])
+
+
+def relabel(csr: "Csr", order: Tensor, *, origin: bool = False) -> "Csr":
+    """Rename nodes; see :func:`siafu.native.relabel`."""
+    place = torch.empty_like(order)
+    place[order] = torch.arange(order.numel())
+    row, col = place[_row_edge(csr)], place[csr.indices.long()]
+    return sort_rows(build_csr(row.to(torch.int32), col.to(torch.int32), num_rows=order.numel(), origin=origin))
+
+
+def locality_order(csr: "Csr", *, max_community: int = 1024, rounds: int = 8) -> Tensor:
+    """The order as given: without the compiled core there is no cache to please."""
+    return torch.arange(csr.indptr.numel() - 1)
