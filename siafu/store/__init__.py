@@ -1,0 +1,25 @@
+"""A graph on disk: a manifest and raw, checksummed, memory-mapped arrays in one folder. It knows no rank.
+
+Reading order: ``manifest`` (what a store says of itself), ``names`` and ``splits`` (how ids and masks are
+kept), ``reader``, ``writer``.
+"""
+
+from siafu.store.manifest import ArraySpec, Manifest
+from siafu.store.reader import Store, open_store
+from siafu.store.splits import TEST, TRAIN, UNUSED, VALIDATION, split_masks
+from siafu.store.writer import ArrayWriter, StoreWriter, write_store
+
+__all__ = [
+    "TEST",
+    "TRAIN",
+    "UNUSED",
+    "VALIDATION",
+    "ArraySpec",
+    "ArrayWriter",
+    "Manifest",
+    "Store",
+    "StoreWriter",
+    "open_store",
+    "split_masks",
+    "write_store",
+]

@@ -1,0 +1,204 @@
+"""What a store says of itself: ``manifest.json``, which lists every array and carries its own checksum."""
+
+import json
+import math
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import xxhash
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+MANIFEST = "manifest.json"
+SCHEMA = 1
+
+DType = Literal["bool", "uint8", "int32", "int64", "float32", "bfloat16"]
+ITEM_BYTES: dict[DType, int] = {"bool": 1, "uint8": 1, "int32": 4, "int64": 8, "float32": 4, "bfloat16": 2}
+
+# Each array that a graph may have: its dtypes, and its first dimension; those of two dimensions may be wide.
+_MASK = (("bool",), "N", (1, 2))
+_ARRAYS: dict[str, tuple[tuple[str, ...], str, tuple[int, ...]]] = {
+    "indptr": (("int64",), "N + 1", (1,)),
+    "indices": (("int32",), "E", (1,)),
+    "x": (("float32", "bfloat16"), "N", (2,)),
+    "y": (("int64", "uint8", "float32"), "N", (1, 2)),
+    "train_mask": _MASK,
+    "val_mask": _MASK,
+    "test_mask": _MASK,
+    "edge_weight": (("float32",), "E", (1,)),
+    "node_id": (("int64",), "N", (1,)),
+    "node_names": (("int64",), "N", (1,)),
+    "node_names_offsets": (("int64",), "N + 1", (1,)),
+    "node_names_bytes": (("uint8",), "B", (1,)),
+}
+
+_Checksum = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class ArraySpec(_Strict):
+    """One array: raw little-endian values in C order.
+
+    Attributes:
+        file: its name in the folder of the store.
+        dtype: of its values; bfloat16 is kept as the upper half of a float32.
+        shape: its dimensions; the file's size is their product times the bytes of a value.
+        xxh3_128: the checksum of the file, in hexadecimal.
+    """
+
+    file: Annotated[str, Field(pattern=r"^[a-z0-9_]+\.bin$")]
+    dtype: DType
+    shape: tuple[Annotated[int, Field(ge=0)], ...]
+    xxh3_128: _Checksum
+
+    @property
+    def num_bytes(self) -> int:
+        """The size that the file must have."""
+        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
+
+
+class Provenance(_Strict):
+    """Where a store comes from.
+
+    Attributes:
+        siafu_version: that wrote it.
+        created: when, ISO 8601 in UTC.
+        sources: what it was made from, such as ``{"edges": "edges.csv"}``.
+    """
+
+    siafu_version: str
+    created: str
+    sources: dict[str, str]
+
+
+class Manifest(_Strict):
+    """What a store holds.
+
+    Attributes:
+        schema_version: of this layout.
+        kind: what the arrays make up.
+        name: what to call the graph in messages.
+        undirected: whether every edge is known to stand in both directions.
+        class_names: a name a class, or None.
+        arrays: by name; the fields of :class:`siafu.graph.Graph`, masks (N,) or (N, S) for S splits. The user's
+            ids are ``node_names`` where integers, ``node_names_offsets`` and ``node_names_bytes`` where strings.
+        provenance: where it comes from.
+    """
+
+    schema_version: Literal[1] = 1
+    kind: Literal["graph"] = "graph"
+    name: str
+    undirected: bool
+    class_names: tuple[str, ...] | None
+    arrays: dict[str, ArraySpec]
+    provenance: Provenance
+
+    @property
+    def num_nodes(self) -> int:
+        """N."""
+        return self.arrays["indptr"].shape[0] - 1
+
+    @property
+    def num_edges(self) -> int:
+        """E."""
+        return self.arrays["indices"].shape[0]
+
+    @property
+    def num_features(self) -> int:
+        """F, 0 where there are no features."""
+        return self.arrays["x"].shape[1] if "x" in self.arrays else 0
+
+    @property
+    def num_folds(self) -> int:
+        """S, the number of splits; 0 where there is no mask."""
+        shapes = [spec.shape for name, spec in self.arrays.items() if name.endswith("_mask")]
+        return max((shape[1] if len(shape) == 2 else 1 for shape in shapes), default=0)
+
+    @model_validator(mode="after")
+    def _arrays_fit(self) -> "Manifest":
+        missing = {"indptr", "indices"} - self.arrays.keys()
+        if missing:
+            raise ValueError(f"arrays lacks {', '.join(sorted(missing))}")
+        if self.arrays["indptr"].shape == (0,) or self.arrays["indptr"].shape == ():
+            raise ValueError("arrays.indptr is empty; expected one value more than nodes")
+        rows = {"N": self.num_nodes, "N + 1": self.num_nodes + 1, "E": self.num_edges}
+        for name, spec in self.arrays.items():
+            _check_array(name, spec, rows)
+        files = [spec.file for spec in self.arrays.values()]
+        if len(set(files)) != len(files):
+            raise ValueError("two arrays name the same file")
+        if ("node_names_offsets" in self.arrays) != ("node_names_bytes" in self.arrays):
+            raise ValueError("node_names_offsets and node_names_bytes belong together, but one is missing")
+        widths = {s.shape[1:] for n, s in self.arrays.items() if n.endswith("_mask")}
+        if len(widths) > 1:
+            raise ValueError(f"the masks have different numbers of splits: {sorted(widths)}")
+        return self
+
+
+def _check_array(name: str, spec: ArraySpec, rows: dict[str, int]) -> None:
+    if name not in _ARRAYS:
+        raise ValueError(f"arrays.{name} is unknown; expected some of {', '.join(_ARRAYS)}")
+    dtypes, first, dims = _ARRAYS[name]
+    if spec.dtype not in dtypes:
+        raise ValueError(f"arrays.{name} is {spec.dtype}; expected {' or '.join(dtypes)}")
+    if len(spec.shape) not in dims or spec.shape[0] != rows.get(first, spec.shape[0]):
+        wanted = rows.get(first, first)
+        raise ValueError(f"arrays.{name} has shape {spec.shape}; expected {wanted} ({first}) rows")
+
+
+def write_manifest(manifest: Manifest, folder: Path) -> None:
+    """Write ``manifest.json``, sealed with its checksum."""
+    fields = manifest.model_dump(mode="json")
+    (folder / MANIFEST).write_text(
+        json.dumps({**fields, "checksum": _seal(fields)}, indent=1) + "\n", encoding="utf-8"
+    )
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read ``manifest.json``; what is missing, foreign or changed is refused."""
+    path = folder / MANIFEST
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"{folder} is not a store: it has no {MANIFEST}; make one with siafu import"
+        ) from None
+    except NotADirectoryError:
+        raise ValueError(f"{folder} is a file; expected the folder of a store") from None
+    fields = _parse(text, path)
+    given = fields.pop("checksum", None)
+    if given != _seal(fields):
+        raise ValueError(
+            f"{path}: checksum is {given!r}, but its content gives {_seal(fields)!r}: the file was changed or "
+            "damaged; copy or import the store again"
+        )
+    if fields.get("schema_version") != SCHEMA:
+        raise ValueError(
+            f"{path}: schema_version is {fields.get('schema_version')!r}; expected {SCHEMA}: import it again"
+        )
+    try:
+        return Manifest.model_validate_json(json.dumps(fields))
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"]) or "manifest"
+        raise ValueError(f"{path}: {field}: {first['msg']}; import the store again") from None
+
+
+def _seal(fields: dict[str, Any]) -> str:
+    """Return the checksum of the values, however the text is laid out."""
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+    return xxhash.xxh3_128_hexdigest(text.encode("ascii"))
+
+
+def _parse(text: bytes, path: Path) -> dict[str, Any]:
+    try:
+        fields = json.loads(text.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not readable JSON ({error}); copy or import the store again") from None
+    if not isinstance(fields, dict):
+        raise ValueError(
+            f"{path} holds {type(fields).__name__}; expected a JSON object: import the store again"
+        )
+    return fields

@@ -1,0 +1,45 @@
+"""The user's own ids of the nodes as raw arrays: integers as they are, strings as offsets and bytes."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+_STRINGS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+
+
+def is_string(kind: pa.DataType) -> bool:
+    """Whether values of this Arrow type are strings."""
+    return any(test(kind) for test in _STRINGS)
+
+
+def names_to_arrays(names: Any) -> dict[str, np.ndarray]:
+    """Take ids, an Arrow array (or a sequence) of strings or integers, apart into the arrays of a store."""
+    names = names if isinstance(names, pa.Array | pa.ChunkedArray) else pa.array(names)
+    names = names.combine_chunks() if isinstance(names, pa.ChunkedArray) else names
+    if names.null_count:
+        raise ValueError(f"node_names has {names.null_count} missing ids; expected one a node")
+    if pa.types.is_integer(names.type):
+        return {"node_names": names.cast(pa.int64()).to_numpy(zero_copy_only=False)}
+    if not is_string(names.type):
+        raise ValueError(f"node_names are {names.type}; expected strings or integers")
+    names = pa.concat_arrays([names.cast(pa.large_string())])  # drops an offset that a slice may have
+    _, offsets, data = names.buffers()
+    starts = (
+        np.frombuffer(offsets, dtype=np.int64, count=len(names) + 1) if len(names) else np.zeros(1, np.int64)
+    )
+    text = np.frombuffer(data, dtype=np.uint8)[starts[0] : starts[-1]] if data else np.empty(0, np.uint8)
+    return {"node_names_offsets": starts - starts[0], "node_names_bytes": text}
+
+
+def names_from_arrays(arrays: dict[str, np.ndarray]) -> pa.Array | None:
+    """Put together what :func:`names_to_arrays` took apart; None where the store has no ids."""
+    if "node_names" in arrays:
+        return pa.array(arrays["node_names"])
+    if "node_names_offsets" not in arrays:
+        return None
+    offsets, text = arrays["node_names_offsets"], arrays["node_names_bytes"]
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(text)]
+    names = pa.Array.from_buffers(pa.large_string(), offsets.size - 1, buffers)
+    names.validate(full=True)
+    return names

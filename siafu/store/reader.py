@@ -1,0 +1,154 @@
+"""Read a store: its arrays are mapped into memory, so that a graph larger than memory can be read."""
+
+import mmap
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+import xxhash
+from torch import Tensor
+
+from siafu.graph import Graph
+from siafu.store.manifest import ArraySpec, Manifest, read_manifest
+from siafu.store.names import names_from_arrays
+from siafu.store.splits import MASKS, pick_fold
+
+_LARGE = ("indices", "x", "edge_weight")
+_CHUNK = 1 << 22
+# A private mapping counts against the machine's memory unless no swap is reserved for it; named from 3.13 on.
+_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
+
+
+def open_store(path: str | Path) -> "Store":
+    """Open a store and check its manifest and the sizes of its files; the arrays are not read yet."""
+    folder = Path(path)
+    store = Store(folder, read_manifest(folder))
+    for spec in store.manifest.arrays.values():
+        _check_size(folder / spec.file, spec)
+    return store
+
+
+class Store:
+    """A graph on disk.
+
+    Attributes:
+        path: its folder.
+        manifest: what it holds.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self.path = path
+        self.manifest = manifest
+
+    def verify(self) -> None:
+        """Read every array and hold it to its checksum."""
+        for spec in self.manifest.arrays.values():
+            self._verify(spec)
+
+    def graph(self, *, fold: int = 0, verify: bool = True) -> Graph:
+        """Return the graph, its arrays mapped into memory; writing to them never changes the store.
+
+        Args:
+            fold: which of several splits to use.
+            verify: whether to hold the edges, their weights and the features to their checksums as well; the
+                other arrays always are.
+        """
+        self._check_fold(fold)
+        arrays: dict[str, np.ndarray] = {}
+        for name, spec in self.manifest.arrays.items():
+            if verify or name not in _LARGE:
+                self._verify(spec)
+            arrays[name] = _map(self.path / spec.file, spec)
+        graph = self._assemble(arrays, fold)
+        check_csr(graph.indptr, graph.indices if verify else None, str(self.path))
+        return graph
+
+    def _assemble(self, arrays: dict[str, np.ndarray], fold: int) -> Graph:
+        tensors = {name: torch.from_numpy(arrays[name]) for name in _FIELDS if name in arrays}
+        if "x" in tensors and self.manifest.arrays["x"].dtype == "bfloat16":
+            tensors["x"] = tensors["x"].view(torch.bfloat16)
+        masks = {name: pick_fold(arrays[name], fold) for name in MASKS if name in arrays}
+        return Graph(
+            **tensors,
+            **masks,
+            name=self.manifest.name,
+            node_names=names_from_arrays(arrays),
+            class_names=self.manifest.class_names,
+        )
+
+    def _check_fold(self, fold: int) -> None:
+        folds = self.manifest.num_folds
+        if fold != 0 and not 0 <= fold < folds:
+            has = f"{folds} splits, 0 to {folds - 1}" if folds else "no split"
+            raise ValueError(
+                f"{self.path}: fold {fold} was asked for, but the store has {has}; set data.fold"
+            )
+
+    def _verify(self, spec: ArraySpec) -> None:
+        path = self.path / spec.file
+        _check_size(path, spec)
+        found = _checksum(path)
+        if found != spec.xxh3_128:
+            raise ValueError(
+                f"{path}: checksum is {found}, but the manifest says {spec.xxh3_128}: the file was changed or "
+                "damaged; copy or import the store again"
+            )
+
+
+_FIELDS = ("indptr", "indices", "x", "y", "edge_weight", "node_id")
+
+
+def check_csr(indptr: Tensor, indices: Tensor | None, what: str) -> None:
+    """Refuse offsets that do not ascend from 0 to the number of edges, and indices out of range."""
+    ends = int(indptr[-1])
+    if int(indptr[0]) != 0 or bool((indptr.diff() < 0).any()):
+        raise ValueError(f"{what}: indptr does not ascend from 0; build the graph again")
+    if indices is None:
+        return
+    if ends != indices.numel():
+        raise ValueError(
+            f"{what}: indptr ends at {ends}, but there are {indices.numel()} indices; build it again"
+        )
+    rows = indptr.numel() - 1
+    for start in range(0, indices.numel(), _CHUNK):
+        low, high = (int(v) for v in indices[start : start + _CHUNK].aminmax())
+        if low < 0 or high >= rows:
+            found = low if low < 0 else high
+            raise ValueError(
+                f"{what}: indices names node {found}, but there are {rows} nodes; build it again"
+            )
+
+
+def _checksum(path: Path) -> str:
+    state, buffer = xxhash.xxh3_128(), bytearray(_CHUNK)
+    view = memoryview(buffer)
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            state.update(view[:count])
+    return state.hexdigest()
+
+
+def _check_size(path: Path, spec: ArraySpec) -> None:
+    try:
+        found = path.stat().st_size
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path} is missing; copy or import the store again") from None
+    if not path.is_file() or found != spec.num_bytes:
+        raise ValueError(
+            f"{path}: {found} bytes; expected {spec.num_bytes} for {spec.shape} {spec.dtype}: the file was cut "
+            "off or changed; copy or import the store again"
+        )
+
+
+def _map(path: Path, spec: ArraySpec) -> np.ndarray:
+    """Map the array, copy-on-write; bfloat16 comes as int16, since NumPy has no such type."""
+    dtype = np.dtype("int16" if spec.dtype == "bfloat16" else spec.dtype).newbyteorder("<")
+    if spec.num_bytes == 0:
+        return np.empty(spec.shape, dtype)
+    with path.open("rb") as file:
+        flags, access = mmap.MAP_PRIVATE | _NO_RESERVE, mmap.PROT_READ | mmap.PROT_WRITE
+        mapped = mmap.mmap(file.fileno(), spec.num_bytes, flags=flags, prot=access)
+    if spec.dtype == "bool":
+        dtype = np.dtype(np.uint8)  # read as numbers: bytes other than 0 and 1 are no booleans
+    return np.frombuffer(mapped, dtype=dtype).reshape(spec.shape)

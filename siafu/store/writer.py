@@ -1,0 +1,214 @@
+"""Write a store: into a temporary folder beside its place, array by array, then renamed; all or nothing."""
+
+import errno
+import os
+import secrets
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import cast
+
+import numpy as np
+import torch
+import xxhash
+from torch import Tensor
+
+import siafu
+from siafu import native
+from siafu.graph import Graph, check
+from siafu.native import Csr
+from siafu.store.manifest import ArraySpec, DType, Manifest, Provenance, write_manifest
+from siafu.store.names import names_to_arrays
+from siafu.store.reader import Store, check_csr, open_store
+from siafu.store.splits import MASKS, check_disjoint, split_masks
+
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class ArrayWriter:
+    """One array on its way to disk, a range of rows at a time."""
+
+    def __init__(self, path: Path, dtype: DType, *, width: int | None) -> None:
+        """``width`` is the second dimension, None where there is one dimension."""
+        self._path, self._dtype, self._width = path, dtype, width
+        self._file = path.open("wb")
+        self._hash = xxhash.xxh3_128()
+        self.num_rows = 0
+
+    def append(self, rows: np.ndarray | Tensor) -> None:
+        """Write further rows, of the array's dtype."""
+        values = _raw(rows, self._dtype)
+        assert values.shape[1:] == (() if self._width is None else (self._width,)), values.shape
+        self.num_rows += values.shape[0]
+        if values.size:
+            view = memoryview(values.reshape(-1).view(np.uint8))
+            self._hash.update(view)
+            self._file.write(view)
+
+    def close(self) -> ArraySpec:
+        """Hand everything to the disk and say what was written."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        shape = (self.num_rows,) if self._width is None else (self.num_rows, self._width)
+        return ArraySpec(
+            file=self._path.name, dtype=self._dtype, shape=shape, xxh3_128=self._hash.hexdigest()
+        )
+
+    def abandon(self) -> None:
+        """Close without a word: the disk may be full."""
+        with suppress(OSError):
+            self._file.close()
+
+
+class StoreWriter:
+    """A store being written: a context whose :meth:`finish` puts it in place; else nothing is left behind."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.folder = self.path.parent / f".{self.path.name}.partial-{secrets.token_hex(6)}"
+        self._open: dict[str, ArrayWriter] = {}
+        self._done: dict[str, ArraySpec] = {}
+
+    def __enter__(self) -> "StoreWriter":
+        _refuse_existing(self.path)
+        if not self.path.parent.is_dir():
+            raise FileNotFoundError(
+                f"{self.path}: the folder {self.path.parent} does not exist; make it first"
+            )
+        self.folder.mkdir()
+        return self
+
+    @property
+    def scratch(self) -> Path:
+        """A folder for what is needed only while writing; made on first use."""
+        scratch = self.folder / "scratch"
+        scratch.mkdir(exist_ok=True)
+        return scratch
+
+    def array(self, name: str, dtype: DType, *, width: int | None = None) -> ArrayWriter:
+        """Begin an array, written range by range."""
+        writer = ArrayWriter(self.folder / f"{name}.bin", dtype, width=width)
+        self._open[name] = writer
+        return writer
+
+    def add(self, name: str, values: np.ndarray | Tensor) -> None:
+        """Write a whole array; its dtype is kept."""
+        width = int(values.shape[1]) if values.ndim == 2 else None
+        self.array(name, _dtype_of(values), width=width).append(values)
+
+    def finish(
+        self,
+        *,
+        name: str,
+        undirected: bool,
+        class_names: tuple[str, ...] | None,
+        sources: Mapping[str, str],
+    ) -> Store:
+        """Write the manifest, move the folder to its place and open it."""
+        for array, writer in self._open.items():
+            self._done[array] = writer.close()
+        self._open.clear()
+        shutil.rmtree(self.folder / "scratch", ignore_errors=True)
+        created = datetime.now(UTC).isoformat(timespec="seconds")
+        provenance = Provenance(siafu_version=siafu.__version__, created=created, sources=dict(sources))
+        manifest = Manifest(
+            name=name,
+            undirected=undirected,
+            class_names=class_names,
+            arrays=self._done,
+            provenance=provenance,
+        )
+        write_manifest(manifest, self.folder)
+        _refuse_existing(self.path)
+        self.folder.rename(self.path)
+        return open_store(self.path)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for writer in self._open.values():
+            writer.abandon()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if isinstance(error, OSError) and error.errno in _DISK_FULL:
+            raise OSError(
+                error.errno,
+                f"{os.strerror(error.errno)} while writing the store {self.path}; nothing of it was kept: "
+                "free some space, or choose another place, and run it again",
+            ) from error
+
+
+def write_store(
+    graph: Graph, path: str | Path, *, provenance: dict[str, str] | None = None, splits: Tensor | None = None
+) -> Store:
+    """Write a graph as a store, a folder that must not exist yet.
+
+    Args:
+        graph: what to write; checked first.
+        path: the folder to make.
+        provenance: what the graph was made from, kept in the manifest.
+        splits: (N,) or (N, S) integers, 0 train, 1 validation, 2 test, 3 none, instead of the graph's masks.
+    """
+    check(graph)
+    check_csr(graph.indptr, graph.indices, graph.name)
+    masks = _masks(graph, splits)
+    with StoreWriter(path) as store:
+        store.add("indptr", graph.indptr)
+        store.add("indices", graph.indices)
+        for name in ("x", "y", "edge_weight", "node_id"):
+            value: Tensor | None = getattr(graph, name)
+            if value is not None:
+                store.add(name, value)
+        for name, mask in masks.items():
+            store.add(name, mask)
+        if graph.node_names is not None:
+            for name, values in names_to_arrays(graph.node_names).items():
+                store.add(name, values)
+        return store.finish(
+            name=graph.name,
+            undirected=_is_symmetric(graph),
+            class_names=graph.class_names,
+            sources=provenance or {},
+        )
+
+
+def _masks(graph: Graph, splits: Tensor | None) -> dict[str, np.ndarray]:
+    if splits is None:
+        given = {name: getattr(graph, name) for name in MASKS}
+        return {name: mask.numpy() for name, mask in given.items() if mask is not None}
+    if splits.ndim not in (1, 2) or splits.shape[0] != graph.num_nodes or splits.is_floating_point():
+        found = f"{tuple(splits.shape)} {splits.dtype}"
+        raise ValueError(f"{graph.name}: splits is {found}; expected integers of {graph.num_nodes} rows")
+    masks = split_masks(splits.numpy(), f"{graph.name}: splits")
+    check_disjoint(masks, graph.name)
+    return masks
+
+
+def _is_symmetric(graph: Graph) -> bool:
+    """Whether every edge stands in both directions, as often in each."""
+    csr = native.sort_rows(Csr(graph.indptr, graph.indices))
+    other = native.transpose(csr, num_cols=graph.num_nodes)
+    return torch.equal(csr.indptr, other.indptr) and torch.equal(csr.indices, other.indices)
+
+
+def _refuse_existing(path: Path) -> None:
+    if os.path.lexists(path):
+        raise FileExistsError(f"{path} exists already; remove it first, or choose another name")
+
+
+def _dtype_of(values: np.ndarray | Tensor) -> DType:
+    name = str(values.dtype).removeprefix("torch.")
+    return cast(DType, name)  # the manifest refuses those it does not know
+
+
+def _raw(rows: np.ndarray | Tensor, dtype: DType) -> np.ndarray:
+    """Return the values as a little-endian array in C order; bfloat16 as its 16 bits."""
+    if isinstance(rows, Tensor):
+        rows = rows.contiguous()
+        rows = (rows.view(torch.uint16) if rows.dtype == torch.bfloat16 else rows).numpy()
+    wanted = np.dtype("uint16" if dtype == "bfloat16" else dtype).newbyteorder("<")
+    assert rows.dtype == wanted.newbyteorder("="), (rows.dtype, dtype)
+    return np.ascontiguousarray(rows, dtype=wanted)
