@@ -1,0 +1,94 @@
+"""What this machine is, for a run's first event and for the doctor. It names no host and no user."""
+
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]
+import torch
+
+import siafu
+from siafu import native
+
+_UNLIMITED = 2**60  # the first control groups write a number near 2**63 for "no limit"
+
+
+def describe_machine() -> dict[str, Any]:
+    """Processor, memory, versions and threads, ready for JSON."""
+    return {
+        "cpu": cpu_model(),
+        "cores": usable_cores(),
+        "memory_bytes": usable_memory_bytes(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}".strip(),
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "siafu": siafu.__version__,
+        "instruction_set": native.instruction_set(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Name the processor as it tells it, else its architecture."""
+    try:
+        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()
+
+
+def usable_cores() -> int:
+    """Count the cores that this process may run on, which may be fewer than there are."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def usable_memory_bytes() -> int:
+    """Return the machine's memory, or what the control group allows where that is less."""
+    limit = cgroup_memory_bytes()
+    total = total_memory_bytes()
+    return total if limit is None else min(total, limit)
+
+
+def total_memory_bytes() -> int:
+    """Return all the memory that the machine has."""
+    return int(psutil.virtual_memory().total)
+
+
+def free_memory_bytes() -> int:
+    """Return what may still be taken without swapping."""
+    return int(psutil.virtual_memory().available)
+
+
+def cgroup_memory_bytes(
+    proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")
+) -> int | None:
+    """Return the tightest memory limit of the control groups this process is in, None for no limit."""
+    try:
+        groups = [line.split(":", 2) for line in proc.read_text(encoding="utf-8").splitlines()]
+    except OSError:
+        return None
+    limits: list[int] = []
+    for _, controllers, group in (parts for parts in groups if len(parts) == 3):
+        if controllers == "":
+            limits += _limits(root, group, "memory.max")
+        elif "memory" in controllers.split(","):
+            limits += _limits(root / "memory", group, "memory.limit_in_bytes")
+    return min(limits, default=None)
+
+
+def _limits(root: Path, group: str, name: str) -> list[int]:
+    """List limits at ``group`` below ``root`` and at each level above; containers see the root alone."""
+    found = []
+    here = Path(group.strip("/"))
+    for level in (here, *here.parents):
+        try:
+            text = (root / level / name).read_text(encoding="ascii").strip()
+        except OSError:
+            continue
+        if text.isdigit() and int(text) < _UNLIMITED:
+            found.append(int(text))
+    return found

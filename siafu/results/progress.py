@@ -1,0 +1,183 @@
+"""Show how far something is, on standard error.
+
+Bars on a terminal, lines that change in place in a notebook, else a line now and then. Rich is imported only
+for a terminal, and a notebook needs no widgets.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from importlib import import_module
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol, Self, TextIO
+
+from siafu.results.format import fmt_seconds
+
+LINE_EVERY_S = 5.0
+_NOTEBOOK_EVERY_S = 0.2
+
+
+class State(NamedTuple):
+    """How far one thing is; ``total`` is None where nobody knows."""
+
+    label: str
+    done: int
+    total: int | None
+    detail: str = ""
+
+    @property
+    def line(self) -> str:
+        """The state in one line of plain text."""
+        share = f" ({100 * self.done // self.total} %)" if self.total else ""
+        count = f"{self.done}/{self.total}" if self.total is not None else f"{self.done}"
+        return f"{self.label} {count}{share}" + (f"  {self.detail}" if self.detail else "")
+
+
+class Outlet(Protocol):
+    """Where states are shown."""
+
+    def show(self, state: State) -> None:
+        """Show the newest state, or don't."""
+
+    def close(self) -> None:
+        """Show the last state for good."""
+
+
+class LiveProgress:
+    """A :class:`siafu.events.Progress` that is seen, a bar for each label; use it as a context manager."""
+
+    def __init__(self, *, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._outlet = open_outlet(sys.stderr if stream is None else stream, clock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._outlet.close()
+
+    def __call__(self, label: str, done: int, total: int | None) -> None:
+        """Show that ``done`` of ``total`` units are done."""
+        self._outlet.show(State(label, done, total))
+
+
+class TrainingProgress(LiveProgress):
+    """Shows epochs too, with what they reached."""
+
+    def epoch(
+        self, epoch: int, total: int | None, *, loss: float, val_score: float | None, seconds: float
+    ) -> None:
+        """Show that ``epoch`` of ``total`` epochs are trained; ``seconds`` is how long this one took."""
+        val = "" if val_score is None else f"  validation {val_score:.4f}"
+        self._outlet.show(
+            State("training", epoch, total, f"loss {loss:.4f}{val}  {fmt_seconds(seconds)}/epoch")
+        )
+
+
+def open_outlet(stream: TextIO, clock: Callable[[], float]) -> Outlet:
+    """Choose the outlet that fits where this program runs."""
+    if in_notebook():
+        return NotebookOutlet(clock)
+    return BarOutlet(stream) if stream.isatty() else LineOutlet(stream, clock)
+
+
+def in_notebook() -> bool:
+    """Whether a notebook's kernel runs this program."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return shell is not None and getattr(shell, "kernel", None) is not None
+
+
+class LineOutlet:
+    """Writes a line at most every few seconds, and one at the end of each label."""
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float]) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._written_at = clock()
+        self._waiting: State | None = None
+
+    def show(self, state: State) -> None:
+        """Write the state if it is time, else keep it as the newest."""
+        if self._waiting is not None and self._waiting.label != state.label:
+            self._write(self._waiting)
+        self._waiting = state
+        if self._clock() - self._written_at >= LINE_EVERY_S:
+            self._write(state)
+
+    def close(self) -> None:
+        """Write the newest state if it is not written yet."""
+        if self._waiting is not None:
+            self._write(self._waiting)
+
+    def _write(self, state: State) -> None:
+        self._stream.write(state.line + "\n")
+        self._stream.flush()
+        self._written_at = self._clock()
+        self._waiting = None
+
+
+class NotebookOutlet:
+    """One line below the cell that changes in place; IPython alone is needed."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._shown_at = float("-inf")
+        self._lines: dict[str, str] = {}
+        self._handle: Any = None
+
+    def show(self, state: State) -> None:
+        """Change the line of this label, a few times a second at most."""
+        self._lines[state.label] = state.line
+        if self._clock() - self._shown_at >= _NOTEBOOK_EVERY_S:
+            self._shown_at = self._clock()
+            self._display()
+
+    def close(self) -> None:
+        """Show the last state."""
+        if self._lines:
+            self._display()
+
+    def _display(self) -> None:
+        display = import_module("IPython.display").display
+        bundle = {"text/plain": "\n".join(self._lines.values())}
+        if self._handle is None:
+            self._handle = display(bundle, raw=True, display_id=True)
+        else:
+            self._handle.update(bundle, raw=True)
+
+
+class BarOutlet:
+    """A bar for each label, drawn by rich."""
+
+    def __init__(self, stream: TextIO) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+            TextColumn("{task.fields[detail]}", style="dim"),
+        )
+        self._bars = Progress(*columns, console=Console(file=stream))
+        self._tasks: dict[str, Any] = {}
+
+    def show(self, state: State) -> None:
+        """Move the bar of this label."""
+        from rich.markup import escape
+
+        if not self._tasks:
+            self._bars.start()
+        if state.label not in self._tasks:
+            self._tasks[state.label] = self._bars.add_task(escape(state.label), total=state.total, detail="")
+        self._bars.update(
+            self._tasks[state.label], completed=state.done, total=state.total, detail=escape(state.detail)
+        )
+
+    def close(self) -> None:
+        """Draw the bars a last time and leave them standing."""
+        if self._tasks:
+            self._bars.stop()

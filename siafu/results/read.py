@@ -1,0 +1,248 @@
+"""Read the folder of a run: settings, events, metrics. Nothing here trains, draws or writes."""
+
+import json
+import statistics
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from siafu.results.record import Epochs, Event, Result, RunRecord, flatten
+
+_EVENT_START = '{"time":'
+_NOT_MEASURED = frozenset({"seed", "ranks"})
+_NOT_CHOSEN = frozenset({"seed", "seeds", "run", "out", "directory"})
+
+
+class Summary(NamedTuple):
+    """One run in one line; None where it is not known."""
+
+    name: str
+    data: str
+    model: str
+    method: str | None
+    seed: int | None
+    metric: str
+    test_score: float | None
+    val_score: float | None
+    baseline_score: float | None
+    best_epoch: int | None
+    epochs: int
+    seconds: float | None
+    epoch_seconds: float | None
+    peak_rss_bytes: float | None
+    bytes_sent: float | None
+    stopped: str
+
+
+class Spread(NamedTuple):
+    """Mean and sample standard deviation; the deviation of one value is 0."""
+
+    mean: float
+    std: float
+
+
+def read_run(path: Path | str) -> RunRecord:
+    """Read a run's folder; a ValueError says which file is missing or damaged, and where."""
+    path = Path(path)
+    if not path.is_dir():
+        raise ValueError(f"{path}: no such folder; expected the folder of a run, such as runs/<name>")
+    missing = [name for name in ("config.toml", "events.jsonl") if not (path / name).is_file()]
+    if missing:
+        raise ValueError(f"{path}: no {' and no '.join(missing)}; this is not the folder of a run")
+    events, notes = _read_events(path / "events.jsonl")
+    metrics = _read_metrics(path / "metrics.json")
+    if metrics is None:
+        notes.append('metrics.json is not there: the run is unfinished; "siafu resume" continues it')
+    result = next((event for event in reversed(events) if event["phase"] == "result"), None)
+    return RunRecord(
+        path=path,
+        config=_read_config(path / "config.toml"),
+        events=tuple(events),
+        metrics=metrics or {},
+        epochs=_epochs(events, path / "events.jsonl"),
+        result=None if result is None else _result(result, path / "events.jsonl"),
+        notes=tuple(notes),
+    )
+
+
+def summaries(records: Iterable[RunRecord]) -> list[Summary]:
+    """Each run in one line, in the order given."""
+    return [_summary(record) for record in records]
+
+
+def group_by_seed(records: Iterable[RunRecord]) -> list[list[RunRecord]]:
+    """Put together the runs that differ in nothing but the seed; groups and members keep the order given."""
+    groups: dict[str, list[RunRecord]] = {}
+    for record in records:
+        flat = {key: value for key, value in flatten(record.config).items() if _chosen(key)}
+        named = {key: record.metrics.get(key) for key in ("model", "method", "ranks")}
+        key = json.dumps([record.data_name, named, flat], sort_keys=True, default=str)
+        groups.setdefault(key, []).append(record)
+    return list(groups.values())
+
+
+def across_seeds(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Spread]:
+    """Mean and deviation of every number that all of ``metrics`` have, less seed and ranks."""
+    if not metrics:
+        return {}
+    shared = [
+        key for key in metrics[0] if key not in _NOT_MEASURED and all(_is_number(m.get(key)) for m in metrics)
+    ]
+    return {key: _spread([float(m[key]) for m in metrics]) for key in shared}
+
+
+def _spread(values: list[float]) -> Spread:
+    return Spread(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0)
+
+
+def _chosen(key: str) -> bool:
+    return key.rpartition(".")[2] not in _NOT_CHOSEN
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _summary(record: RunRecord) -> Summary:
+    metrics, baseline = record.metrics, record.metrics.get("baseline")
+    number = {key: value for key, value in metrics.items() if _is_number(value)}
+    return Summary(
+        name=record.name,
+        data=record.data_name,
+        model=record.model_name,
+        method=metrics.get("method"),
+        seed=metrics.get("seed", flatten(record.config).get("train.seed", record.config.get("seed"))),
+        metric=record.metric,
+        test_score=number.get("test_score", number.get("test_accuracy")),
+        val_score=number.get("val_score", number.get("val_accuracy")),
+        baseline_score=baseline.get("test_score") if isinstance(baseline, dict) else None,
+        best_epoch=record.best_epoch,
+        epochs=int(record.epochs.epoch[-1]) if len(record.epochs) else 0,
+        seconds=number.get("seconds"),
+        epoch_seconds=number.get("epoch_seconds", _median(record.epochs.seconds)),
+        peak_rss_bytes=number.get("peak_rss_bytes", _largest(record.epochs.rss_bytes)),
+        bytes_sent=number.get("bytes_sent"),
+        stopped=record.stopped,
+    )
+
+
+def _median(column: NDArray[np.float64]) -> float | None:
+    return float(np.nanmedian(column)) if np.isfinite(column).any() else None
+
+
+def _largest(column: NDArray[np.float64]) -> float | None:
+    return float(np.nanmax(column)) if np.isfinite(column).any() else None
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(
+            f"{path}: not a TOML file: {error}; restore it from where the run was made"
+        ) from error
+
+
+def _read_metrics(path: Path) -> dict[str, Any] | None:
+    if not path.is_file():
+        return None
+    try:
+        metrics = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f'{path}: not a JSON file: {error}; delete it and run "siafu resume"') from error
+    if not isinstance(metrics, dict):
+        raise ValueError(f"{path}: holds a {type(metrics).__name__}; expected one JSON object of metrics")
+    return metrics
+
+
+def _read_events(path: Path) -> tuple[list[Event], list[str]]:
+    """Every event; a line that a kill cut short is left out with a note, any other is an error."""
+    *lines, rest = path.read_bytes().split(b"\n")
+    events: list[Event] = []
+    notes: list[str] = []
+    for number, line in enumerate([*lines, rest], 1):
+        if not line.strip():
+            continue
+        event = _parse(line)
+        if event is None:
+            cut = f"{path.name}, line {number}: cut off by a kill while writing; its event is left out"
+            event = _after_cut(line)
+            if event is None and number <= len(lines):
+                raise ValueError(
+                    f"{path}, line {number}: {_shorten(line)} is no event; expected a JSON object with "
+                    "time and phase; restore the file, or delete the line"
+                )
+            notes.append(cut)
+        if event is not None:
+            events.append(event)
+    return events, notes
+
+
+def _parse(line: bytes) -> Event | None:
+    try:
+        event = json.loads(line.decode("utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    good = isinstance(event, dict) and isinstance(event.get("phase"), str) and _is_number(event.get("time"))
+    return event if good else None
+
+
+def _after_cut(line: bytes) -> Event | None:
+    """Return the event that a resumed run appended to a line its predecessor had left half-written."""
+    start = line.rfind(_EVENT_START.encode())
+    return _parse(line[start:]) if start > 0 else None
+
+
+def _shorten(line: bytes) -> str:
+    text = line.decode("utf-8", errors="replace")
+    return repr(text if len(text) <= 60 else text[:57] + "...")
+
+
+def _epochs(events: Iterable[Event], path: Path) -> Epochs:
+    """Columns of the epochs that count: a resumed run forgets what came after its checkpoint."""
+    rows: dict[int, Event] = {}
+    for event in events:
+        if event["phase"] == "resume" and isinstance(event.get("epoch"), int):
+            rows = {epoch: row for epoch, row in rows.items() if epoch <= event["epoch"]}
+        if event["phase"] == "epoch" and event.get("rank", 0) == 0:
+            if not isinstance(event.get("epoch"), int):
+                raise ValueError(
+                    f"{path}: an epoch event has epoch = {event.get('epoch')!r}; expected a whole number"
+                )
+            rows[event["epoch"]] = event
+    order = sorted(rows)
+    names = [name for name in Epochs.__annotations__ if name != "epoch"]
+    columns = {
+        name: np.array([_number(rows[epoch], name, path) for epoch in order], np.float64) for name in names
+    }
+    return Epochs(epoch=np.array(order, np.int64), **columns)
+
+
+def _number(event: Event, name: str, path: Path) -> float:
+    value = event.get(name)
+    if value is None:
+        return float("nan")
+    if not _is_number(value):
+        raise ValueError(f"{path}: epoch {event['epoch']} has {name} = {value!r}; expected a number")
+    return float(value)
+
+
+def _result(event: Event, path: Path) -> Result | None:
+    if event.get("confusion") is None:
+        return None
+    try:
+        confusion = np.array(event["confusion"], dtype=np.int64)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ValueError(
+            f"{path}: the result's confusion matrix is not a table of whole numbers: {error}"
+        ) from error
+    if confusion.ndim != 2 or confusion.shape[0] != confusion.shape[1]:
+        raise ValueError(f"{path}: the result's confusion matrix is {confusion.shape}; expected a square")
+    names = tuple(str(name) for name in event.get("class_names") or range(len(confusion)))
+    if len(names) != len(confusion):
+        raise ValueError(f"{path}: the result has {len(names)} class names for {len(confusion)} classes")
+    return Result(confusion, names)

@@ -1,0 +1,123 @@
+"""What a run wrote, as values. They read no file; :mod:`siafu.results.read` makes them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from siafu.results.format import LOWER_IS_BETTER
+
+Event = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Epochs:
+    """A column for each thing measured per epoch, T rows; NaN where it was not measured.
+
+    Attributes:
+        epoch: (T,) int64, ascending.
+        time: (T,) float64, seconds since 1970 at the epoch's end.
+        loss, lr, seconds, train_score, val_score, test_score, rss_bytes: (T,) float64.
+    """
+
+    epoch: NDArray[np.int64]
+    time: NDArray[np.float64]
+    loss: NDArray[np.float64]
+    lr: NDArray[np.float64]
+    seconds: NDArray[np.float64]
+    train_score: NDArray[np.float64]
+    val_score: NDArray[np.float64]
+    test_score: NDArray[np.float64]
+    rss_bytes: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.epoch)
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """How the test nodes were classified.
+
+    Attributes:
+        confusion: (C, C) int64, rows true, columns predicted.
+        class_names: C names.
+    """
+
+    confusion: NDArray[np.int64]
+    class_names: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class RunRecord:
+    """What a run wrote.
+
+    Attributes:
+        path: its folder.
+        config: ``config.toml``.
+        events: every event, in the order of writing.
+        metrics: ``metrics.json``; empty while the run is unfinished.
+        epochs: the epochs that count: of one that was trained twice, the later.
+        result: None where the run has no classes, or has not come so far.
+        notes: what a reader should know of the files, such as a line that was cut off.
+    """
+
+    path: Path
+    config: dict[str, Any]
+    events: tuple[Event, ...]
+    metrics: dict[str, Any]
+    epochs: Epochs
+    result: Result | None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return self.path.resolve().name
+
+    def last(self, phase: str) -> Event:
+        """Return the last event of a phase, or an empty one."""
+        return next((event for event in reversed(self.events) if event["phase"] == phase), {})
+
+    @property
+    def metric(self) -> str:
+        """What the scores are."""
+        return str(self.metrics.get("metric") or "accuracy")
+
+    @property
+    def data_name(self) -> str:
+        """What the graph is called, or an empty text."""
+        graph = self.last("start").get("graph")
+        name = graph.get("name") if isinstance(graph, dict) else graph
+        return str(name or "")
+
+    @property
+    def model_name(self) -> str:
+        """What the model is called, or "model"."""
+        return str(self.metrics.get("model") or flatten(self.config).get("model.name") or "model")
+
+    @cached_property
+    def best_epoch(self) -> int | None:
+        """The epoch of the best validation score, the first of equals; None where nothing was validated."""
+        score = self.epochs.val_score
+        if not np.isfinite(score).any():
+            return None
+        pick = np.nanargmin if self.metric in LOWER_IS_BETTER else np.nanargmax
+        return int(self.epochs.epoch[int(pick(score))])
+
+    @property
+    def stopped(self) -> str:
+        """Why the run stopped, one of the reasons of :mod:`siafu.events`; empty where it didn't say."""
+        stop, resume = self.last("stop"), self.last("resume")
+        return str(stop.get("reason", "")) if stop.get("time", 0) >= resume.get("time", 0) else ""
+
+
+def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as one, with keys such as ``model.hidden``."""
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
