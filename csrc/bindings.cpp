@@ -3,10 +3,12 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 
 #include <cmath>
 #include <optional>
 #include <string>
+#include <tuple>
 
 #include "rows.hpp"
 #include "structure.hpp"
@@ -62,6 +64,31 @@ Spmm<T, X> spmm_of(Array<const int64_t, 1> indptr, Array<const int32_t, 1> indic
             pointer(loop), loop ? int64_t(loop->shape(0)) : 0, out.data()};
 }
 
+// Rows that lie within wider ones.
+template <typename T>
+using Within = nb::ndarray<T, nb::ndim<2>, nb::device::cpu>;
+
+template <typename T>
+Rows<T> rows_of(const Within<T>& array) {
+    return {array.data(), array.stride(0)};
+}
+
+// What every attention kernel is told besides arrays: heads, width of a head, slope, and the dropout of edges.
+template <typename T>
+struct Attention {
+    Heads heads;
+    T slope;
+    EdgeDropout<T> drop;
+};
+
+using AttentionArgs = std::tuple<int64_t, int64_t, double, uint64_t, uint32_t, double>;
+
+template <typename T>
+Attention<T> attention_of(const AttentionArgs& args, const Optional<const int64_t, 1>& node_id) {
+    const auto& [heads, width, slope, key, threshold, scale] = args;
+    return {{heads, width}, T(slope), {pointer(node_id), key, threshold, T(scale)}};
+}
+
 constexpr auto released = nb::call_guard<nb::gil_scoped_release>();
 
 template <typename T>
@@ -103,6 +130,61 @@ void bind_rows(nb::module_& m) {
           },
           "grad"_a.noconvert(), "output"_a.noconvert(), "row_id"_a.none(), "activation"_a, "key"_a, "threshold"_a, "scale"_a,
           "out"_a.noconvert(), "bias_parts"_a.none(), released);
+}
+
+template <typename T>
+void bind_attention(nb::module_& m) {
+    m.def("attend",
+          [](Array<const int64_t, 1> indptr, Array<const int32_t, 1> indices, Within<const T> z, Within<const T> score_src,
+             Within<const T> score_dst, AttentionArgs args, Optional<const int64_t, 1> node_id, Array<T, 2> out,
+             Array<T, 3> softmax) {
+              const auto [heads, slope, drop] = attention_of<T>(args, node_id);
+              rows<T>().attend({csr_of(indptr, indices), rows_of(z), rows_of(score_src), rows_of(score_dst), heads, slope, drop,
+                                out.data(), softmax.data()});
+          },
+          "indptr"_a, "indices"_a, "z"_a.noconvert(), "score_src"_a.noconvert(), "score_dst"_a.noconvert(), "args"_a,
+          "node_id"_a.none(), "out"_a.noconvert(), "softmax"_a.noconvert(), released);
+    m.def("attend_backward",
+          [](Array<const int64_t, 1> indptr, Array<const int32_t, 1> indices, Array<const int64_t, 1> t_indptr,
+             Array<const int32_t, 1> t_indices, Array<const int64_t, 1> origin, Within<const T> z, Within<const T> score_src,
+             Within<const T> score_dst, AttentionArgs args, Optional<const int64_t, 1> node_id, Array<const T, 2> out,
+             Array<const T, 3> softmax, Array<const T, 2> grad, Array<T, 3> at_dst, Array<T, 2> grad_edge, Within<T> grad_z,
+             Within<T> grad_score_src, Within<T> grad_score_dst) {
+              const auto [heads, slope, drop] = attention_of<T>(args, node_id);
+              rows<T>().attend_backward({csr_of(indptr, indices), csr_of(t_indptr, t_indices), origin.data(), rows_of(z),
+                                         rows_of(score_src), rows_of(score_dst), heads, slope, drop, out.data(), softmax.data(),
+                                         grad.data(), at_dst.data(), grad_edge.data(), rows_of(grad_z), rows_of(grad_score_src),
+                                         rows_of(grad_score_dst)});
+          },
+          "indptr"_a, "indices"_a, "t_indptr"_a, "t_indices"_a, "origin"_a, "z"_a.noconvert(), "score_src"_a.noconvert(),
+          "score_dst"_a.noconvert(), "args"_a, "node_id"_a.none(), "out"_a, "softmax"_a, "grad"_a, "at_dst"_a.noconvert(),
+          "grad_edge"_a.noconvert(), "grad_z"_a.noconvert(), "grad_score_src"_a.noconvert(), "grad_score_dst"_a.noconvert(),
+          released);
+    m.def("attend_v2",
+          [](Array<const int64_t, 1> indptr, Array<const int32_t, 1> indices, Within<const T> z_src, Within<const T> z_dst,
+             Array<const T, 1> vector, AttentionArgs args, Optional<const int64_t, 1> node_id, Array<T, 2> out,
+             Array<T, 3> softmax) {
+              const auto [heads, slope, drop] = attention_of<T>(args, node_id);
+              rows<T>().attend_v2({csr_of(indptr, indices), rows_of(z_src), rows_of(z_dst), vector.data(), heads, slope, drop,
+                                   out.data(), softmax.data()});
+          },
+          "indptr"_a, "indices"_a, "z_src"_a.noconvert(), "z_dst"_a.noconvert(), "vector"_a.noconvert(), "args"_a,
+          "node_id"_a.none(), "out"_a.noconvert(), "softmax"_a.noconvert(), released);
+    m.def("attend_v2_backward",
+          [](Array<const int64_t, 1> indptr, Array<const int32_t, 1> indices, Array<const int64_t, 1> t_indptr,
+             Array<const int32_t, 1> t_indices, Array<const int64_t, 1> origin, Within<const T> z_src, Within<const T> z_dst,
+             Array<const T, 1> vector, AttentionArgs args, Optional<const int64_t, 1> node_id, Array<const T, 2> out,
+             Array<const T, 3> softmax, Array<const T, 2> grad, Array<T, 3> at_edge, Array<T, 3> at_loop, Within<T> grad_src,
+             Within<T> grad_dst, Array<T, 2> vector_parts) {
+              const auto [heads, slope, drop] = attention_of<T>(args, node_id);
+              rows<T>().attend_v2_backward({csr_of(indptr, indices), csr_of(t_indptr, t_indices), origin.data(), rows_of(z_src),
+                                            rows_of(z_dst), vector.data(), heads, slope, drop, out.data(), softmax.data(),
+                                            grad.data(), at_edge.data(), at_loop.data(), rows_of(grad_src), rows_of(grad_dst),
+                                            vector_parts.data()});
+          },
+          "indptr"_a, "indices"_a, "t_indptr"_a, "t_indices"_a, "origin"_a, "z_src"_a.noconvert(), "z_dst"_a.noconvert(),
+          "vector"_a.noconvert(), "args"_a, "node_id"_a.none(), "out"_a, "softmax"_a, "grad"_a, "at_edge"_a.noconvert(),
+          "at_loop"_a.noconvert(), "grad_src"_a.noconvert(), "grad_dst"_a.noconvert(), "vector_parts"_a.noconvert(), released);
 }
 
 void bind_structure(nb::module_& m) {
@@ -149,11 +231,15 @@ void bind_structure(nb::module_& m) {
 
 NB_MODULE(_core, m) {
     m.attr("bias_parts") = kBiasParts;
+    m.attr("vector_parts") = kVectorParts;
+    m.attr("max_heads") = kMaxHeads;
     m.def("isa", [] { return std::string(chosen.name); }, "The instruction set in use: baseline, avx2 or avx512.");
     m.def("use_baseline", [](bool on) { chosen = on ? Choice{"baseline", &baseline::kernels} : choose(); },
           "For tests: run the kernels of the lowest instruction set.");
     bind_rows<float>(m);
     bind_rows<double>(m);
+    bind_attention<float>(m);
+    bind_attention<double>(m);
     m.def("spmm_bf16",
           [](Array<const int64_t, 1> indptr, Array<const int32_t, 1> indices, Array<const uint16_t, 2> x,
              Optional<const float, 1> weight, Optional<const float, 1> pre, Optional<const float, 1> post,

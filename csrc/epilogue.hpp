@@ -3,8 +3,9 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 
+#include "exp.hpp"
+#include "hash.hpp"
 #include "vector.hpp"
 
 enum class Activation : int { none = 0, relu = 1, elu = 2 };
@@ -40,24 +41,10 @@ constexpr int64_t kBiasParts = 32;
 
 namespace {
 
-inline uint32_t row_state(uint64_t key, int64_t row) {
-    uint64_t z = key + uint64_t(row) * 0x9E3779B97F4A7C15ull;
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
-    return uint32_t(z ^ (z >> 31));
-}
-
-[[gnu::always_inline]] inline uint32_t element_hash(uint32_t state, uint32_t column) {
-    uint32_t h = state + column * 0x9E3779B9u;
-    h = (h ^ (h >> 16)) * 0x7FEB352Du;
-    h = (h ^ (h >> 15)) * 0x846CA68Bu;
-    return h ^ (h >> 16);
-}
-
 template <typename T>
 [[gnu::always_inline]] inline T activate(T x, Activation activation) {
     if (activation == Activation::relu) return x > T(0) ? x : T(0);
-    if (activation == Activation::elu) return x > T(0) ? x : std::expm1(x);
+    if (activation == Activation::elu) return x > T(0) ? x : expm1_of(x > T(0) ? T(0) : x);
     return x;
 }
 

@@ -1,6 +1,8 @@
 // The row kernels of one instruction set, as a table of functions.
 #pragma once
 
+#include "attention.hpp"
+#include "attention_v2.hpp"
 #include "epilogue.hpp"
 #include "max.hpp"
 #include "spmm.hpp"
@@ -12,6 +14,10 @@ struct RowKernelsOf {
     void (*segment_max_backward)(const SegmentMaxBackward<T>&);
     void (*epilogue)(const Epilogue<T>&);
     void (*epilogue_backward)(const EpilogueBackward<T>&);
+    void (*attend)(const Attend<T>&);
+    void (*attend_backward)(const AttendBackward<T>&);
+    void (*attend_v2)(const AttendV2<T>&);
+    void (*attend_v2_backward)(const AttendV2Backward<T>&);
 };
 
 struct RowKernels {

@@ -16,9 +16,24 @@ try:
 except ImportError:  # pragma: no cover - a source tree that was never built
     _core = None  # type: ignore[assignment]
 
+from siafu.native.attention import (
+    MAX_HEADS,
+    Attention,
+    attend,
+    attend_backward,
+    attend_v2,
+    attend_v2_backward,
+)
+
 __all__ = [
+    "MAX_HEADS",
+    "Attention",
     "Csr",
     "Dropout",
+    "attend",
+    "attend_backward",
+    "attend_v2",
+    "attend_v2_backward",
     "build_csr",
     "compiled",
     "deduplicate",

@@ -1,0 +1,282 @@
+// GAT's aggregate: softmax over each destination's in-edges, with one loop in place of whatever loops there are, and the
+// sum of source rows that it weighs.
+//
+//   score[e, h] = leaky(score_src[s, h] + score_dst[d, h])
+//   alpha[e, h] = exp(score[e, h] - top[d, h]) / total[d, h]
+//   out[d, h]   = sum_e alpha[e, h] * drop[e, h] * z[s, h]
+//
+// Scores are recomputed wherever they are needed; the backward pass alone holds one number an edge and head.
+#pragma once
+
+#include "heads.hpp"
+
+template <typename T>
+struct Attend {
+    Csr csr;
+    Rows<const T> z;          // (num_src, heads * width)
+    Rows<const T> score_src;  // (num_src, heads)
+    Rows<const T> score_dst;  // (num_dst, heads)
+    Heads heads;
+    T slope;                  // of leaky below zero
+    EdgeDropout<T> drop;
+    T* out;                   // (num_dst, heads * width)
+    T* softmax;               // (num_dst, 2, heads): top, 1 / total
+};
+
+template <typename T>
+struct AttendBackward {
+    Csr csr;                  // by destination
+    Csr transposed;           // by source
+    const int64_t* origin;    // (num_edges), the place in csr of each edge of transposed
+    Rows<const T> z;
+    Rows<const T> score_src;
+    Rows<const T> score_dst;
+    Heads heads;
+    T slope;
+    EdgeDropout<T> drop;
+    const T* out;             // (num_dst, heads * width), what forward returned
+    const T* softmax;
+    const T* grad;            // (num_dst, heads * width)
+    T* at_dst;                // (num_dst, 4, heads), scratch: score_dst, top, 1 / total, <grad, out>
+    T* grad_edge;             // (num_edges, heads), scratch: the gradient before leaky, in the order of csr
+    Rows<T> grad_z;           // (num_src, heads * width)
+    Rows<T> grad_score_src;   // (num_src, heads)
+    Rows<T> grad_score_dst;   // (num_dst, heads)
+};
+
+namespace {
+
+template <typename T>
+[[gnu::always_inline]] inline T leaky(T x, T slope) {
+    return x > T(0) ? x : x * slope;
+}
+
+// acc[h] += sum_i weight[i, h] * x[ids[i], h] for N rows.
+template <bool Narrow, int N, typename T>
+[[gnu::always_inline]] inline void add_rows(Heads heads, Rows<const T> x, const int64_t* ids, const T* weight, T* acc) {
+    const int64_t vectors = vectors_in<T>(heads.width);
+    const T *row[N], *next[N];
+    for (int i = 0; i < N; ++i) row[i] = row_of(x, ids[i]), next[i] = row_of(x, ids[i + kEdgesAhead]);
+    for (int64_t h = 0; h < heads.count; ++h) {
+        Vec<T> w[N];
+        for (int i = 0; i < N; ++i) {
+            prefetch(next[i] + h * heads.width, heads.width * int64_t(sizeof(T)));
+            w[i] = splat<T>(weight[i * heads.count + h]);
+        }
+        for (int64_t v = 0; v < vectors; ++v, acc += lanes<T>) {
+            const int64_t column = h * heads.width + column_of<T>(heads, v);
+            Vec<T> sum = load(acc);
+#pragma GCC unroll 8
+            for (int i = 0; i < N; ++i) sum += w[i] * load_head<Narrow>(row[i] + column, heads.width);
+            store(acc, sum);
+        }
+    }
+}
+
+// As add_rows, and dot[i, h] = <x[ids[i], h], with[h]>; `with` is packed, without second copies.
+template <bool Narrow, int N, typename T>
+[[gnu::always_inline]] inline void add_and_dot_rows(Heads heads, Rows<const T> x, const int64_t* ids, const T* weight, const T* with,
+                                                    T* acc, T* dot) {
+    const int64_t vectors = vectors_in<T>(heads.width);
+    const T *row[N], *next[N];
+    for (int i = 0; i < N; ++i) row[i] = row_of(x, ids[i]), next[i] = row_of(x, ids[i + kEdgesAhead]);
+    for (int64_t h = 0; h < heads.count; ++h) {
+        Vec<T> w[N], dots[N] = {};
+        for (int i = 0; i < N; ++i) {
+            prefetch(next[i] + h * heads.width, heads.width * int64_t(sizeof(T)));
+            w[i] = splat<T>(weight[i * heads.count + h]);
+        }
+        for (int64_t v = 0; v < vectors; ++v, acc += lanes<T>, with += lanes<T>) {
+            const int64_t column = h * heads.width + column_of<T>(heads, v);
+            const Vec<T> own = load(with);
+            Vec<T> sum = load(acc);
+#pragma GCC unroll 8
+            for (int i = 0; i < N; ++i) {
+                const Vec<T> value = load_head<Narrow>(row[i] + column, heads.width);
+                sum += w[i] * value;
+                dots[i] += own * value;
+            }
+            store(acc, sum);
+        }
+        for (int i = 0; i < N; ++i) dot[i * heads.count + h] = sum_across<T>(dots[i]);
+    }
+}
+
+// Scales each head of a packed row.
+template <typename T>
+[[gnu::always_inline]] inline void scale_heads(Heads heads, const T* factor, T* packed) {
+    const int64_t size = vectors_in<T>(heads.width) * lanes<T>;
+    for (int64_t h = 0; h < heads.count; ++h)
+        for (int64_t i = 0; i < size; i += lanes<T>) store(packed + h * size + i, factor[h] * load(packed + h * size + i));
+}
+
+template <typename T>
+void exp_all(T* values, int64_t size) {
+#pragma omp simd
+    for (int64_t i = 0; i < size; ++i) values[i] = exp_of(values[i]);
+}
+
+// The largest score of each head.
+template <typename T>
+void top_scores(const Attend<T>& a, int64_t d, T* top) {
+    const int64_t heads = a.heads.count;
+    const T *own = row_of(a.score_src, d), *to = row_of(a.score_dst, d);
+    for (int64_t h = 0; h < heads; ++h) top[h] = leaky(own[h] + to[h], a.slope);
+    for (int64_t e = a.csr.indptr[d]; e < a.csr.indptr[d + 1]; ++e) {
+        const T* from = row_of(a.score_src, a.csr.indices[e]);
+        for (int64_t h = 0; h < heads; ++h) top[h] = std::max(top[h], leaky(from[h] + to[h], a.slope));
+    }
+}
+
+template <bool Narrow, typename T>
+void attend_row(const Attend<T>& a, int64_t d, Batch& batch, T* acc) {
+    const int64_t heads = a.heads.count;
+    const T* to = row_of(a.score_dst, d);
+    T* top = a.softmax + d * 2 * heads;
+    T* total = top + heads;
+    T weight[kScores];
+    top_scores(a, d, top);
+    std::fill(total, total + heads, T(0));
+    std::fill(acc, acc + packed_size<T>(a.heads), T(0));
+    each_batch(a.csr, d, true, batch_capacity(heads), batch, [&] {
+        for (int64_t k = 0; k < batch.size; ++k) {
+            const T* from = row_of(a.score_src, batch.row[k]);
+            for (int64_t h = 0; h < heads; ++h) weight[k * heads + h] = leaky(from[h] + to[h], a.slope) - top[h];
+        }
+        exp_all(weight, batch.size * heads);
+        for (int64_t k = 0; k < batch.size; ++k)
+            for (int64_t h = 0; h < heads; ++h) total[h] += weight[k * heads + h];
+        drop_edges<true>(a.drop, d, batch, heads, weight);
+        each_group(batch.size, [&](int64_t k, auto n) {
+            add_rows<Narrow, n.value>(a.heads, a.z, batch.row + k, weight + k * heads, acc);
+        });
+    });
+    for (int64_t h = 0; h < heads; ++h) total[h] = T(1) / total[h];
+    scale_heads(a.heads, total, acc);
+    unpack<Narrow>(a.heads, acc, a.out + d * heads * a.heads.width);
+}
+
+template <bool Narrow, typename T>
+void attend_rows(const Attend<T>& a) {
+#pragma omp parallel
+    {
+        Batch batch;
+        T* acc = new_packed<T>(a.heads, 1);
+#pragma omp for schedule(dynamic, 64)
+        for (int64_t d = 0; d < a.csr.num_dst; ++d) attend_row<Narrow>(a, d, batch, acc);
+        std::free(acc);
+    }
+}
+
+template <typename T>
+void attend(const Attend<T>& a) {
+    a.heads.width < lanes<T> ? attend_rows<true>(a) : attend_rows<false>(a);
+}
+
+// <x[h], y[h]> of two rows, in a fixed order.
+template <typename T>
+[[gnu::always_inline]] inline T dot_head(const T* x, const T* y, int64_t width) {
+    Vec<T> sum = {};
+    int64_t f = 0;
+    for (; f + lanes<T> <= width; f += lanes<T>) sum += load(x + f) * load(y + f);
+    T rest = 0;
+    for (; f < width; ++f) rest += x[f] * y[f];
+    return sum_across<T>(sum) + rest;
+}
+
+// What edges need to know of their destination, side by side.
+template <typename T>
+void gather_dst(const AttendBackward<T>& a) {
+    const int64_t heads = a.heads.count, width = a.heads.width;
+#pragma omp parallel for schedule(static)
+    for (int64_t d = 0; d < a.csr.num_dst; ++d) {
+        T* at = a.at_dst + d * 4 * heads;
+        for (int64_t h = 0; h < heads; ++h) {
+            const int64_t head = (d * heads + h) * width;
+            at[h] = row_of(a.score_dst, d)[h];
+            at[heads + h] = a.softmax[d * 2 * heads + h];
+            at[2 * heads + h] = a.softmax[(d * 2 + 1) * heads + h];
+            at[3 * heads + h] = dot_head(a.grad + head, a.out + head, width);
+        }
+    }
+}
+
+// Everything of source s but the sums by destination: its rows' gradients, and one number an edge and head.
+template <bool Narrow, typename T>
+void attend_backward_row(const AttendBackward<T>& a, int64_t s, Batch& batch, T* own, T* acc) {
+    const int64_t heads = a.heads.count, total_width = heads * a.heads.width;
+    const Rows<const T> grad{a.grad, total_width};
+    const T* from = row_of(a.score_src, s);
+    T* grad_from = row_of(a.grad_score_src, s);
+    T alpha[kScores], weight[kScores], slope[kScores], dot[kScores];
+    pack<Narrow>(a.heads, row_of(a.z, s), own);
+    zero_copies(a.heads, own);
+    std::fill(acc, acc + packed_size<T>(a.heads), T(0));
+    std::fill(grad_from, grad_from + heads, T(0));
+    each_batch(a.transposed, s, s < a.csr.num_dst, batch_capacity(heads), batch, [&] {
+        for (int64_t k = 0; k < batch.size; ++k) {
+            const T* at = a.at_dst + batch.row[k] * 4 * heads;
+            for (int64_t h = 0; h < heads; ++h) {
+                const T raw = from[h] + at[h];
+                slope[k * heads + h] = raw > T(0) ? T(1) : a.slope;
+                alpha[k * heads + h] = leaky(raw, a.slope) - at[heads + h];
+            }
+        }
+        exp_all(alpha, batch.size * heads);
+        for (int64_t k = 0; k < batch.size; ++k) {
+            const T* at = a.at_dst + batch.row[k] * 4 * heads;
+            for (int64_t h = 0; h < heads; ++h) weight[k * heads + h] = alpha[k * heads + h] *= at[2 * heads + h];
+        }
+        drop_edges<false>(a.drop, s, batch, heads, weight);
+        each_group(batch.size, [&](int64_t k, auto n) {
+            add_and_dot_rows<Narrow, n.value>(a.heads, grad, batch.row + k, weight + k * heads, own, acc, dot + k * heads);
+        });
+        for (int64_t k = 0; k < batch.size; ++k) {
+            const T* at = a.at_dst + batch.row[k] * 4 * heads;
+            const int64_t edge = batch.edge[k];
+            T* to = edge < 0 ? row_of(a.grad_score_dst, s) : a.grad_edge + a.origin[edge] * heads;
+            for (int64_t h = 0; h < heads; ++h) {
+                const int64_t i = k * heads + h;
+                to[h] = slope[i] * (weight[i] * dot[i] - alpha[i] * at[3 * heads + h]);
+                grad_from[h] += to[h];
+            }
+        }
+    });
+    unpack<Narrow>(a.heads, acc, row_of(a.grad_z, s));
+}
+
+// grad_score_dst holds the loop's share; the edges' are added.
+template <typename T>
+void add_edges_by_dst(const AttendBackward<T>& a) {
+    const int64_t heads = a.heads.count;
+#pragma omp parallel for schedule(dynamic, 64)
+    for (int64_t d = 0; d < a.csr.num_dst; ++d) {
+        T* to = row_of(a.grad_score_dst, d);
+        for (int64_t e = a.csr.indptr[d]; e < a.csr.indptr[d + 1]; ++e) {
+            if (a.csr.indices[e] == d) continue;
+            for (int64_t h = 0; h < heads; ++h) to[h] += a.grad_edge[e * heads + h];
+        }
+    }
+}
+
+template <bool Narrow, typename T>
+void attend_backward_rows(const AttendBackward<T>& a) {
+#pragma omp parallel
+    {
+        Batch batch;
+        T* packed = new_packed<T>(a.heads, 2);
+#pragma omp for schedule(dynamic, 64)
+        for (int64_t s = 0; s < a.transposed.num_dst; ++s)
+            attend_backward_row<Narrow>(a, s, batch, packed, packed + packed_size<T>(a.heads));
+        std::free(packed);
+    }
+}
+
+template <typename T>
+void attend_backward(const AttendBackward<T>& a) {
+    gather_dst(a);
+    a.heads.width < lanes<T> ? attend_backward_rows<true>(a) : attend_backward_rows<false>(a);
+    add_edges_by_dst(a);
+}
+
+}  // namespace

@@ -1,0 +1,297 @@
+// GATv2's aggregate: as GAT's, but the score looks at both rows through an edge vector.
+//
+//   score[e, h] = <vector[h], leaky(z_src[s, h] + z_dst[d, h])>
+//
+// Scores come from whole rows, so forward works on batches of edges whose rows are still in the cache when the softmax so
+// far has been brought up to date.
+#pragma once
+
+#include "attention.hpp"
+
+template <typename T>
+struct AttendV2 {
+    Csr csr;
+    Rows<const T> z_src;  // (num_src, heads * width)
+    Rows<const T> z_dst;  // (num_dst, heads * width)
+    const T* vector;      // (heads * width)
+    Heads heads;
+    T slope;
+    EdgeDropout<T> drop;
+    T* out;               // (num_dst, heads * width)
+    T* softmax;           // (num_dst, 2, heads): top, 1 / total
+};
+
+template <typename T>
+struct AttendV2Backward {
+    Csr csr;                // by destination
+    Csr transposed;         // by source
+    const int64_t* origin;  // (num_edges), the place in csr of each edge of transposed
+    Rows<const T> z_src;
+    Rows<const T> z_dst;
+    const T* vector;
+    Heads heads;
+    T slope;
+    EdgeDropout<T> drop;
+    const T* out;
+    const T* softmax;
+    const T* grad;          // (num_dst, heads * width)
+    T* at_edge;             // (num_edges, 2, heads), scratch: the weight of a row, the gradient of a score
+    T* at_loop;             // (num_dst, 2, heads), scratch: the same of the loop
+    Rows<T> grad_src;       // (num_src, heads * width)
+    Rows<T> grad_dst;       // (num_dst, heads * width)
+    T* vector_parts;        // (kVectorParts, heads * width): sums over fixed ranges of rows, to be added in order
+};
+
+constexpr int64_t kVectorParts = 64;
+
+namespace {
+
+// score[i, h] = <vector[h], leaky(x[ids[i], h] + base[h])> and, if WithDot, dot[i, h] = <x[ids[i], h], with[h]>.
+// All but x are packed; vector and with are without second copies.
+template <bool Narrow, bool WithDot, int N, typename T>
+[[gnu::always_inline]] inline void score_rows(Heads heads, Rows<const T> x, const int64_t* ids, const T* base, const T* vector, T slope,
+                                              T* score, const T* with, T* dot) {
+    const int64_t vectors = vectors_in<T>(heads.width);
+    const T *row[N], *next[N];
+    for (int i = 0; i < N; ++i) row[i] = row_of(x, ids[i]), next[i] = row_of(x, ids[i + kEdgesAhead]);
+    int64_t slot = 0;
+    for (int64_t h = 0; h < heads.count; ++h) {
+        Vec<T> sums[N] = {}, dots[N] = {};
+        for (int i = 0; i < N; ++i) prefetch(next[i] + h * heads.width, heads.width * int64_t(sizeof(T)));
+        for (int64_t v = 0; v < vectors; ++v, slot += lanes<T>) {
+            const int64_t column = h * heads.width + column_of<T>(heads, v);
+            const Vec<T> add = load(base + slot), times = load(vector + slot);
+#pragma GCC unroll 8
+            for (int i = 0; i < N; ++i) {
+                const Vec<T> value = load_head<Narrow>(row[i] + column, heads.width), u = value + add;
+                sums[i] += times * (u > T(0) ? u : u * slope);
+                if constexpr (WithDot) dots[i] += load(with + slot) * value;
+            }
+        }
+        for (int i = 0; i < N; ++i) {
+            score[i * heads.count + h] = sum_across<T>(sums[i]);
+            if constexpr (WithDot) dot[i * heads.count + h] = sum_across<T>(dots[i]);
+        }
+    }
+}
+
+// Raises top to the batch's scores, scaling down what was summed before, and makes the scores weights.
+template <typename T>
+void update_softmax(Heads heads, int64_t size, T* score, T* top, T* total, T* acc) {
+    T before[kMaxHeads];
+    std::copy(top, top + heads.count, before);
+    for (int64_t k = 0; k < size; ++k)
+        for (int64_t h = 0; h < heads.count; ++h) top[h] = std::max(top[h], score[k * heads.count + h]);
+    bool raised = false;
+    for (int64_t h = 0; h < heads.count; ++h) raised |= top[h] != before[h], before[h] -= top[h];
+    if (raised) {
+        exp_all(before, heads.count);
+        for (int64_t h = 0; h < heads.count; ++h) total[h] *= before[h];
+        scale_heads(heads, before, acc);
+    }
+    for (int64_t k = 0; k < size; ++k)
+        for (int64_t h = 0; h < heads.count; ++h) score[k * heads.count + h] -= top[h];
+    exp_all(score, size * heads.count);
+    for (int64_t k = 0; k < size; ++k)
+        for (int64_t h = 0; h < heads.count; ++h) total[h] += score[k * heads.count + h];
+}
+
+template <bool Narrow, typename T>
+void attend_v2_row(const AttendV2<T>& a, int64_t d, const T* vector, Batch& batch, T* base, T* acc) {
+    const int64_t heads = a.heads.count;
+    T* top = a.softmax + d * 2 * heads;
+    T* total = top + heads;
+    T score[kScores];
+    std::fill(top, top + heads, -__builtin_inff());
+    std::fill(total, total + heads, T(0));
+    std::fill(acc, acc + packed_size<T>(a.heads), T(0));
+    pack<Narrow>(a.heads, row_of(a.z_dst, d), base);
+    each_batch(a.csr, d, true, batch_capacity(heads), batch, [&] {
+        each_group(batch.size, [&](int64_t k, auto n) {
+            score_rows<Narrow, false, n.value, T>(a.heads, a.z_src, batch.row + k, base, vector, a.slope, score + k * heads, nullptr,
+                                                  nullptr);
+        });
+        update_softmax(a.heads, batch.size, score, top, total, acc);
+        drop_edges<true>(a.drop, d, batch, heads, score);
+        each_group(batch.size, [&](int64_t k, auto n) {
+            add_rows<Narrow, n.value>(a.heads, a.z_src, batch.row + k, score + k * heads, acc);
+        });
+    });
+    for (int64_t h = 0; h < heads; ++h) total[h] = T(1) / total[h];
+    scale_heads(a.heads, total, acc);
+    unpack<Narrow>(a.heads, acc, a.out + d * heads * a.heads.width);
+}
+
+template <bool Narrow, typename T>
+void attend_v2_rows(const AttendV2<T>& a) {
+#pragma omp parallel
+    {
+        Batch batch;
+        const int64_t size = packed_size<T>(a.heads);
+        T* packed = new_packed<T>(a.heads, 3);
+        pack<Narrow>(a.heads, a.vector, packed);
+        zero_copies(a.heads, packed);
+#pragma omp for schedule(dynamic, 64)
+        for (int64_t d = 0; d < a.csr.num_dst; ++d) attend_v2_row<Narrow>(a, d, packed, batch, packed + size, packed + 2 * size);
+        std::free(packed);
+    }
+}
+
+template <typename T>
+void attend_v2(const AttendV2<T>& a) {
+    a.heads.width < lanes<T> ? attend_v2_rows<true>(a) : attend_v2_rows<false>(a);
+}
+
+// Of N edges with score gradients ds: slopes[h] += ds * leaky'(u) and moments[h] += ds * leaky(u), u = x + base.
+template <bool Narrow, int N, typename T>
+[[gnu::always_inline]] inline void add_slopes(Heads heads, Rows<const T> x, const int64_t* ids, const T* ds, const T* base, T slope,
+                                              T* slopes, T* moments) {
+    const int64_t vectors = vectors_in<T>(heads.width);
+    const T* row[N];
+    for (int i = 0; i < N; ++i) row[i] = row_of(x, ids[i]);
+    int64_t slot = 0;
+    for (int64_t h = 0; h < heads.count; ++h) {
+        Vec<T> above[N], below[N];
+        for (int i = 0; i < N; ++i) above[i] = splat<T>(ds[i * heads.count + h]), below[i] = above[i] * slope;
+        for (int64_t v = 0; v < vectors; ++v, slot += lanes<T>) {
+            const int64_t column = h * heads.width + column_of<T>(heads, v);
+            const Vec<T> add = load(base + slot);
+            Vec<T> sum = load(slopes + slot), moment = load(moments + slot);
+#pragma GCC unroll 8
+            for (int i = 0; i < N; ++i) {
+                const Vec<T> u = load_head<Narrow>(row[i] + column, heads.width) + add;
+                const Vec<T> local = u > T(0) ? above[i] : below[i];
+                sum += local;
+                moment += local * u;
+            }
+            store(slopes + slot, sum);
+            store(moments + slot, moment);
+        }
+    }
+}
+
+// Packed rows that one thread of the pass by destination works with.
+template <typename T>
+struct DstRows {
+    T *vector;  // without second copies
+    T *whole_vector, *base, *grad, *slopes, *moments;
+};
+
+template <bool Narrow, typename T>
+void attend_v2_backward_dst(const AttendV2Backward<T>& a, int64_t d, Batch& batch, const DstRows<T>& own) {
+    const int64_t heads = a.heads.count, width = a.heads.width, size = packed_size<T>(a.heads);
+    const T *top = a.softmax + d * 2 * heads, *inverse = top + heads, *grad = a.grad + d * heads * width;
+    T score[kScores], weight[kScores], dot[kScores], product[kMaxHeads];
+    for (int64_t h = 0; h < heads; ++h) product[h] = dot_head(grad + h * width, a.out + (d * heads + h) * width, width);
+    pack<Narrow>(a.heads, row_of(a.z_dst, d), own.base);
+    pack<Narrow>(a.heads, grad, own.grad);
+    zero_copies(a.heads, own.grad);
+    std::fill(own.slopes, own.slopes + size, T(0));
+    each_batch(a.csr, d, true, batch_capacity(heads), batch, [&] {
+        each_group(batch.size, [&](int64_t k, auto n) {
+            score_rows<Narrow, true, n.value, T>(a.heads, a.z_src, batch.row + k, own.base, own.vector, a.slope, score + k * heads,
+                                                 own.grad, dot + k * heads);
+        });
+        for (int64_t k = 0; k < batch.size; ++k)
+            for (int64_t h = 0; h < heads; ++h) score[k * heads + h] -= top[h];
+        exp_all(score, batch.size * heads);
+        for (int64_t k = 0; k < batch.size; ++k)
+            for (int64_t h = 0; h < heads; ++h) weight[k * heads + h] = score[k * heads + h] *= inverse[h];
+        drop_edges<true>(a.drop, d, batch, heads, weight);
+        for (int64_t k = 0; k < batch.size; ++k) {
+            T* at = batch.edge[k] < 0 ? a.at_loop + d * 2 * heads : a.at_edge + batch.edge[k] * 2 * heads;
+            for (int64_t h = 0; h < heads; ++h) {
+                const int64_t i = k * heads + h;
+                at[h] = weight[i];
+                at[heads + h] = score[i] = weight[i] * dot[i] - score[i] * product[h];
+            }
+        }
+        each_group(batch.size, [&](int64_t k, auto n) {
+            add_slopes<Narrow, n.value>(a.heads, a.z_src, batch.row + k, score + k * heads, own.base, a.slope, own.slopes, own.moments);
+        });
+    });
+    for (int64_t i = 0; i < size; i += lanes<T>) store(own.slopes + i, load(own.slopes + i) * load(own.whole_vector + i));
+    unpack<Narrow>(a.heads, own.slopes, row_of(a.grad_dst, d));
+}
+
+// acc[h] += sum_i weight[i, h] * grad[ids[i], h] + ds[i, h] * vector[h] * leaky'(z[ids[i], h] + base[h]).
+template <bool Narrow, int N, typename T>
+[[gnu::always_inline]] inline void add_both(Heads heads, Rows<const T> grad, Rows<const T> z, const int64_t* ids, const T* const* at,
+                                            const T* base, const T* vector, T slope, T* acc) {
+    const int64_t vectors = vectors_in<T>(heads.width), bytes = heads.width * int64_t(sizeof(T));
+    const T *grad_row[N], *z_row[N];
+    for (int i = 0; i < N; ++i) grad_row[i] = row_of(grad, ids[i]), z_row[i] = row_of(z, ids[i]);
+    int64_t slot = 0;
+    for (int64_t h = 0; h < heads.count; ++h) {
+        Vec<T> w[N], above[N], below[N];
+        for (int i = 0; i < N; ++i) {
+            prefetch(row_of(grad, ids[i + kEdgesAhead]) + h * heads.width, bytes);
+            prefetch(row_of(z, ids[i + kEdgesAhead]) + h * heads.width, bytes);
+            w[i] = splat<T>(at[i][h]);
+            above[i] = splat<T>(at[i][heads.count + h]);
+            below[i] = above[i] * slope;
+        }
+        for (int64_t v = 0; v < vectors; ++v, slot += lanes<T>) {
+            const int64_t column = h * heads.width + column_of<T>(heads, v);
+            const Vec<T> add = load(base + slot);
+            Vec<T> sum = load(acc + slot), slopes = {};
+#pragma GCC unroll 8
+            for (int i = 0; i < N; ++i) {
+                sum += w[i] * load_head<Narrow>(grad_row[i] + column, heads.width);
+                slopes += load_head<Narrow>(z_row[i] + column, heads.width) + add > T(0) ? above[i] : below[i];
+            }
+            store(acc + slot, sum + slopes * load(vector + slot));
+        }
+    }
+}
+
+template <bool Narrow, typename T>
+void attend_v2_backward_src(const AttendV2Backward<T>& a, int64_t s, const T* vector, Batch& batch, T* base, T* acc) {
+    const int64_t heads = a.heads.count;
+    const Rows<const T> grad{a.grad, heads * a.heads.width};
+    pack<Narrow>(a.heads, row_of(a.z_src, s), base);
+    std::fill(acc, acc + packed_size<T>(a.heads), T(0));
+    each_batch(a.transposed, s, s < a.csr.num_dst, kBatch, batch, [&] {
+        const T* at[kBatch];
+        for (int64_t k = 0; k < batch.size; ++k) {
+            at[k] = batch.edge[k] < 0 ? a.at_loop + s * 2 * heads : a.at_edge + a.origin[batch.edge[k]] * 2 * heads;
+            __builtin_prefetch(at[k]);
+        }
+        each_group(batch.size, [&](int64_t k, auto n) {
+            add_both<Narrow, n.value>(a.heads, grad, a.z_dst, batch.row + k, at + k, base, vector, a.slope, acc);
+        });
+    });
+    unpack<Narrow>(a.heads, acc, row_of(a.grad_src, s));
+}
+
+template <bool Narrow, typename T>
+void attend_v2_backward_rows(const AttendV2Backward<T>& a) {
+    const int64_t size = packed_size<T>(a.heads), num_dst = a.csr.num_dst;
+#pragma omp parallel
+    {
+        Batch batch;
+        T* packed = new_packed<T>(a.heads, 6);
+        const DstRows<T> own{packed, packed + size, packed + 2 * size, packed + 3 * size, packed + 4 * size, packed + 5 * size};
+        pack<Narrow>(a.heads, a.vector, own.vector);
+        pack<Narrow>(a.heads, a.vector, own.whole_vector);
+        zero_copies(a.heads, own.vector);
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t part = 0; part < kVectorParts; ++part) {
+            std::fill(own.moments, own.moments + size, T(0));
+            for (int64_t d = num_dst * part / kVectorParts; d < num_dst * (part + 1) / kVectorParts; ++d)
+                attend_v2_backward_dst<Narrow>(a, d, batch, own);
+            unpack<Narrow>(a.heads, own.moments, a.vector_parts + part * a.heads.count * a.heads.width);
+        }
+#pragma omp for schedule(dynamic, 64)
+        for (int64_t s = 0; s < a.transposed.num_dst; ++s)
+            attend_v2_backward_src<Narrow>(a, s, own.whole_vector, batch, own.base, own.slopes);
+        std::free(packed);
+    }
+}
+
+template <typename T>
+void attend_v2_backward(const AttendV2Backward<T>& a) {
+    a.heads.width < lanes<T> ? attend_v2_backward_rows<true>(a) : attend_v2_backward_rows<false>(a);
+}
+
+}  // namespace

@@ -1,0 +1,22 @@
+"""What layers of several heads share."""
+
+from torch import Tensor
+
+from siafu.native import MAX_HEADS
+
+
+def head_width(out_features: int, *, heads: int, concat: bool) -> int:
+    """F, the width of a head, where H of them give ``out_features`` side by side (``concat``) or as their mean."""
+    if not 1 <= heads <= MAX_HEADS:
+        raise ValueError(f"heads is {heads}; expected 1 to {MAX_HEADS}")
+    if concat and out_features % heads:
+        raise ValueError(
+            f"out_features is {out_features}, which {heads} heads do not divide; expected a multiple of the heads, "
+            "such as model.hidden = heads x width"
+        )
+    return out_features // heads if concat else out_features
+
+
+def join_heads(m_dst: Tensor, heads: int) -> Tensor:
+    """The mean of the heads: (D, H F) -> (D, F)."""
+    return m_dst if heads == 1 else m_dst.view(m_dst.shape[0], heads, -1).mean(1)
