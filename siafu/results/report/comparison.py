@@ -1,0 +1,125 @@
+"""Several runs side by side: a table, their curves over one another, what differs, and then each run."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from siafu.results.format import fmt_bytes, fmt_metric, fmt_score, fmt_seconds, fmt_value
+from siafu.results.read import Summary, across_seeds, group_by_seed, summaries
+from siafu.results.record import RunRecord, flatten
+from siafu.results.report import curves
+from siafu.results.report.page import Html, element, figure, join, section, table
+from siafu.results.report.run import machine, run_body, title
+
+_HEAD = [
+    "run",
+    "data",
+    "model",
+    "method",
+    "seed",
+    "test",
+    "without graph",
+    "validation",
+    "best epoch",
+    "epochs",
+]
+_HEAD += ["whole run", "per epoch", "peak memory", "bytes sent", "stopped"]
+
+
+def comparison(records: Sequence[RunRecord]) -> Html:
+    """Show runs side by side; those that differ only in their seed are one group."""
+    groups = group_by_seed(records)
+    names = [_group_name(group) for group in groups]
+    graphs = list(dict.fromkeys(record.data_name for record in records if record.data_name))
+    heading = f"{len(records)} runs" + (f" on {', '.join(graphs)}" if graphs else "")
+    details = [_detail(record, f"run{index}") for index, record in enumerate(records)]
+    return join(
+        [
+            element("p", "comparison", class_="kicker"),
+            element("h1", heading),
+            section("Results", _seed_table(groups, names), _run_table(records)),
+            _overlays(groups, names),
+            _settings(records),
+            section("Each run", *details),
+        ]
+    )
+
+
+def _group_name(group: Sequence[RunRecord]) -> str:
+    return group[0].name if len(group) == 1 else f"{group[0].name} + {len(group) - 1} seeds"
+
+
+def _seed_table(groups: Sequence[Sequence[RunRecord]], names: Sequence[str]) -> Html:
+    rows = []
+    for name, group in zip(names, groups, strict=True):
+        finished = [record.metrics for record in group if record.metrics]
+        if len(finished) < 2:
+            continue
+        spread, metric = across_seeds(finished), group[0].metric
+        scores = [spread.get(key) for key in ("test_score", "val_score")]
+        shown = ["–" if score is None else fmt_score(score.mean, metric, std=score.std) for score in scores]
+        seconds = spread.get("epoch_seconds")
+        rows.append([name, str(len(finished)), *shown, fmt_seconds(seconds.mean if seconds else None)])
+    if not rows:
+        return Html()
+    metric = fmt_metric(groups[0][0].metric)
+    head = [
+        "differing only in seed",
+        "seeds",
+        f"test {metric}, mean ± std",
+        f"validation {metric}",
+        "per epoch",
+    ]
+    return table(head, rows, numbers=True)
+
+
+def _run_table(records: Sequence[RunRecord]) -> Html:
+    """Make a row a run; columns in which nobody has anything are left out."""
+    rows = [_run_row(summary) for summary in summaries(records)]
+    keep = [i for i in range(len(_HEAD)) if any(row[i] not in ("–", "") for row in rows)]
+    return table([_HEAD[i] for i in keep], [[row[i] for i in keep] for row in rows], numbers=True)
+
+
+def _run_row(run: Summary) -> list[str]:
+    scores = [fmt_score(score, run.metric) for score in (run.test_score, run.baseline_score, run.val_score)]
+    cells = [run.name, run.data, run.model, fmt_value(run.method), fmt_value(run.seed, "seed"), *scores]
+    cells += [
+        fmt_value(run.best_epoch),
+        str(run.epochs),
+        fmt_seconds(run.seconds),
+        fmt_seconds(run.epoch_seconds),
+    ]
+    sent = fmt_bytes(run.bytes_sent) if run.bytes_sent else "–"
+    return [*cells, fmt_bytes(run.peak_rss_bytes), sent, run.stopped or "unfinished"]
+
+
+def _overlays(groups: Sequence[Sequence[RunRecord]], names: Sequence[str]) -> Html:
+    records = [record for group in groups for record in group]
+    wanted = [("val_score", "Validation"), ("test_score", "Test"), ("loss", "Loss")]
+    parts = [
+        figure(f"all-{field}", curves.overlay(groups, field, names), caption, "by epoch")
+        for field, caption in wanted
+        if any(np.isfinite(getattr(record.epochs, field)).any() for record in records)
+    ]
+    return section("Curves", element("div", *parts, class_="grid")) if parts else Html()
+
+
+def _settings(records: Sequence[RunRecord]) -> Html:
+    """Put settings and machines side by side: first what differs, then what is shared."""
+    columns = [flatten({**record.config, "machine": machine(record)}) for record in records]
+    keys = dict.fromkeys(key for column in columns for key in column)
+    rows = [[key, *(fmt_value(column.get(key), key) for column in columns)] for key in keys]
+    differing = [row for row in rows if len(set(row[1:])) > 1]
+    shared = [row[:2] for row in rows if len(set(row[1:])) == 1]
+    head = ["setting", *(record.name for record in records)]
+    differ = table(head, differing) if differing else element("p", "The runs have the same settings.")
+    rest = element("details", element("summary", "What they share"), table([], shared))
+    return section("Configuration and machine", differ, rest)
+
+
+def _detail(record: RunRecord, key: str) -> Html:
+    summary = summaries([record])[0]
+    score = fmt_score(summary.test_score, summary.metric)
+    facts = f" {title(summary)}, test {fmt_metric(summary.metric)} {score}"
+    head = element("summary", element("b", record.name), facts)
+    return element("details", head, run_body(record, summary, key), class_="run")

@@ -1,0 +1,139 @@
+"""Figures over the epochs of one run, or of several."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from siafu.results.format import fmt_bytes, fmt_metric, fmt_seconds
+from siafu.results.record import Epochs, RunRecord
+from siafu.results.report.frame import Figure, frame, plain, rounded
+
+SERIES = [f"--run{i}" for i in range(8)]
+_DASHES = ["solid", "dash", "dot", "dashdot"]
+_MOST_POINTS = 2000
+
+
+def loss_curve(record: RunRecord) -> Figure:
+    """Draw the training loss over the epochs."""
+    rows = thin(record.epochs)
+    trace = _line(record.epochs, "loss", rows, name="training loss", color="--loss")
+    return frame([trace], y={"title": "loss", "rangemode": "tozero"}, legend=False)
+
+
+def score_curves(record: RunRecord) -> Figure:
+    """Draw the score of each split over the epochs, and mark the best validation score."""
+    rows = thin(record.epochs)
+    splits = [("train_score", "training"), ("val_score", "validation"), ("test_score", "test")]
+    traces = [
+        _line(record.epochs, field, rows, name=name, color=f"--{field.removesuffix('_score')}")
+        for field, name in splits
+        if np.isfinite(getattr(record.epochs, field)).any()
+    ]
+    figure = frame(traces, y=_score_axis(record.metric))
+    return figure if record.best_epoch is None else _mark(figure, record.best_epoch)
+
+
+def time_curve(record: RunRecord) -> Figure:
+    """Draw how long each epoch's training step took."""
+    rows = thin(record.epochs)
+    trace = _line(record.epochs, "seconds", rows, name="time", color="--val", text=fmt_seconds)
+    seconds = trace["y"]
+    largest = max((value for value in seconds if value is not None), default=0.0)
+    unit, scale = ("ms", 1000) if largest < 1 else ("s", 1)
+    trace["y"] = [None if value is None else rounded(value * scale) for value in seconds]
+    return frame([trace], y={"title": f"time per epoch ({unit})", "rangemode": "tozero"}, legend=False)
+
+
+def memory_curve(record: RunRecord) -> Figure:
+    """Draw the memory that the process held at the end of each epoch."""
+    rows = thin(record.epochs)
+    trace = _line(record.epochs, "rss_bytes", rows, name="memory", color="--val", text=fmt_bytes)
+    largest = max((value for value in trace["y"] if value is not None), default=0.0)
+    unit, scale = ("GiB", 2**30) if largest >= 1000 * 2**20 else ("MiB", 2**20)
+    trace["y"] = [None if value is None else rounded(value / scale) for value in trace["y"]]
+    return frame([trace], y={"title": f"memory ({unit})", "rangemode": "tozero"}, legend=False)
+
+
+def overlay(groups: Sequence[Sequence[RunRecord]], field: str, names: Sequence[str]) -> Figure:
+    """Draw one column of every run's epochs: a colour a group, a thin line for each of several seeds."""
+    traces = []
+    for index, group in enumerate(groups):
+        for member, record in enumerate(group):
+            trace = _line(record.epochs, field, thin(record.epochs), name=names[index], color=_color(index))
+            trace["line"] |= {"width": 2 if len(group) == 1 else 1.25, "dash": _dash(index)}
+            trace |= {
+                "opacity": 1 if len(group) == 1 else 0.7,
+                "legendgroup": index,
+                "showlegend": member == 0,
+            }
+            seed = record.metrics.get("seed")
+            mark = f" (seed {seed})" if len(group) > 1 and seed is not None else ""
+            trace["hovertemplate"] = f"epoch %{{x}}: %{{y}}<extra>{plain(names[index] + mark)}</extra>"
+            traces.append(trace)
+    metric = groups[0][0].metric
+    axis = {"title": "loss", "rangemode": "tozero"} if field == "loss" else _score_axis(metric, field)
+    return frame(traces, y=axis)
+
+
+def thin(epochs: Epochs) -> NDArray[np.int64]:
+    """At most about two thousand rows of a long run, evenly spaced, the last always among them."""
+    step = -(-len(epochs) // _MOST_POINTS) or 1
+    rows = np.arange(0, len(epochs), step, dtype=np.int64)
+    return rows if not len(rows) or rows[-1] == len(epochs) - 1 else np.append(rows, len(epochs) - 1)
+
+
+def _line(
+    epochs: Epochs, field: str, rows: NDArray[np.int64], *, name: str, color: str, text: Any = None
+) -> dict[str, Any]:
+    values = getattr(epochs, field)[rows]
+    trace = {
+        "type": "scatter",
+        "mode": "lines" if len(rows) > 1 else "markers",
+        "name": plain(name),
+        "x": epochs.epoch[rows].tolist(),
+        "y": [rounded(value) if np.isfinite(value) else None for value in values],
+        "line": {"color": color, "width": 2},
+        "marker": {"color": color},
+    }
+    if text is not None:
+        trace["text"] = [text(value) for value in values.tolist()]
+        trace["hovertemplate"] = "epoch %{x}: %{text}<extra></extra>"
+    return trace
+
+
+def _mark(figure: Figure, epoch: int) -> Figure:
+    line = {"color": "--muted", "width": 1, "dash": "dot"}
+    shape = {
+        "type": "line",
+        "xref": "x",
+        "yref": "paper",
+        "x0": epoch,
+        "x1": epoch,
+        "y0": 0,
+        "y1": 1,
+        "line": line,
+    }
+    text = f"best validation: epoch {epoch}"
+    last = max((max(trace["x"], default=1) for trace in figure["data"]), default=1)
+    label = {"x": epoch, "xref": "x", "y": 0, "yref": "paper", "yanchor": "bottom", "text": text}
+    label |= {"xanchor": "right" if epoch > last / 2 else "left", "showarrow": False, "font": {"size": 11}}
+    figure["layout"] |= {"shapes": [shape], "annotations": [label]}
+    return figure
+
+
+def _score_axis(metric: str, field: str = "") -> dict[str, Any]:
+    split = {"val_score": "validation ", "test_score": "test ", "train_score": "training "}.get(field, "")
+    axis: dict[str, Any] = {"title": split + plain(fmt_metric(metric))}
+    return axis | (
+        {"tickformat": ".0%", "hoverformat": ".1%"} if metric == "accuracy" else {"hoverformat": ".4g"}
+    )
+
+
+def _color(index: int) -> str:
+    return SERIES[index % len(SERIES)]
+
+
+def _dash(index: int) -> str:
+    return _DASHES[index // len(SERIES) % len(_DASHES)]

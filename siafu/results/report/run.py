@@ -1,0 +1,150 @@
+"""One run as a page, or as a part of one: headline, curves, classes, time and memory, settings, machine."""
+
+from typing import Any
+
+import numpy as np
+
+from siafu.results.format import fmt_bytes, fmt_metric, fmt_score, fmt_seconds, fmt_value
+from siafu.results.read import Summary, summaries
+from siafu.results.record import Result, RunRecord, flatten
+from siafu.results.report import classes, curves, frame
+from siafu.results.report.page import Html, element, figure, join, section, table
+
+_STOPPED = {
+    "done": "all epochs were trained",
+    "patience": "the validation score had stopped improving (train.patience)",
+    "SIGTERM": "it was told to end (SIGTERM); “siafu resume” continues it",
+    "SIGINT": "it was interrupted (Ctrl-C); “siafu resume” continues it",
+}
+
+
+def run_page(record: RunRecord) -> Html:
+    """Show one run, from its headline to its machine."""
+    summary = summaries([record])[0]
+    name = element("p", record.name, class_="kicker")
+    return join([name, element("h1", title(summary)), run_body(record, summary, "run")])
+
+
+def run_body(record: RunRecord, summary: Summary, key: str) -> Html:
+    """Show everything but the name; ``key`` sets the names of its figures apart from other runs'."""
+    settings = [[name, fmt_value(value, name)] for name, value in flatten(record.config).items()]
+    start = record.last("start")
+    facts = element("div", _facts("Graph", start.get("graph")), _facts("Machine", machine(record)))
+    tables = element("div", section("Configuration", table([], settings)), facts, class_="grid tables")
+    parts = [_training(record, key), _classes(record.result, key), _cost(record, key), tables]
+    return join([_tiles(record, summary), _notes(record), *parts])
+
+
+def title(summary: Summary) -> str:
+    """Name the model and the graph."""
+    return summary.model.upper() + (f" on {summary.data}" if summary.data else "")
+
+
+def machine(record: RunRecord) -> dict[str, Any]:
+    """Return what the run said of its machine and versions."""
+    start = record.last("start")
+    found = [part for part in (start.get("machine"), start.get("versions")) if isinstance(part, dict)]
+    return {str(key): value for part in found for key, value in flatten(part).items()}
+
+
+def _tiles(record: RunRecord, summary: Summary) -> Html:
+    metric, best = summary.metric, summary.best_epoch
+    tiles = [(f"test {fmt_metric(metric)}", fmt_score(summary.test_score, metric))]
+    if summary.baseline_score is not None:
+        model = str(record.metrics["baseline"].get("model", "model")).upper()
+        tiles.append((f"{model}, without the graph", fmt_score(summary.baseline_score, metric)))
+    epochs = str(summary.epochs)
+    tiles += [
+        (f"validation {fmt_metric(metric)}", fmt_score(summary.val_score, metric)),
+        ("epochs", epochs) if best is None else ("best epoch", f"{best} of {epochs}"),
+        ("whole run", fmt_seconds(summary.seconds)),
+        ("per epoch", fmt_seconds(summary.epoch_seconds)),
+        ("peak memory", fmt_bytes(summary.peak_rss_bytes)),
+    ]
+    return element(
+        "dl", *(element("div", element("dt", dt), element("dd", dd)) for dt, dd in tiles), class_="tiles"
+    )
+
+
+def _notes(record: RunRecord) -> Html:
+    epoch = int(record.epochs.epoch[-1]) if len(record.epochs) else 0
+    reason = _STOPPED.get(record.stopped, record.stopped)
+    lines = [
+        f"Stopped after epoch {epoch}: {reason}."
+        if reason
+        else f"At epoch {epoch}: still running, or killed."
+    ]
+    resumed = [str(event.get("epoch")) for event in record.events if event["phase"] == "resume"]
+    lines += [f"Resumed from epoch {', '.join(resumed)}."] if resumed else []
+    lines += [f"Note: {note}." for note in record.notes]
+    return element("ul", *(element("li", line) for line in lines), class_="notes")
+
+
+def _training(record: RunRecord, key: str) -> Html:
+    if not len(record.epochs):
+        return section("Training", element("p", "No epoch was trained."))
+    metric = fmt_metric(record.metric)
+    caption = metric[:1].upper() + metric[1:]
+    score = figure(f"{key}-score", curves.score_curves(record), caption, "of each split, by epoch")
+    loss = figure(f"{key}-loss", curves.loss_curve(record), "Loss", "of the training nodes, by epoch")
+    return section("Training", element("div", score, loss, class_="grid"))
+
+
+def _classes(result: Result | None, key: str) -> Html:
+    if result is None:
+        return Html()
+    note = "per cent of each true class, test nodes"
+    confusion = figure(f"{key}-confusion", classes.confusion_map(result), "Confusion", note)
+    found = figure(f"{key}-classes", classes.class_bars(result), "Accuracy by class", "of the test nodes")
+    return section("Classes", element("div", confusion, found, class_="grid"), _class_table(result))
+
+
+def _class_table(result: Result) -> Html:
+    confusion, names = result.confusion, result.class_names
+    right, predicted, size = np.diag(confusion), confusion.sum(0), confusion.sum(1)
+    wrong = confusion - np.diag(right)
+    rows = []
+    for i, name in enumerate(names):
+        mistaken = names[int(wrong[i].argmax())] if wrong[i].any() else "–"
+        recall, precision = (_percent(int(right[i]), int(whole[i])) for whole in (size, predicted))
+        rows.append([name, fmt_value(int(size[i])), recall, precision, mistaken])
+    head = [
+        "class",
+        "test nodes",
+        "found (recall)",
+        "right when predicted (precision)",
+        "most often taken for",
+    ]
+    return element("details", element("summary", "Every class in numbers"), table(head, rows, numbers=True))
+
+
+def _percent(part: int, whole: int) -> str:
+    return fmt_score(part / whole if whole else None, "accuracy")
+
+
+def _cost(record: RunRecord, key: str) -> Html:
+    parts = []
+    if np.isfinite(record.epochs.seconds).any():
+        parts.append(
+            figure(f"{key}-time", curves.time_curve(record), "Time", "of each epoch's training step")
+        )
+    if np.isfinite(record.epochs.rss_bytes).any():
+        parts.append(
+            figure(f"{key}-memory", curves.memory_curve(record), "Memory", "held by the process (RSS)")
+        )
+    sent = record.metrics.get("bytes_by_label")
+    sent = {str(label): count for label, count in sent.items() if count} if isinstance(sent, dict) else {}
+    if sent:
+        parts.append(figure(f"{key}-bytes", frame.bytes_bars(sent), "Bytes sent", "by all ranks, by label"))
+    return section("Time and memory", element("div", *parts, class_="grid")) if parts else Html()
+
+
+def _facts(heading: str, facts: Any) -> Html:
+    if not isinstance(facts, dict) or not facts:
+        return Html()
+    flat = flatten(facts).items()
+    return section(heading, table([], [[_words(name), fmt_value(value, name)] for name, value in flat]))
+
+
+def _words(name: str) -> str:
+    return name.removesuffix("_bytes").replace("_", " ")
