@@ -1,7 +1,8 @@
 """Random numbers that are the same for the same seed on every machine and with every NumPy.
 
-NumPy promises the bits of a bit generator, not what :class:`numpy.random.Generator` makes of them, and the library of
-logarithms differs between machines. So everything here is made of raw bits by integer and exactly rounded arithmetic.
+NumPy promises the bits of a bit generator, not what :class:`numpy.random.Generator` makes of them, and the
+library of logarithms differs between machines. So everything here is made of raw bits, by integer and exactly
+rounded arithmetic.
 """
 
 import numpy as np
@@ -20,24 +21,24 @@ class Draws:
         self._bits = np.random.PCG64([seed, *purpose.encode()])
 
     def raw(self, count: int) -> NDArray[np.uint64]:
-        """(count,) random 64-bit words."""
+        """Draw (count,) random 64-bit words."""
         return self._bits.random_raw(count)
 
     def below(self, high: int, count: int) -> NDArray[np.int32]:
-        """(count,) integers in ``[0, high)``, ``high`` at most 2**31."""
+        """Draw (count,) integers in ``[0, high)``, ``high`` at most 2**31."""
         high_word = (self.raw(count) >> _HALF) * np.uint64(high)
         return (high_word >> _HALF).astype(np.int32)
 
     def uniform(self, count: int) -> NDArray[np.float64]:
-        """(count,) numbers in ``(0, 1]``."""
-        return ((self.raw(count) >> np.uint64(11)) + np.uint64(1)) * 2.0**-53
+        """Draw (count,) numbers in ``(0, 1]``."""
+        return ((self.raw(count) >> np.uint64(11)) + np.uint64(1)).astype(np.float64) * 2.0**-53
 
     def chance(self, share: float, count: int) -> NDArray[np.bool_]:
-        """(count,) of which about ``share`` are True."""
+        """Draw (count,) of which about ``share`` are True."""
         return self.uniform(count) <= share
 
     def noise(self, rows: int, columns: int) -> NDArray[np.float32]:
-        """(rows, columns) of mean 0 and variance 1, bell-shaped: each a sum of four 16-bit uniform numbers."""
+        """Draw (rows, columns) of mean 0 and variance 1: each the sum of four 16-bit uniform numbers."""
         word = self.raw(rows * columns)
         pair = (word & _LOW) + ((word >> np.uint64(16)) & _LOW)
         total = (pair & np.uint64(0xFFFFFFFF)) + (pair >> _HALF)
@@ -45,5 +46,5 @@ class Draws:
         return ((total.astype(np.float32) - np.float32(131070)) * scale).reshape(rows, columns)
 
     def order(self, count: int) -> NDArray[np.int64]:
-        """A random order of ``count`` things."""
+        """Draw an order of ``count`` things."""
         return np.argsort(self.raw(count), kind="stable")

@@ -17,7 +17,8 @@ from siafu.graph import MAX_NODES, Graph
 _CHUNK = 1 << 20  # draws at a time: what is in hand stays in the cache, and memory is bounded
 _COMMUNITY_NODES = 400
 _DEGREE_SPREAD, _SIZE_SPREAD = 40.0, 10.0  # the largest expected degree and community, in smallest ones
-_STRANGERS, _STRANGER_WEIGHT = 0.08, 6  # nodes with no edge drawn inside their community; they draw more outside
+_STRANGERS = 0.08  # the share of nodes with no edge drawn inside their community
+_STRANGER_WEIGHT = 6  # how much more they draw outside
 _SIGNAL = 0.25  # how far class means lie apart, in deviations of the noise
 _LABEL_NOISE = 0.05
 
@@ -33,12 +34,12 @@ def community(
     inside: float = 0.87,
     seed: int = 0,
 ) -> Graph:
-    """A degree-corrected community graph whose labels a GNN learns better than a model without the graph.
+    """Make a degree-corrected community graph, whose labels are learned better with the graph than without.
 
-    Communities have power-law sizes of about 400 nodes and one class each; expected degrees follow a power law; a share
-    ``inside`` of the edges joins nodes of one community, the others join any two; 8 % of the nodes are strangers, whose
-    neighbours tell nothing of them. Features are a mean of the class and noise, 5 % of the labels are wrong, and half of
-    the nodes are for training, a quarter each for validation and test.
+    Communities have power-law sizes of about 400 nodes and one class each; expected degrees follow a power
+    law; a share ``inside`` of the edges joins nodes of one community, the others join any two; 8 % of the
+    nodes are strangers, whose neighbours tell nothing of them. Features are a mean of the class and noise,
+    5 % of the labels are wrong; half of the nodes are for training, a quarter each for validation and test.
 
     Args:
         num_nodes: N; they come shuffled, so that neighbours are near each other by no accident.
@@ -70,13 +71,15 @@ def rmat(
     classes: int = 0,
     seed: int = 0,
 ) -> Graph:
-    """A directed R-MAT graph (Chakrabarti, Zhan, Faloutsos 2004) of shuffled nodes; repeated edges and loops stay.
+    """Make a directed R-MAT graph (Chakrabarti, Zhan, Faloutsos 2004); repeated edges and loops stay.
 
-    Each edge falls into the quarters of the adjacency matrix with chances ``a``, ``b``, ``c`` and the rest, again and
-    again. Features tell the class; class and graph have nothing to do with each other.
+    Each edge falls into the quarters of the adjacency matrix with chances ``a``, ``b``, ``c`` and the rest,
+    again and again; then nodes are shuffled. Features tell the class, which the graph does not.
     """
     if not 1 <= num_nodes <= MAX_NODES or num_edges < 0:
-        raise ValueError(f"rmat: {num_nodes} nodes and {num_edges} edges; expected at least 1 node and 0 edges")
+        raise ValueError(
+            f"rmat: {num_nodes} nodes and {num_edges} edges; expected at least 1 node and 0 edges"
+        )
     if min(a, b, c) < 0 or a + b + c > 1:
         raise ValueError(f"rmat: a, b, c are {a}, {b}, {c}; expected chances that add up to 1 at most")
     src, dst = _rmat_edges(num_nodes, num_edges, (a, a + b, a + b + c), Draws(seed, "rmat"))
@@ -89,7 +92,7 @@ def rmat(
 
 
 def random_labels(graph: Graph, *, seed: int = 0) -> Graph:
-    """The graph with labels of no meaning: what reaches more than chance on it, cheats.
+    """Replace the labels by some of no meaning: what then reaches more than chance, cheats.
 
     Classes are drawn evenly (nodes without one stay so); rows of many labels or of targets are shuffled.
     """
@@ -106,7 +109,9 @@ def _check_community(num_nodes: int, *, degree: float, classes: int, inside: flo
     if not 2 <= num_nodes <= MAX_NODES:
         raise ValueError(f"community: {num_nodes} nodes; expected 2 to {MAX_NODES}")
     if not 0 < degree <= num_nodes / 4:
-        raise ValueError(f"community: degree is {degree}; expected more than 0, at most a quarter of {num_nodes} nodes")
+        raise ValueError(
+            f"community: degree is {degree}; expected more than 0, at most a quarter of {num_nodes} nodes"
+        )
     if classes < 1:
         raise ValueError(f"community: classes is {classes}; expected at least 1")
     if not 0 <= inside <= 1:
@@ -114,25 +119,27 @@ def _check_community(num_nodes: int, *, degree: float, classes: int, inside: flo
 
 
 def _community_bounds(num_nodes: int, *, degree: float, classes: int, seed: int) -> NDArray[np.int64]:
-    """Where each community begins among nodes in order, and where the last ends: (K + 1,)."""
+    """Return where each community begins among nodes in order, and where the last ends: (K + 1,)."""
     smallest = 4 * int(np.ceil(degree))  # on average; in a smaller one there would be no room for the edges
     count = max(num_nodes // _COMMUNITY_NODES, min(classes, num_nodes // smallest), 1)
     if count < classes:
         raise ValueError(
-            f"community: {num_nodes} nodes of degree {degree} make {count} communities; expected at least as many as "
-            f"the {classes} classes: ask for more nodes ({classes * smallest}), fewer classes or a lower degree"
+            f"community: {num_nodes} nodes of degree {degree} make {count} communities, fewer than the "
+            f"{classes} classes; ask for {classes * smallest} nodes, for fewer classes or for a lower degree"
         )
     ends = np.cumsum(_power_law(Draws(seed, "sizes"), count, spread=_SIZE_SPREAD, scale=1000))
     return np.concatenate([[0], ends * num_nodes // ends[-1]])
 
 
 def _power_law(draws: Draws, count: int, *, spread: float, scale: float) -> NDArray[np.int64]:
-    """(count,) integers from ``scale`` to ``scale * spread``, whose numbers fall with the third power."""
+    """Draw (count,) integers from ``scale`` to ``scale * spread``, whose density falls as the third power."""
     return (scale * np.minimum(1 / np.sqrt(draws.uniform(count)), spread)).astype(np.int64)
 
 
-def _community_pairs(num_nodes: int, bounds: NDArray[np.int64], *, degree: float, inside: float, seed: int) -> Pairs:
-    """Distinct pairs of nodes in community order, half as many as there are edges."""
+def _community_pairs(
+    num_nodes: int, bounds: NDArray[np.int64], *, degree: float, inside: float, seed: int
+) -> Pairs:
+    """Draw distinct pairs of nodes in community order, half as many as there are edges."""
     weight = _power_law(Draws(seed, "degrees"), num_nodes, spread=_DEGREE_SPREAD, scale=4)
     stranger = Draws(seed, "strangers").chance(_STRANGERS, num_nodes)
     stranger[bounds[:-1]] = False  # so that every community has somebody to draw
@@ -142,8 +149,11 @@ def _community_pairs(num_nodes: int, bounds: NDArray[np.int64], *, degree: float
     home_stub, any_stub = _stubs(at_home), _stubs(abroad)
     draws = Draws(seed, "edges")
 
+    def any_node(count: int) -> NDArray[np.int32]:
+        return any_stub[draws.below(len(any_stub), count)]
+
     def any_two(count: int) -> Pairs:
-        return _pairs(any_stub[draws.below(len(any_stub), count)], any_stub[draws.below(len(any_stub), count)])
+        return _pairs(any_node(count), any_node(count))
 
     def two_of_one(count: int) -> Pairs:
         one = home_stub[draws.below(len(home_stub), count)]
@@ -158,7 +168,7 @@ def _community_pairs(num_nodes: int, bounds: NDArray[np.int64], *, degree: float
 
 
 def _stubs(weight: NDArray[np.int64]) -> NDArray[np.int32]:
-    """Each node as often as it weighs: a stub picked evenly is a node picked by weight."""
+    """List each node as often as it weighs: a stub picked evenly is a node picked by weight."""
     return np.repeat(np.arange(len(weight), dtype=np.int32), weight)
 
 
@@ -182,7 +192,7 @@ def _distinct(draw: Callable[[int], Pairs], wanted: int) -> Pairs:
 
 
 def _undirected(pairs: Pairs, order: NDArray[np.int32], *, name: str) -> Graph:
-    """The graph of the pairs in both directions, node ``i`` of the pairs being node ``order[i]``."""
+    """Make the graph of the pairs in both directions, node ``i`` of the pairs being node ``order[i]``."""
     one = torch.from_numpy(order[pairs >> 32])
     other = torch.from_numpy(order[pairs & 0xFFFFFFFF])
     csr = native.build_csr(torch.cat([one, other]), torch.cat([other, one]), num_rows=len(order))
@@ -190,8 +200,10 @@ def _undirected(pairs: Pairs, order: NDArray[np.int32], *, name: str) -> Graph:
     return Graph(csr.indptr, csr.indices, name=name)
 
 
-def _with_labels(graph: Graph, true_class: NDArray[np.int64], *, features: int, classes: int, seed: int) -> Graph:
-    """The graph with features and, where there are classes, labels and a split of 50 / 25 / 25 per cent."""
+def _with_labels(
+    graph: Graph, true_class: NDArray[np.int64], *, features: int, classes: int, seed: int
+) -> Graph:
+    """Add features and, where there are classes, labels and a split of 50 / 25 / 25 per cent."""
     if features:
         graph = replace(graph, x=torch.from_numpy(_features(true_class, features, seed)))
     if not classes:
@@ -240,11 +252,11 @@ def _rmat_edges(
 def _rmat_chunk(
     num_nodes: int, chances: tuple[float, float, float], draws: Draws
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """A chunk of edges, one bit of both ends after another; four bits are made of one random word."""
+    """Draw a chunk of edges, one bit of both ends after another; one random word serves four bits."""
     first, second, third = (np.uint16(min(round(chance * 2**16), 2**16 - 1)) for chance in chances)
     rows, cols = np.zeros(_CHUNK, dtype=np.int32), np.zeros(_CHUNK, dtype=np.int32)
-    levels = max(num_nodes - 1, 0).bit_length()
-    for level in range(levels):
+    word: NDArray[np.uint64] = draws.raw(0)
+    for level in range((num_nodes - 1).bit_length()):
         word = draws.raw(_CHUNK) if level % 4 == 0 else word >> np.uint64(16)
         fate = word.astype(np.uint16)
         low = fate >= second

@@ -1,0 +1,158 @@
+"""Graphs of other libraries into ours, and back: PyTorch Geometric, DGL, networkx, scipy.
+
+None of those libraries is imported unless an object of it is wanted or was given.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from siafu.graph import Graph
+
+_MASKS = ("train_mask", "val_mask", "test_mask")
+
+
+def from_pyg(data: Any, *, fold: int = 0, name: str = "graph") -> Graph:
+    """Convert a PyG ``Data``; of masks with several columns, ``fold`` picks one."""
+    if getattr(data, "edge_index", None) is None:
+        raise ValueError(
+            f"{name}: {type(data).__name__} has no edge_index; expected a homogeneous PyG Data "
+            "(for HeteroData call to_homogeneous, for adj_t drop ToSparseTensor)"
+        )
+    return Graph.from_edges(
+        data.edge_index,
+        x=_dense(getattr(data, "x", None)),
+        y=getattr(data, "y", None),
+        **_masks({mask: getattr(data, mask, None) for mask in _MASKS}, fold, name),
+        edge_weight=getattr(data, "edge_weight", None),
+        num_nodes=data.num_nodes,
+        name=name,
+    )
+
+
+def to_pyg(graph: Graph) -> Any:
+    """Make a PyG ``Data`` whose rows stand in the user's own order."""
+    from torch_geometric.data import Data
+
+    row_of = graph.node_id if graph.node_id is not None else torch.arange(graph.num_nodes)
+    rows = torch.empty_like(row_of)
+    rows[row_of] = torch.arange(graph.num_nodes)
+    fields = {"x": graph.x, "y": graph.y, **{mask: getattr(graph, mask) for mask in _MASKS}}
+    found = {key: value[rows] for key, value in fields.items() if value is not None}
+    if graph.edge_weight is not None:
+        found["edge_weight"] = graph.edge_weight
+    edge_index = torch.stack([row_of[graph.indices.long()], row_of[graph.block.row_edge]])
+    return Data(edge_index=edge_index, num_nodes=graph.num_nodes, **found)
+
+
+def from_dgl(graph: Any, *, x: str = "feat", y: str = "label", fold: int = 0, name: str = "graph") -> Graph:
+    """Convert a homogeneous ``DGLGraph``: node data called ``x`` and ``y``, masks, edge data ``weight``."""
+    if not getattr(graph, "is_homogeneous", True):
+        raise ValueError(f"{name}: has several types of nodes or edges; expected one (dgl.to_homogeneous)")
+    src, dst = graph.edges()
+    return Graph.from_edges(
+        torch.stack([src, dst]),
+        x=graph.ndata.get(x),
+        y=graph.ndata.get(y),
+        **_masks({mask: graph.ndata.get(mask) for mask in _MASKS}, fold, name),
+        edge_weight=graph.edata.get("weight"),
+        num_nodes=graph.num_nodes(),
+        name=name,
+    )
+
+
+def from_networkx(graph: Any, *, weight: str = "weight", name: str = "graph") -> Graph:
+    """Convert a networkx graph, nodes in its own order; an undirected one gets both directions.
+
+    Node attributes ``x``, ``y`` and the masks are used where a node has them: all nodes must have ``x``
+    then, a node without ``y`` has label -1, one without a mask isn't in it. An edge without ``weight``
+    weighs 1.
+    """
+    nodes = list(graph.nodes)
+    row_of = {node: row for row, node in enumerate(nodes)}
+    ends = [(row_of[src], row_of[dst]) for src, dst in graph.edges()]
+    weights = [value for _, _, value in graph.edges(data=weight)]
+    weighted = any(value is not None for value in weights)
+    converted = Graph.from_edges(
+        np.array(ends, dtype=np.int64).reshape(-1, 2).T,
+        x=_attribute(graph, "x", None, name),
+        y=_attribute(graph, "y", -1, name),
+        train_mask=_attribute(graph, "train_mask", False, name),
+        val_mask=_attribute(graph, "val_mask", False, name),
+        test_mask=_attribute(graph, "test_mask", False, name),
+        edge_weight=np.array([1.0 if value is None else value for value in weights]) if weighted else None,
+        num_nodes=len(nodes),
+        undirected=not graph.is_directed(),
+        name=name,
+    )
+    return replace(converted, node_names=_node_names(nodes))
+
+
+def from_scipy(
+    adjacency: Any,
+    *,
+    x: Any = None,
+    y: Any = None,
+    train_mask: Any = None,
+    val_mask: Any = None,
+    test_mask: Any = None,
+    name: str = "graph",
+) -> Graph:
+    """Convert a scipy sparse adjacency, row source and column target; entries other than 1 are weights."""
+    if adjacency.ndim != 2 or adjacency.shape[0] != adjacency.shape[1]:
+        raise ValueError(f"{name}: the adjacency is {adjacency.shape}; expected as many rows as columns")
+    entries = adjacency.tocoo()
+    there = entries.data != 0
+    values = entries.data[there]
+    return Graph.from_edges(
+        np.stack([entries.row[there], entries.col[there]]),
+        x=x.toarray() if hasattr(x, "toarray") else x,
+        y=y,
+        train_mask=train_mask,
+        val_mask=val_mask,
+        test_mask=test_mask,
+        edge_weight=None if (values == 1).all() else values,
+        num_nodes=adjacency.shape[0],
+        name=name,
+    )
+
+
+def _dense(x: Any) -> Any:
+    return x.to_dense() if isinstance(x, Tensor) and x.layout != torch.strided else x
+
+
+def _masks(masks: Mapping[str, Any], fold: int, name: str) -> dict[str, Any]:
+    """Pick one fold of masks of (N,) or (N, S); a mask of one column serves every fold."""
+    folds = max((mask.shape[1] for mask in masks.values() if mask is not None and mask.ndim == 2), default=1)
+    if not 0 <= fold < folds:
+        raise ValueError(f"{name}: fold {fold} was asked for, but it has {folds} (0 to {folds - 1})")
+    return {
+        key: mask if mask is None or mask.ndim == 1 else mask[:, min(fold, mask.shape[1] - 1)]
+        for key, mask in masks.items()
+    }
+
+
+def _attribute(graph: Any, key: str, default: Any, name: str) -> Any:
+    """Collect a node attribute into an array, or None where no node has it."""
+    values = [value for _, value in graph.nodes(data=key)]
+    if all(value is None for value in values):
+        return None
+    if default is None and any(value is None for value in values):
+        node = next(node for node, value in graph.nodes(data=key) if value is None)
+        raise ValueError(
+            f"{name}: node {node!r} has no attribute {key}, but others do; give it to all or none"
+        )
+    return np.array([default if value is None else value for value in values])
+
+
+def _node_names(nodes: list[Any]) -> Any:
+    """Return the ids to show for nodes, or None where they are the row numbers anyway."""
+    if nodes == list(range(len(nodes))):
+        return None
+    whole = all(isinstance(node, int) and not isinstance(node, bool) for node in nodes)
+    return pa.array(nodes if whole else [str(node) for node in nodes])
