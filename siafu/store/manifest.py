@@ -82,8 +82,8 @@ class Manifest(_Strict):
         name: what to call the graph in messages.
         undirected: whether every edge is known to stand in both directions.
         class_names: a name a class, or None.
-        arrays: by name; the fields of :class:`siafu.graph.Graph`, masks (N,) or (N, S) for S splits. The user's
-            ids are ``node_names`` where integers, ``node_names_offsets`` and ``node_names_bytes`` where strings.
+        arrays: by name; the fields of :class:`siafu.graph.Graph`, masks (N,) or (N, S) for S splits. The ids
+            of the user are ``node_names``, or strings in ``node_names_offsets`` and ``node_names_bytes``.
         provenance: where it comes from.
     """
 
@@ -171,7 +171,7 @@ def read_manifest(folder: Path) -> Manifest:
     given = fields.pop("checksum", None)
     if given != _seal(fields):
         raise ValueError(
-            f"{path}: checksum is {given!r}, but its content gives {_seal(fields)!r}: the file was changed or "
+            f"{path}: checksum is {given!r}, but its content gives {_seal(fields)!r}: it was changed or "
             "damaged; copy or import the store again"
         )
     if fields.get("schema_version") != SCHEMA:

@@ -91,7 +91,7 @@ class Store:
         found = _checksum(path)
         if found != spec.xxh3_128:
             raise ValueError(
-                f"{path}: checksum is {found}, but the manifest says {spec.xxh3_128}: the file was changed or "
+                f"{path}: checksum is {found}, but the manifest says {spec.xxh3_128}: it was changed or "
                 "damaged; copy or import the store again"
             )
 
@@ -136,7 +136,7 @@ def _check_size(path: Path, spec: ArraySpec) -> None:
         raise FileNotFoundError(f"{path} is missing; copy or import the store again") from None
     if not path.is_file() or found != spec.num_bytes:
         raise ValueError(
-            f"{path}: {found} bytes; expected {spec.num_bytes} for {spec.shape} {spec.dtype}: the file was cut "
+            f"{path}: {found} bytes; expected {spec.num_bytes} for {spec.shape} {spec.dtype}: it was cut "
             "off or changed; copy or import the store again"
         )
 

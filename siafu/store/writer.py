@@ -44,7 +44,7 @@ class ArrayWriter:
         assert values.shape[1:] == (() if self._width is None else (self._width,)), values.shape
         self.num_rows += values.shape[0]
         if values.size:
-            view = memoryview(values.reshape(-1).view(np.uint8))
+            view = values.reshape(-1).view(np.uint8).data
             self._hash.update(view)
             self._file.write(view)
 

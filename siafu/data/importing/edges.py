@@ -1,0 +1,176 @@
+"""Edges as a stream of batches, whatever file they come from."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from siafu.data.importing.arrays import NpyFile
+from siafu.data.importing.places import Place
+from siafu.data.importing.tables import Batch, Table, decoded, open_table, refuse_header_as_id
+from siafu.events import Progress
+from siafu.store.names import is_string
+
+_BATCH_ROWS = 1 << 20
+
+
+class EdgeBatch(NamedTuple):
+    """Some edges: (n,) ids of sources and targets as the user wrote them, (n,) float32 weights or None."""
+
+    src: pa.Array
+    dst: pa.Array
+    weight: np.ndarray | None
+    place: Place
+
+
+class EdgeSource(Protocol):
+    """A file of edges."""
+
+    @property
+    def path(self) -> Path:
+        """The file, as the user gave it."""
+
+    @property
+    def columns(self) -> tuple[str, str]:
+        """What its sources and targets are called."""
+
+    @property
+    def strings(self) -> bool:
+        """Whether its ids are strings, not integers."""
+
+    @property
+    def weighted(self) -> bool:
+        """Whether its edges have weights."""
+
+    def batches(self, progress: Progress) -> Iterator[EdgeBatch]:
+        """Read the edges; may be called again."""
+
+
+@dataclass(frozen=True)
+class TableEdges:
+    """Edges in a table: columns ``src`` and ``dst`` (else the first two), and ``weight`` where it is there."""
+
+    table: Table
+    columns: tuple[str, str]
+    weighted: bool
+
+    @property
+    def path(self) -> Path:
+        """See :class:`EdgeSource`."""
+        return self.table.path
+
+    @property
+    def strings(self) -> bool:
+        """See :class:`EdgeSource`."""
+        return is_string(value_type(self.table.type_of(self.columns[0])))
+
+    def batches(self, progress: Progress) -> Iterator[EdgeBatch]:
+        """See :class:`EdgeSource`."""
+        wanted = (*self.columns, "weight") if self.weighted else self.columns
+        for batch in self.table.batches(wanted, label="edges", progress=progress):
+            if self.strings and self.table.header and self.columns != ("src", "dst"):
+                for column in self.columns:
+                    refuse_header_as_id(self.table, batch, column)
+            src, dst = (decoded(batch.columns.column(name)) for name in self.columns)
+            yield EdgeBatch(src, dst, _weights(batch) if self.weighted else None, batch.place)
+
+
+@dataclass(frozen=True)
+class ArrayEdges:
+    """Edges in an array of integers, (E, 2) or (2, E); two by two is read as (2, E), sources above targets."""
+
+    array: NpyFile
+    weight: NpyFile | None = None
+    columns: tuple[str, str] = ("src", "dst")
+    strings: bool = False
+
+    @property
+    def path(self) -> Path:
+        """See :class:`EdgeSource`."""
+        return self.array.shown
+
+    @property
+    def weighted(self) -> bool:
+        """See :class:`EdgeSource`."""
+        return self.weight is not None
+
+    def batches(self, progress: Progress) -> Iterator[EdgeBatch]:
+        """See :class:`EdgeSource`."""
+        wide = self.array.shape[0] == 2
+        total = self.array.shape[1 if wide else 0]
+        for start in range(0, total, _BATCH_ROWS):
+            rows = slice(start, min(start + _BATCH_ROWS, total))
+            pair = self.array.read(slice(None), rows) if wide else self.array.read(rows).T
+            src, dst = (pa.array(np.ascontiguousarray(ids, dtype=_native(ids.dtype))) for ids in pair)
+            place = Place(self.path, "edge", start)
+            weight = None if self.weight is None else _finite(self.weight.read(rows), place)
+            yield EdgeBatch(src, dst, weight, place)
+            progress("edges", rows.stop, total)
+
+
+def table_edges(path: Path) -> TableEdges:
+    """Open a table of edges."""
+    return edges_in(open_table(path, wanted=("src", "dst")))
+
+
+def edges_in(table: Table) -> TableEdges:
+    """Find the columns of a table of edges."""
+    if len(table.names) < 2:
+        raise ValueError(
+            f"{table.path} has the one column {table.names[0]!r}; expected columns src and dst (else the first two)"
+        )
+    named = {"src", "dst"} & set(table.names)
+    if len(named) == 1:
+        missing = ({"src", "dst"} - named).pop()
+        raise ValueError(f"{table.path} has a column {named.pop()!r} but no {missing!r}; found {table.names}")
+    columns = ("src", "dst") if named else table.names[:2]
+    weighted = "weight" in table.names and "weight" not in columns
+    if table.csv:
+        types = [table.type_of(name) for name in columns]
+        kind = pa.int64() if all(map(pa.types.is_integer, types)) else pa.string()
+        table = table.read_as({columns[0]: kind, columns[1]: kind, "weight": pa.float32()})
+    for name in columns:
+        kind = value_type(table.type_of(name))
+        if not (is_string(kind) or pa.types.is_integer(kind)):
+            raise ValueError(f"{table.path}: column {name!r} holds {kind}; expected ids, integers or strings")
+    return TableEdges(table, (columns[0], columns[1]), weighted)
+
+
+def array_edges(array: NpyFile, *, weight: NpyFile | None = None) -> ArrayEdges:
+    """Check the shape and the dtype of an array of edges."""
+    if array.dtype.kind not in "iu" or len(array.shape) != 2 or 2 not in array.shape:
+        raise ValueError(f"{array.shown} is {array.shape} {array.dtype}; expected integers, (E, 2) or (2, E)")
+    if weight is not None:
+        count = array.shape[1 if array.shape[0] == 2 else 0]
+        if weight.shape != (count,):
+            raise ValueError(f"{weight.shown} is {weight.shape}; expected ({count},), one weight an edge")
+    return ArrayEdges(array, weight)
+
+
+def value_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type of a column's values, where it may be dictionary-encoded."""
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _native(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
+    return dtype.newbyteorder("=")
+
+
+def _weights(batch: Batch) -> np.ndarray:
+    column = batch.columns.column("weight")
+    if not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type)):
+        raise ValueError(f"{batch.place.file}: column 'weight' holds {column.type}; expected numbers")
+    return _finite(column.to_numpy(zero_copy_only=False), batch.place)
+
+
+def _finite(weight: np.ndarray, place: Place) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        weight = weight.astype(np.float32)
+    bad = ~np.isfinite(weight)
+    if bad.any():
+        row = int(bad.argmax())
+        raise ValueError(f"{place.at(row)}, column 'weight' is {weight[row]}; expected a finite number")
+    return weight

@@ -1,0 +1,235 @@
+"""Features as a stream of rows, whatever file they come from, and their way into a store."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from siafu.data.importing.arrays import NpyFile, text_in_npz, unpack_npz
+from siafu.data.importing.ids import IdMap
+from siafu.data.importing.places import Place
+from siafu.data.importing.tables import Batch, Table, column_named, decoded
+from siafu.events import Progress
+from siafu.store import StoreWriter
+
+FeatureDType = Literal["float32", "bfloat16"]
+_BLOCK_VALUES = 1 << 22
+
+
+class FeatureRows(NamedTuple):
+    """Some rows: their ids, None where they are in order of row number, and (n, F) numbers."""
+
+    ids: pa.Array | None
+    x: np.ndarray
+    place: Place
+
+
+class FeatureSource(Protocol):
+    """A file of features."""
+
+    @property
+    def path(self) -> Path:
+        """The file, as the user gave it."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the features."""
+
+    @property
+    def num_rows(self) -> int | None:
+        """How many rows there are, where that is known and they are row numbers."""
+
+    def rows(self, progress: Progress) -> Iterator[FeatureRows]:
+        """Read the rows."""
+
+
+@dataclass(frozen=True)
+class ArrayFeatures:
+    """Features in an array, (N, F) or (N,)."""
+
+    array: NpyFile
+
+    @property
+    def path(self) -> Path:
+        """See :class:`FeatureSource`."""
+        return self.array.shown
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """See :class:`FeatureSource`."""
+        return tuple(str(i) for i in range(self.array.shape[1] if len(self.array.shape) == 2 else 1))
+
+    @property
+    def num_rows(self) -> int | None:
+        """See :class:`FeatureSource`."""
+        return self.array.shape[0]
+
+    def rows(self, progress: Progress) -> Iterator[FeatureRows]:
+        """See :class:`FeatureSource`."""
+        for rows in _row_ranges(self.array.shape[0], len(self.columns)):
+            x = self.array.read(rows).reshape(rows.stop - rows.start, -1)
+            yield FeatureRows(None, x, Place(self.path, "row", rows.start))
+            progress("features", rows.stop, self.array.shape[0])
+
+
+@dataclass(frozen=True)
+class SparseFeatures:
+    """Features in compressed rows; they are written out in full."""
+
+    path: Path
+    indptr: np.ndarray
+    indices: NpyFile
+    data: NpyFile
+    width: int
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """See :class:`FeatureSource`."""
+        return tuple(str(i) for i in range(self.width))
+
+    @property
+    def num_rows(self) -> int | None:
+        """See :class:`FeatureSource`."""
+        return self.indptr.size - 1
+
+    def rows(self, progress: Progress) -> Iterator[FeatureRows]:
+        """See :class:`FeatureSource`."""
+        total = self.indptr.size - 1
+        for rows in _row_ranges(total, self.width):
+            part = slice(int(self.indptr[rows.start]), int(self.indptr[rows.stop]))
+            count = np.diff(self.indptr[rows.start : rows.stop + 1])
+            x = np.zeros((rows.stop - rows.start, self.width), dtype=np.float32)
+            row, column = np.arange(len(x)).repeat(count), self.indices.read(part).astype(np.int64)
+            if column.size and not 0 <= column.min() <= column.max() < self.width:
+                raise ValueError(f"{self.indices.shown}: a column lies outside 0 to {self.width - 1}")
+            np.add.at(x, (row, column), self.data.read(part).astype(np.float32))
+            yield FeatureRows(None, x, Place(self.path, "row", rows.start))
+            progress("features", rows.stop, total)
+
+
+@dataclass(frozen=True)
+class TableFeatures:
+    """Features in a table: its id column, if it has one, and the others, all numbers."""
+
+    table: Table
+    id_column: str | None
+    columns: tuple[str, ...]
+    num_rows: int | None = None
+
+    @property
+    def path(self) -> Path:
+        """See :class:`FeatureSource`."""
+        return self.table.path
+
+    def rows(self, progress: Progress) -> Iterator[FeatureRows]:
+        """See :class:`FeatureSource`."""
+        wanted = self.columns if self.id_column is None else (self.id_column, *self.columns)
+        for batch in self.table.batches(wanted, label="features", progress=progress):
+            ids = None if self.id_column is None else decoded(batch.columns.column(self.id_column))
+            yield FeatureRows(ids, _matrix(batch, self.columns), batch.place)
+
+
+def table_features(table: Table) -> TableFeatures:
+    """Find the columns of a table of features: ``id``, else the first, and all others."""
+    id_column = column_named(table, "id", 0)
+    columns = tuple(name for name in table.names if name != id_column)
+    if not columns:
+        raise ValueError(f"{table.path} has the one column {id_column!r}; expected features beside the ids")
+    table = table.read_as(dict.fromkeys(columns, pa.float32())) if table.csv else table
+    return TableFeatures(table, id_column, columns)
+
+
+def array_features(array: NpyFile) -> ArrayFeatures:
+    """Check the shape of an array of features."""
+    if len(array.shape) not in (1, 2) or array.shape[0] == 0:
+        raise ValueError(f"{array.shown} is {array.shape}; expected (N, F), a row of features a node")
+    return ArrayFeatures(array)
+
+
+def scipy_features(path: Path, scratch: Path) -> SparseFeatures:
+    """Open a sparse matrix in the layout of ``scipy.sparse.save_npz``."""
+    arrays = unpack_npz(path, scratch)
+    layout = text_in_npz(path, "format")
+    if layout != "csr" or not {"indptr", "indices", "data", "shape"} <= arrays.keys():
+        found = f"the layout {layout!r}" if layout else f"arrays {', '.join(arrays) or 'none'}"
+        raise ValueError(f"{path} has {found}; expected a CSR matrix, as scipy.sparse.save_npz writes it")
+    return sparse_features(path, arrays, prefix="")
+
+
+def sparse_features(path: Path, arrays: dict[str, NpyFile], *, prefix: str) -> SparseFeatures:
+    """Check the arrays of a CSR matrix: ``indptr``, ``indices``, ``data`` and ``shape``, each after a prefix."""
+    indptr, shape = arrays[f"{prefix}indptr"].read(), arrays[f"{prefix}shape"].read()
+    indices, data = arrays[f"{prefix}indices"], arrays[f"{prefix}data"]
+    fits = indptr.ndim == 1 and shape.shape == (2,) and indptr.size == shape[0] + 1 and indptr[0] == 0
+    if not fits or np.diff(indptr).min(initial=0) < 0 or indices.shape != (indptr[-1],) != data.shape:
+        raise ValueError(
+            f"{path}: {prefix}indptr, indices, data and shape make no CSR matrix; write it again"
+        )
+    return SparseFeatures(path, indptr.astype(np.int64), indices, data, int(shape[1]))
+
+
+def write_features(
+    source: FeatureSource, store: StoreWriter, ids: IdMap | None, dtype: FeatureDType, progress: Progress
+) -> int:
+    """Write ``x`` row by row, giving new ids their rows; returns the number of rows."""
+    x = store.array("x", dtype, width=len(source.columns))
+    for block in source.rows(progress):
+        if ids is not None and block.ids is not None:
+            _add_ids(ids, block, source)
+        x.append(_finite(block, source.columns, dtype))
+    if not x.num_rows:
+        raise ValueError(f"{source.path} holds no row; expected a row of features a node")
+    return x.num_rows
+
+
+def _add_ids(ids: IdMap, block: FeatureRows, source: FeatureSource) -> None:
+    assert block.ids is not None and isinstance(source, TableFeatures) and source.id_column is not None
+    first = ids.count
+    rows = ids.rows(block.ids, block.place, source.id_column)
+    repeated = rows != np.arange(first, first + rows.size)
+    if repeated.any():
+        row = int(repeated.argmax())
+        raise ValueError(
+            f"{block.place.at(row)}, column {source.id_column!r}: {block.ids[row].as_py()!r} stands there twice; "
+            "expected one row a node"
+        )
+
+
+def _finite(block: FeatureRows, columns: tuple[str, ...], dtype: FeatureDType) -> Tensor:
+    with np.errstate(over="ignore"):
+        x = torch.from_numpy(np.ascontiguousarray(block.x, dtype=np.float32))
+    x = x.to(torch.bfloat16) if dtype == "bfloat16" else x
+    bad = ~torch.isfinite(x)
+    if bool(bad.any()):
+        row, column = (int(i) for i in bad.nonzero()[0])
+        found = block.x[row, column]
+        raise ValueError(
+            f"{block.place.at(row)}, column {columns[column]!r} is {found}; expected a finite {dtype} number"
+        )
+    return x
+
+
+def _matrix(batch: Batch, columns: tuple[str, ...]) -> np.ndarray:
+    """Join columns of numbers into (n, F)."""
+    x = np.empty((batch.columns.num_rows, len(columns)), dtype=np.float32)
+    for place, name in enumerate(columns):
+        column = batch.columns.column(name)
+        if not _is_number(column.type):
+            raise ValueError(f"{batch.place.file}: column {name!r} holds {column.type}; expected numbers")
+        x[:, place] = column.cast(pa.float32(), safe=False).to_numpy(zero_copy_only=False)  # null becomes NaN
+    return x
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)
+
+
+def _row_ranges(total: int, width: int) -> Iterator[slice]:
+    step = max(1, _BLOCK_VALUES // max(1, width))
+    for start in range(0, total, step):
+        yield slice(start, min(start + step, total))

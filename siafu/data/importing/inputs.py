@@ -1,0 +1,220 @@
+"""Open what a user gave to import: which file holds what, and how its ids are to be read."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from siafu.data.importing.arrays import NpyFile, open_npy, unpack_npz
+from siafu.data.importing.edges import EdgeSource, TableEdges, array_edges, table_edges, value_type
+from siafu.data.importing.features import (
+    FeatureSource,
+    TableFeatures,
+    array_features,
+    scipy_features,
+    sparse_features,
+    table_features,
+)
+from siafu.data.importing.labels import Labels, label_table, labels_of_array
+from siafu.data.importing.nodes import NodeTable
+from siafu.data.importing.ogb import open_ogb, read_ogb_split
+from siafu.data.importing.places import format_of
+from siafu.data.importing.split import masks_of_array, split_table
+from siafu.data.importing.tables import Table, open_table
+from siafu.store.names import is_string
+
+Masks = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Given:
+    """The paths that a user gave."""
+
+    edges: Path
+    features: Path | None = None
+    labels: Path | None = None
+    split: Path | None = None
+
+    def sources(self) -> dict[str, str]:
+        """Name the files, for the provenance of the store."""
+        fields = {"edges": self.edges, "features": self.features, "labels": self.labels, "split": self.split}
+        return {name: str(path) for name, path in fields.items() if path is not None}
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What is to be imported.
+
+    Attributes:
+        edges, features: streams.
+        labels, split: by row number where they came as arrays, else tables that have yet to be read.
+        num_nodes: N where something other than features, labels and split says so, and what that is.
+        both_directions: whether the edges are said to stand in both directions already.
+    """
+
+    edges: EdgeSource
+    features: FeatureSource | None = None
+    labels: Labels | NodeTable | None = None
+    split: Masks | NodeTable | None = None
+    num_nodes: tuple[int, str] | None = None
+    both_directions: bool = False
+
+    def counted(self, given: Given) -> tuple[int, str] | None:
+        """Return N and what says so, where ids are row numbers; None where they have to be mapped or guessed."""
+        counts = [] if self.num_nodes is None else [self.num_nodes]
+        if self.features is not None and self.features.num_rows is not None:
+            counts.append((self.features.num_rows, str(self.features.path)))
+        if isinstance(self.features, TableFeatures) and self.features.id_column is not None:
+            return None
+        if isinstance(self.labels, Labels):
+            counts.append((self.labels.y.shape[0], str(given.labels or given.edges)))
+        elif isinstance(self.labels, NodeTable) and not counts:
+            return None
+        if isinstance(self.split, dict):
+            counts.append((len(next(iter(self.split.values()))), str(given.split or given.edges)))
+        for count, file in counts[1:]:
+            if count != counts[0][0]:
+                raise ValueError(
+                    f"{file} has {count} rows, but {counts[0][1]} has {counts[0][0]}; expected as many"
+                )
+        return counts[0] if counts else None
+
+    @property
+    def strings(self) -> bool:
+        """Whether any of the ids are strings."""
+        kinds = [table.type_of(column) for table, column in self._id_columns()]
+        return self.edges.strings or any(is_string(value_type(kind)) for kind in kinds)
+
+    def with_string_ids(self) -> "Inputs":
+        """Read the ids of every text as strings, since some of them are."""
+        edges, features, labels, split = self.edges, self.features, self.labels, self.split
+        if isinstance(edges, TableEdges):
+            edges = replace(edges, table=_as_strings(edges.table, edges.columns))
+        if isinstance(features, TableFeatures) and features.id_column is not None:
+            features = replace(features, table=_as_strings(features.table, (features.id_column,)))
+        if isinstance(labels, NodeTable):
+            labels = replace(labels, table=_as_strings(labels.table, (labels.id_column,)))
+        if isinstance(split, NodeTable):
+            split = replace(split, table=_as_strings(split.table, (split.id_column,)))
+        return replace(self, edges=edges, features=features, labels=labels, split=split)
+
+    def _id_columns(self) -> list[tuple[Table, str]]:
+        tables = [table for table in (self.labels, self.split) if isinstance(table, NodeTable)]
+        columns = [(table.table, table.id_column) for table in tables]
+        if isinstance(self.features, TableFeatures) and self.features.id_column is not None:
+            columns.append((self.features.table, self.features.id_column))
+        return columns
+
+
+def open_inputs(given: Given, scratch: Path) -> Inputs:
+    """Open every file that was given; arrays in an archive are unpacked into ``scratch``."""
+    inputs = _open_edges(given, scratch)
+    if given.features is not None:
+        inputs = replace(inputs, features=_open_features(given.features, scratch))
+    if given.labels is not None:
+        inputs = replace(inputs, labels=_open_labels(given.labels))
+    if given.split is not None:
+        inputs = replace(inputs, split=_open_split(given.split, inputs.num_nodes))
+    return inputs
+
+
+def _open_edges(given: Given, scratch: Path) -> Inputs:
+    path = given.edges
+    match format_of(path, "edges"):
+        case "npy":
+            return Inputs(array_edges(open_npy(path)))
+        case "npz":
+            return _open_npz(given, unpack_npz(path, scratch / "npz"))
+        case "ogb":
+            ogb = open_ogb(path, scratch / "ogb")
+            split = None if given.split else read_ogb_split(path, ogb.num_nodes)
+            return Inputs(ogb.edges, ogb.features, ogb.labels, split, (ogb.num_nodes, f"{path / 'raw'}"))
+        case _:
+            return Inputs(table_edges(path))
+
+
+def _open_npz(given: Given, arrays: dict[str, NpyFile]) -> Inputs:
+    path = given.edges
+    if "edge_index" not in arrays:
+        raise ValueError(
+            f"{path} holds {', '.join(arrays) or 'no numbers'}; expected the array edge_index, (2, E)"
+        )
+    features: FeatureSource | None = None
+    if given.features is None and "x" in arrays:
+        features = array_features(arrays["x"])
+    elif given.features is None and {"x_indptr", "x_indices", "x_data", "x_shape"} <= arrays.keys():
+        features = sparse_features(path, arrays, prefix="x_")
+    masks = {name: arrays[name] for name in ("train_mask", "val_mask", "test_mask") if name in arrays}
+    return Inputs(
+        array_edges(arrays["edge_index"], weight=arrays.get("edge_weight")),
+        features,
+        labels_of_array(arrays["y"]) if given.labels is None and "y" in arrays else None,
+        _masks(masks) if given.split is None and masks else None,
+        (_scalar(arrays["num_nodes"]), f"{path / 'num_nodes'}") if "num_nodes" in arrays else None,
+        both_directions="undirected" in arrays and _scalar(arrays["undirected"]) == 1,
+    )
+
+
+def _open_features(path: Path, scratch: Path) -> FeatureSource:
+    match format_of(path, "features"):
+        case "npy":
+            return array_features(open_npy(path))
+        case "npz":
+            return scipy_features(path, scratch / "features")
+        case "ogb":
+            raise ValueError(f"features: {path} is an OGB folder; give it as the edges")
+        case _:
+            return table_features(_id_table(path))
+
+
+def _open_labels(path: Path) -> Labels | NodeTable:
+    match format_of(path, "labels"):
+        case "npy":
+            return labels_of_array(open_npy(path))
+        case "npz" | "ogb":
+            raise ValueError(f"labels: {path} is no table of labels; expected .npy, .parquet, .csv or .tsv")
+        case _:
+            return label_table(_id_table(path))
+
+
+def _open_split(path: Path, num_nodes: tuple[int, str] | None) -> Masks | NodeTable:
+    if path.is_dir() and num_nodes is not None and (masks := read_ogb_split(path, num_nodes[0])) is not None:
+        return masks
+    match format_of(path, "split"):
+        case "npy":
+            return masks_of_array(open_npy(path))
+        case "npz" | "ogb":
+            raise ValueError(f"split: {path} is no table of splits; expected .npy, .parquet, .csv or .tsv")
+        case _:
+            return split_table(_id_table(path))
+
+
+def _id_table(path: Path) -> Table:
+    """Open a table of nodes; ids in a text that are no integers are read as strings."""
+    table = open_table(path, wanted=("id",))
+    id_column = "id" if "id" in table.names else table.names[0]
+    if table.csv and not pa.types.is_integer(table.type_of(id_column)):
+        return table.read_as({id_column: pa.string()})
+    return table
+
+
+def _as_strings(table: Table, columns: tuple[str, ...]) -> Table:
+    return table.read_as(dict.fromkeys(columns, pa.string())) if table.csv else table
+
+
+def _scalar(array: NpyFile) -> int:
+    values = array.read().ravel()
+    if values.size != 1:
+        raise ValueError(f"{array.shown} has {values.size} values; expected one number")
+    return int(values[0])
+
+
+def _masks(arrays: dict[str, NpyFile]) -> Masks:
+    shapes = {array.shape for array in arrays.values()}
+    if len(shapes) != 1 or len(next(iter(shapes))) not in (1, 2):
+        found = ", ".join(f"{array.shown.name} {array.shape}" for array in arrays.values())
+        raise ValueError(
+            f"{next(iter(arrays.values())).shown.parent}: {found}; expected masks alike, (N,) or (N, S)"
+        )
+    return {name: array.read().astype(bool) for name, array in arrays.items()}

@@ -1,0 +1,111 @@
+"""Labels of nodes: classes by number or by name, many labels as 0 and 1, or numbers to regress on."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from siafu.data.importing.arrays import NpyFile
+from siafu.data.importing.nodes import NodeTable, NodeValues, node_table
+from siafu.data.importing.tables import Table
+from siafu.store.names import is_string
+
+_MOST_CLASSES = 65536
+
+
+class Labels(NamedTuple):
+    """What is known of the nodes: ``y`` as in :class:`siafu.graph.Graph`, and the names of the classes."""
+
+    y: np.ndarray
+    class_names: tuple[str, ...] | None
+
+
+def label_table(table: Table) -> NodeTable:
+    """Find the columns of a table of labels: the column ``label`` or ``y``, else all beside the ids."""
+    source = node_table(table, named=("label", "y"))
+    if not table.csv:
+        return source
+    plain = (pa.types.is_integer, pa.types.is_floating)
+    words = [name for name in source.columns if not any(test(table.type_of(name)) for test in plain)]
+    return NodeTable(table.read_as(dict.fromkeys(words, pa.string())), source.id_column, source.columns)
+
+
+def labels_of_array(array: NpyFile) -> Labels:
+    """Read (N,) or (N, C) labels, one a row."""
+    values = array.read()
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    if values.ndim not in (1, 2) or values.shape[0] == 0:
+        raise ValueError(f"{array.shown} is {values.shape}; expected (N,) classes or (N, C) labels")
+    return Labels(checked_labels(values, lambda row: f"{array.shown}: row {row}"), None)
+
+
+def labels_of_nodes(values: NodeValues, source: NodeTable, num_nodes: int) -> Labels:
+    """Put the labels of a table in the place of their nodes; a node that is not there has none."""
+    if len(source.columns) == 1:
+        return _one_column(values, source, num_nodes)
+    columns = [_numbers(values.columns[name], values, name) for name in source.columns]
+    table = checked_labels(np.stack(columns, axis=1), values.at)
+    y = np.full((num_nodes, len(columns)), np.nan if table.dtype.kind == "f" else 0, dtype=table.dtype)
+    y[values.rows] = table
+    named = table.dtype == np.uint8 and (source.table.header or not source.table.csv)
+    return Labels(y, source.columns if named else None)
+
+
+def checked_labels(values: np.ndarray, at: Callable[[int], str]) -> np.ndarray:
+    """Return labels as a graph keeps them; ``at`` names a row of a label that is refused."""
+    if values.dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            targets = values.astype(np.float32)
+        _refuse(np.isinf(targets), values, at, "a finite number, or NaN for none")
+        return targets
+    if values.ndim == 2:
+        _refuse((values != 0) & (values != 1), values, at, "0 or 1 where there are several labels a node")
+        return values.astype(np.uint8)
+    _refuse(
+        values < -1 if values.dtype.kind == "i" else values < 0, values, at, "a class from 0, or -1 for none"
+    )
+    most = max(_MOST_CLASSES, values.size)
+    _refuse(values >= most, values, at, f"a class below {most}")
+    return values.astype(np.int64)
+
+
+def _one_column(values: NodeValues, source: NodeTable, num_nodes: int) -> Labels:
+    column, names = values.columns[source.columns[0]], None
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if is_string(column.type):
+        names, classes = _named(column)
+    else:
+        classes = checked_labels(_numbers(column, values, source.columns[0]), values.at)
+    y = np.full(num_nodes, np.nan if classes.dtype.kind == "f" else -1, dtype=classes.dtype)
+    y[values.rows] = classes
+    return Labels(y, names)
+
+
+def _named(column: pa.ChunkedArray) -> tuple[tuple[str, ...], np.ndarray]:
+    """Number the words of a column in their order; an empty one is -1."""
+    column = pc.if_else(pc.equal(column, ""), pa.scalar(None, column.type), column)
+    names = sorted(name for name in pc.unique(column).to_pylist() if name is not None)
+    found = pc.index_in(column, value_set=pa.array(names, column.type), skip_nulls=True)
+    return tuple(names), pc.fill_null(found, -1).to_numpy().astype(np.int64)
+
+
+def _numbers(column: pa.ChunkedArray, values: NodeValues, name: str) -> np.ndarray:
+    if pa.types.is_integer(column.type):
+        return pc.fill_null(column, -1).to_numpy() if column.null_count else column.to_numpy()
+    if pa.types.is_boolean(column.type):
+        return pc.fill_null(column.cast(pa.int8()), -1).to_numpy()
+    if pa.types.is_floating(column.type):
+        return column.to_numpy()
+    raise ValueError(
+        f"{values.places[0].file}: column {name!r} holds {column.type}; expected numbers, or words in one column"
+    )
+
+
+def _refuse(bad: np.ndarray, values: np.ndarray, at: Callable[[int], str], expected: str) -> None:
+    if bad.any():
+        place = tuple(int(i) for i in np.argwhere(bad)[0])
+        raise ValueError(f"{at(place[0])}: label {values[place]}; expected {expected}")

@@ -1,0 +1,94 @@
+"""Tables with a row for each of some nodes: whose row it is, and what stands there."""
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from siafu.data.importing.ids import Ids
+from siafu.data.importing.places import Place
+from siafu.data.importing.tables import Table, column_named, decoded, refuse_header_as_id
+from siafu.events import Progress
+from siafu.store.names import is_string
+
+
+@dataclass(frozen=True)
+class NodeTable:
+    """A table of nodes: its id column, and those that hold what is told of them."""
+
+    table: Table
+    id_column: str
+    columns: tuple[str, ...]
+
+    @property
+    def path(self) -> Path:
+        """The file, as the user gave it."""
+        return self.table.path
+
+
+@dataclass(frozen=True)
+class NodeValues:
+    """What a table of nodes held.
+
+    Attributes:
+        rows: (n,) int32, the node of each row, each at most once.
+        columns: the values, n of each column.
+        starts, places: where in which file the rows stand, by ranges.
+    """
+
+    rows: np.ndarray
+    columns: dict[str, pa.ChunkedArray]
+    starts: tuple[int, ...]
+    places: tuple[Place, ...]
+
+    def at(self, row: int) -> str:
+        """Name a row, for messages."""
+        part = bisect_right(self.starts, row) - 1
+        return self.places[part].at(row - self.starts[part])
+
+
+def node_table(table: Table, *, named: tuple[str, ...]) -> NodeTable:
+    """Find the columns of a table of nodes: ``id``, else the first; the one of the given names, else all others."""
+    id_column = column_named(table, "id", 0)
+    others = tuple(name for name in table.names if name != id_column)
+    columns = next(((name,) for name in named if name in others), others)
+    if not columns:
+        raise ValueError(
+            f"{table.path} has the one column {id_column!r}; expected {named[0]!r} beside the ids"
+        )
+    return NodeTable(table, id_column, columns)
+
+
+def read_nodes(source: NodeTable, ids: Ids, *, label: str, progress: Progress) -> NodeValues:
+    """Read a table of nodes; a node that stands there twice is refused."""
+    rows: list[np.ndarray] = []
+    batches, starts, places = [], [0], []
+    for batch in source.table.batches((source.id_column, *source.columns), label=label, progress=progress):
+        names = decoded(batch.columns.column(source.id_column))
+        if is_string(names.type) and source.table.header and source.id_column != "id":
+            refuse_header_as_id(source.table, batch, source.id_column)
+        rows.append(ids.rows(names, batch.place, source.id_column))
+        batches.append(batch.columns.select(list(source.columns)))
+        places.append(batch.place)
+        starts.append(starts[-1] + len(names))
+    if not starts[-1]:
+        raise ValueError(f"{source.path} holds no row; expected a row a node")
+    joined = pa.Table.from_batches(batches)
+    columns = {name: joined.column(name) for name in source.columns}
+    values = NodeValues(np.concatenate(rows), columns, tuple(starts[:-1]), tuple(places))
+    _refuse_repeated(values, source)
+    return values
+
+
+def _refuse_repeated(values: NodeValues, source: NodeTable) -> None:
+    _, first, count = np.unique(values.rows, return_index=True, return_counts=True)
+    if first.size == values.rows.size:
+        return
+    node = values.rows[first[count > 1].min()]
+    again = np.flatnonzero(values.rows == node)[:2]
+    raise ValueError(
+        f"{values.at(int(again[1]))}, column {source.id_column!r}: the node of {values.at(int(again[0]))} again; "
+        "expected one row a node"
+    )

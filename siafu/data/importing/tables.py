@@ -1,0 +1,221 @@
+"""Read tables, Parquet or CSV, a batch of rows at a time; errors name the file, the line or row, and the column.
+
+CSV and TSV may be gzipped, and may have a header. The first line is a header if it holds one of the column
+names that are looked for (``src`` or ``dst`` in edges, ``id`` in tables of nodes), or if its leading ids (two
+in edges, one in tables of nodes) are not all integers. So integer ids need no header, and string ids need
+one.
+"""
+
+import csv
+import gzip
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+
+from siafu.data.importing.places import Place, parquet_files
+from siafu.events import Progress
+
+_BLOCK_BYTES = 1 << 22
+_BATCH_ROWS = 1 << 18
+_INTEGER = re.compile(r"\s*[+-]?\d+\s*")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of a table, and where they stand."""
+
+    columns: pa.RecordBatch
+    place: Place
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table on disk.
+
+    Attributes:
+        path: as the user gave it.
+        files: of which it consists, alike in their columns.
+        names: of its columns.
+        types: of its columns, as in the first rows.
+        csv: whether it is text.
+        header: whether its first line holds the names.
+    """
+
+    path: Path
+    files: tuple[Path, ...]
+    names: tuple[str, ...]
+    types: tuple[pa.DataType, ...]
+    csv: bool = False
+    header: bool = False
+
+    def type_of(self, name: str) -> pa.DataType:
+        """Return the type of a column."""
+        return self.types[self.names.index(name)]
+
+    def read_as(self, types: Mapping[str, pa.DataType]) -> "Table":
+        """Read some columns of a text as other types."""
+        return replace(
+            self, types=tuple(types.get(n, t) for n, t in zip(self.names, self.types, strict=True))
+        )
+
+    def batches(self, columns: Sequence[str], *, label: str, progress: Progress) -> Iterator[Batch]:
+        """Read the named columns, a batch at a time, telling ``progress`` the bytes of text or the rows read."""
+        if self.csv:
+            yield from self._csv_batches(columns, label, progress)
+        else:
+            yield from self._parquet_batches(columns, label, progress)
+
+    def _csv_batches(self, columns: Sequence[str], label: str, progress: Progress) -> Iterator[Batch]:
+        types = {name: self.type_of(name) for name in columns}
+        total, line = self.path.stat().st_size, 2 if self.header else 1
+        with _telling(self.path, self.names), pa.OSFile(str(self.path)) as raw:
+            for columns_read in _open_csv(raw, self.path, self.names, self.header, types):
+                progress(label, raw.tell(), total)
+                yield Batch(columns_read, Place(self.path, "line", line))
+                line += columns_read.num_rows
+
+    def _parquet_batches(self, columns: Sequence[str], label: str, progress: Progress) -> Iterator[Batch]:
+        done, total = 0, sum(_num_rows(file) for file in self.files)
+        for file in self.files:
+            row = 0
+            with _telling(file, self.names), pq.ParquetFile(file, buffer_size=_BLOCK_BYTES) as source:
+                _check_columns(source, columns, file)
+                for batch in source.iter_batches(_BATCH_ROWS, columns=list(columns), use_threads=False):
+                    yield Batch(batch.select(list(columns)), Place(file, "row", row))
+                    row += batch.num_rows
+                    done += batch.num_rows
+                    progress(label, done, total)
+
+
+def open_table(path: Path, *, wanted: Sequence[str], header: bool | None = None) -> Table:
+    """Open a table; ``wanted`` are the names of its id columns, ``header`` is None where the first line decides."""
+    if path.is_dir() or path.suffix.lower() in (".parquet", ".pq"):
+        return _open_parquet(path)
+    fields = _first_fields(path)
+    if header is None:
+        header = bool(set(wanted) & set(fields)) or not all(map(_INTEGER.fullmatch, fields[: len(wanted)]))
+    names = tuple(fields) if header else tuple(f"column {i + 1}" for i in range(len(fields)))
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{path}: line 1 names the column {twice!r} twice; expected different names")
+    with _telling(path, names), pa.OSFile(str(path)) as raw:
+        types = tuple(_open_csv(raw, path, names, header, {}).schema.types)
+    return Table(path, (path,), names, types, csv=True, header=header)
+
+
+def refuse_header_as_id(table: Table, batch: Batch, column: str) -> None:
+    """Refuse a text of string ids without header, whose first line was taken for one: its words are ids as well."""
+    if table.csv and pc.any(pc.equal(batch.columns.column(column), column)).as_py():
+        row = pc.index(batch.columns.column(column), column).as_py()
+        raise ValueError(
+            f"{batch.place.at(row)}: {column!r} is an id here and the name of a column in line 1; a table of string "
+            "ids needs a header: add a first line of column names"
+        )
+
+
+def _open_parquet(path: Path) -> Table:
+    files = tuple(parquet_files(path))
+    with _telling(files[0], ()):
+        schema = pq.read_schema(files[0])
+    return Table(path, files, tuple(schema.names), tuple(schema.types))
+
+
+def _num_rows(file: Path) -> int:
+    with _telling(file, ()):
+        return pq.read_metadata(file).num_rows
+
+
+def _check_columns(source: pq.ParquetFile, columns: Sequence[str], file: Path) -> None:
+    missing = [name for name in columns if name not in source.schema_arrow.names]
+    if missing:
+        found = ", ".join(source.schema_arrow.names)
+        raise ValueError(f"{file}: no column {missing[0]!r}, which other files have; found {found}")
+
+
+def _delimiter(path: Path) -> str:
+    return "\t" if ".tsv" in path.name.lower()[-7:] else ","
+
+
+def _first_fields(path: Path) -> list[str]:
+    opened = gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb")
+    with _telling(path, ()), opened as stream, io.TextIOWrapper(stream, "utf-8-sig", newline="") as text:
+        fields = next((row for row in csv.reader(text, delimiter=_delimiter(path)) if row), [])
+    if not fields:
+        raise ValueError(f"{path} is empty; expected a table")
+    return fields
+
+
+def _open_csv(
+    raw: pa.NativeFile, path: Path, names: Sequence[str], header: bool, types: Mapping[str, pa.DataType]
+) -> pa_csv.CSVStreamingReader:
+    """Open a text as a stream of batches of the columns in ``types``, or of all."""
+    stream = pa.CompressedInputStream(raw, "gzip") if path.suffix.lower() == ".gz" else raw
+    return pa_csv.open_csv(
+        stream,
+        # One thread: only then do errors tell the row.
+        read_options=pa_csv.ReadOptions(
+            use_threads=False, block_size=_BLOCK_BYTES, column_names=list(names), skip_rows=int(header)
+        ),
+        parse_options=pa_csv.ParseOptions(delimiter=_delimiter(path)),
+        convert_options=pa_csv.ConvertOptions(column_types=dict(types), include_columns=list(types)),
+    )
+
+
+@contextmanager
+def _telling(file: Path, names: Sequence[str]) -> Iterator[None]:
+    """Turn what goes wrong inside a file's bytes into an error that names the file, the line and the column."""
+    try:
+        yield
+    except pa.ArrowException as error:
+        raise ValueError(_explain(file, names, str(error))) from None
+    except (OSError, EOFError) as error:
+        if isinstance(error, OSError) and error.errno is not None and not isinstance(error, gzip.BadGzipFile):
+            raise  # the system's: no permission, no such file
+        raise ValueError(f"{file} is cut off, damaged or not what its suffix says: {error}") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{file} is not readable as a table of UTF-8 text: {error}") from None
+
+
+_CONVERSION = re.compile(
+    r"In CSV column #(?P<column>\d+): (?:Row #(?P<row>\d+): )?CSV conversion error to (?P<type>\S+): "
+    r"invalid value '(?P<value>.*)'",
+    re.DOTALL,
+)
+_PARSE = re.compile(r"CSV parse error: (?:Row #(?P<row>\d+): )?(?P<rest>.*)", re.DOTALL)
+
+
+def _explain(file: Path, names: Sequence[str], message: str) -> str:
+    if found := _CONVERSION.search(message):
+        column = names[int(found["column"])]
+        kind = "an integer, as those above are" if "int" in found["type"] else f"a {_plain(found['type'])}"
+        return f"{file}: line {found['row']}, column {column!r}: {found['value']!r} is not {kind}"
+    if found := _PARSE.search(message):
+        return f"{file}: line {found['row']}: {found['rest']}"
+    if "magic bytes" in message or "footer" in message:
+        return f"{file} is not a Parquet file, or is cut off: {message}"
+    return f"{file} is not readable: {message}"
+
+
+def _plain(kind: str) -> str:
+    return "number" if kind in ("float", "double") else kind
+
+
+def column_named(table: Table, name: str, otherwise: int) -> str:
+    """Return the column of that name, else the one at a place."""
+    if name in table.names:
+        return name
+    return table.names[otherwise]
+
+
+def decoded(values: Any) -> pa.Array:
+    """Return the values of a column that may be dictionary-encoded, in one piece."""
+    return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
