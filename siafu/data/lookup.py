@@ -1,0 +1,101 @@
+"""Turn what a user wrote into a graph: a name, a file or a store. The environment is the caller's to read."""
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+
+import platformdirs
+
+from siafu.data import bundled
+from siafu.data.named import SOURCES, obtain
+from siafu.data.npz import read_headers, read_npz
+from siafu.events import Progress, silent
+from siafu.graph import Graph
+from siafu.store.manifest import MANIFEST
+
+
+def data_home(environ: Mapping[str, str]) -> Path:
+    """Return the folder of data sets: ``SIAFU_DATA``, else the platform's cache folder."""
+    given = environ.get("SIAFU_DATA")
+    return Path(given).expanduser() if given else platformdirs.user_cache_path("siafu")
+
+
+def load(
+    name_or_path: str | Path,
+    *,
+    fold: int = 0,
+    home: Path | None = None,
+    progress: Progress = silent,
+    mirror: str | None = None,
+) -> Graph:
+    """Load a graph.
+
+    Args:
+        name_or_path: ``karate``, ``community`` or ``rmat``, with settings (``community:nodes=20000,seed=1``);
+            the path of a store or of an ``.npz`` file; or a name of the data home or of a public data set,
+            which is downloaded into the data home when it isn't there.
+        fold: which of several splits.
+        home: the data home, see :func:`data_home`; None for the platform's cache folder.
+        progress: told how far a download is.
+        mirror: an address with copies of the public archives.
+    """
+    name = str(name_or_path)
+    if isinstance(name_or_path, str) and bundled.is_bundled(name):
+        if fold != 0:
+            raise ValueError(f"{name}: fold {fold} was asked for, but it has 1 (0 to 0); set data.fold")
+        return bundled.make(name)
+    home = data_home({}) if home is None else home
+    path = _path(name_or_path) or _in_home(name, home)
+    if path is None:
+        if name not in SOURCES:
+            raise ValueError(_unknown(name, home))
+        path = obtain(SOURCES[name], home, mirror=mirror, progress=progress)
+    return _read(path, fold)
+
+
+def is_store(path: Path) -> bool:
+    """Whether a path is the folder of a store."""
+    return (path / MANIFEST).is_file()
+
+
+def _path(given: str | Path) -> Path | None:
+    """Return the path that was meant, or None for a name."""
+    path = Path(given).expanduser()
+    written_as_path = isinstance(given, Path) or len(path.parts) > 1 or path.suffix == ".npz"
+    return path if written_as_path or is_store(path) or path.is_file() else None
+
+
+def _in_home(name: str, home: Path) -> Path | None:
+    candidates = [home / f"{name}.npz", home / name, home / "temporal" / f"{name}.npz"]
+    return next((path for path in candidates if path.is_file() or is_store(path)), None)
+
+
+def _read(path: Path, fold: int) -> Graph:
+    if path.is_dir():
+        from siafu.store import open_store
+
+        return open_store(path).graph(fold=fold)
+    if not path.exists():
+        raise FileNotFoundError(f'{path}: no such file or store; make one with "siafu import"')
+    if path.suffix != ".npz":
+        raise ValueError(f'{path}: neither a store nor an .npz file; make a store of it with "siafu import"')
+    headers = read_headers(path)
+    if "edge_index" not in headers and {"src", "dst", "t"} <= headers.keys():
+        raise ValueError(f"{path}: a graph that changes over time; not yet trainable in this version")
+    return read_npz(path, fold=fold)
+
+
+def names_in(home: Path) -> list[str]:
+    """List the names of the data sets in a data home."""
+    if not home.is_dir():
+        return []
+    files = [*home.glob("*.npz"), *home.glob("temporal/*.npz")]
+    stores = [path.name for path in home.iterdir() if is_store(path)]
+    return sorted(name for name in {path.stem for path in files} | set(stores) if not name.startswith("."))
+
+
+def _unknown(name: str, home: Path) -> str:
+    known = sorted({*bundled.NAMES, *SOURCES, *names_in(home)})
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    return f'no data set or path {name!r}: {hint}"siafu data" lists the names; the data home is {home}'
