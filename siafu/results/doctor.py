@@ -23,7 +23,7 @@ _EXTRAS = {
     "grpc": ("grpcio", "train among sites"),
     "torch_geometric": ("torch_geometric", "convert graphs from and to PyG"),
 }
-_OPENMP = re.compile(r"(?:^|/)lib(?:gomp|omp|iomp5)[-.\w]*\.(?:so[.\d]*|dylib)$")
+_OPENMP = re.compile(r"(?:^|/)lib(?:gomp|omp|iomp5)(?:-\w+)?\.(?:so[.\d]*|dylib)$")
 _NAMES_SHOWN = 8
 _LOW_DISK_BYTES = 2 * 2**30
 

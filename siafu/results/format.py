@@ -15,7 +15,7 @@ def fmt_metric(metric: str) -> str:
 
 def fmt_score(value: float | None, metric: str, *, std: float | None = None) -> str:
     """Accuracy in per cent, every other metric with four digits; ``std`` is put behind a plus-minus sign."""
-    if value is None or math.isnan(value):
+    if value is None or not math.isfinite(value):
         return _NONE
     percent = metric == "accuracy"
     texts = [f"{100 * part:.1f}" if percent else f"{part:.4g}" for part in (value, std) if part is not None]
@@ -24,7 +24,7 @@ def fmt_score(value: float | None, metric: str, *, std: float | None = None) -> 
 
 def fmt_seconds(seconds: float | None) -> str:
     """With three digits, in the unit that fits: 12.3 ms, 4.56 s, 7 min 8 s, 2 h 5 min."""
-    if seconds is None or math.isnan(seconds):
+    if seconds is None or not math.isfinite(seconds):
         return _NONE
     if seconds < 1:
         return f"{_digits(1000 * seconds)} ms"
@@ -36,7 +36,7 @@ def fmt_seconds(seconds: float | None) -> str:
 
 def fmt_bytes(count: float | None) -> str:
     """With three digits, in units of 1024: 1.50 GiB."""
-    if count is None or math.isnan(count):
+    if count is None or not math.isfinite(count):
         return _NONE
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if abs(count) < 1000:

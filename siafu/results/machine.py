@@ -5,7 +5,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 import torch
 
 import siafu

@@ -109,6 +109,7 @@ def _is_number(value: Any) -> bool:
 
 def _summary(record: RunRecord) -> Summary:
     metrics, baseline = record.metrics, record.metrics.get("baseline")
+    without = baseline.get("test_score") if isinstance(baseline, dict) else None
     number = {key: value for key, value in metrics.items() if _is_number(value)}
     return Summary(
         name=record.name,
@@ -119,7 +120,7 @@ def _summary(record: RunRecord) -> Summary:
         metric=record.metric,
         test_score=number.get("test_score", number.get("test_accuracy")),
         val_score=number.get("val_score", number.get("val_accuracy")),
-        baseline_score=baseline.get("test_score") if isinstance(baseline, dict) else None,
+        baseline_score=without if _is_number(without) else None,
         best_epoch=record.best_epoch,
         epochs=int(record.epochs.epoch[-1]) if len(record.epochs) else 0,
         seconds=number.get("seconds"),
@@ -242,6 +243,10 @@ def _result(event: Event, path: Path) -> Result | None:
         ) from error
     if confusion.ndim != 2 or confusion.shape[0] != confusion.shape[1]:
         raise ValueError(f"{path}: the result's confusion matrix is {confusion.shape}; expected a square")
+    if (confusion < 0).any():
+        raise ValueError(
+            f"{path}: the result's confusion matrix has counts below zero; expected counts of nodes"
+        )
     names = tuple(str(name) for name in event.get("class_names") or range(len(confusion)))
     if len(names) != len(confusion):
         raise ValueError(f"{path}: the result has {len(names)} class names for {len(confusion)} classes")

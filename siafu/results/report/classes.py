@@ -20,12 +20,14 @@ from siafu.results.report.frame import (
 
 _MOST_BARS = 40
 _MOST_CELL_TEXTS = 10
+_MOST_BESIDE = 20
 
 
 def confusion_map(result: Result) -> Figure:
     """Draw the share of each true class that was predicted as each class; counts on hover."""
     count = len(result.class_names)
-    labels = unique([shorten(name) for name in result.class_names])
+    many = count > _MOST_BESIDE
+    labels = unique([shorten(name, 14 if many else 22) for name in result.class_names])
     share = row_shares(result.confusion)
     trace: dict[str, Any] = {
         "type": "heatmap",
@@ -35,9 +37,10 @@ def confusion_map(result: Result) -> Figure:
         "customdata": result.confusion.tolist(),
         "zmin": 0,
         "zmax": 1,
+        "showscale": count > _MOST_CELL_TEXTS,
         "xgap": 1 if count <= 60 else 0,
         "ygap": 1 if count <= 60 else 0,
-        "colorscale": [[0, "--heat0"], [0.5, "--heat1"], [1, "--heat2"]],
+        "colorscale": [[0, "--heat0"], [0.1, "--heat1"], [0.5, "--heat2"], [1, "--heat3"]],
         "colorbar": {"tickformat": ".0%", "thickness": 10, "outlinewidth": 0, "len": 1, "nticks": 6},
         "hovertemplate": "true %{y}<br>predicted %{x}<br>%{customdata} nodes, %{z:.1%}<extra></extra>",
         "hoverongaps": False,
@@ -46,12 +49,12 @@ def confusion_map(result: Result) -> Figure:
     figure["layout"]["xaxis"] |= {
         "type": "category",
         "title": {"text": "predicted class", "standoff": 8},
-        "tickangle": -90 if count > 24 else -40,
+        "tickangle": -90 if many else -40,
         "showgrid": False,
     }
     figure["layout"]["yaxis"] |= {"autorange": "reversed", "showgrid": False}
-    figure["layout"]["annotations"] = _cell_texts(share, labels) if count <= _MOST_CELL_TEXTS else []
-    return figure | {"min_width": 160 + 11 * count}
+    figure["layout"]["annotations"] = _cell_texts(share) if count <= _MOST_CELL_TEXTS else []
+    return figure | {"min_width": min(160 + 11 * count, 900), "wide": many}
 
 
 def class_bars(result: Result) -> Figure:
@@ -62,15 +65,12 @@ def class_bars(result: Result) -> Figure:
     if len(order) > _MOST_BARS:
         return _class_dots(result, order, share, size)
     labels = unique([shorten(result.class_names[i]) for i in order])
-    texts = [f"{100 * share[i]:.1f} %  of {size[i]}" for i in order]
-    figure = frame(
-        [bars([rounded(share[i]) for i in order], labels, texts=texts)],
-        y=category(),
-        legend=False,
-        height=rows_height(len(order)),
-    )
+    trace = bars([rounded(share[i]) for i in order], labels, texts=[f"{100 * share[i]:.1f} %" for i in order])
+    trace |= {"customdata": [int(size[i]) for i in order]}
+    trace |= {"hovertemplate": "%{y}: %{text} of %{customdata} nodes<extra></extra>"}
+    figure = frame([trace], y=category(), legend=False, height=rows_height(len(order)))
     figure["layout"]["xaxis"] |= {"title": {"text": "found of the class's test nodes"}, "tickformat": ".0%"}
-    figure["layout"]["xaxis"] |= {"range": [0, 1.28], "tickvals": [0, 0.25, 0.5, 0.75, 1]}
+    figure["layout"]["xaxis"] |= {"range": [0, 1.2], "tickvals": [0, 0.5, 1], "tickangle": 0}
     return figure
 
 
@@ -83,7 +83,7 @@ def row_shares(confusion: NDArray[np.int64]) -> NDArray[np.float64]:
 def _class_dots(
     result: Result, order: list[int], share: NDArray[np.float64], size: NDArray[np.int64]
 ) -> Figure:
-    trace = {
+    trace: dict[str, Any] = {
         "type": "scatter",
         "mode": "markers",
         "x": [int(size[i]) for i in order],
@@ -94,25 +94,25 @@ def _class_dots(
     }
     figure = frame([trace], y={"title": "found of the class's test nodes", "tickformat": ".0%"}, legend=False)
     figure["layout"]["yaxis"]["range"] = [-0.04, 1.04]
-    figure["layout"]["xaxis"] |= {"title": {"text": "test nodes of the class"}, "type": "log", "dtick": "D2"}
-    return figure
+    figure["layout"]["xaxis"] |= {"title": {"text": "test nodes of the class"}}
+    spread = max(trace["x"]) > 20 * min(trace["x"])
+    figure["layout"]["xaxis"] |= {"type": "log", "dtick": 1} if spread else {"rangemode": "tozero"}
+    return figure | {"wide": True}
 
 
-def _cell_texts(share: NDArray[np.float64], labels: list[str]) -> list[dict[str, Any]]:
+def _cell_texts(share: NDArray[np.float64]) -> list[dict[str, Any]]:
     """Write a number into each cell, dark on light cells and light on dark ones."""
     return [
         {
-            "x": labels[column],
-            "y": labels[row],
+            "x": column,
+            "y": row,
             "text": f"{100 * share[row, column]:.0f}",
             "showarrow": False,
             "font": {"color": "--on-heat" if share[row, column] > 0.5 else "--text", "size": 11},
         }
-        for row in range(len(labels))
-        for column in range(len(labels))
-        if share[row, column] >= 0.005
+        for row, column in np.argwhere(share >= 0.005).tolist()
     ]
 
 
 def _map_height(classes: int) -> int:
-    return max(360, min(130 + 34 * classes, 520), min(160 + 13 * classes, 900))
+    return max(360, min(130 + 34 * classes, 520), min(160 + 14 * classes, 940))

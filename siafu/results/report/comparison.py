@@ -30,19 +30,23 @@ def comparison(records: Sequence[RunRecord]) -> Html:
     """Show runs side by side; those that differ only in their seed are one group."""
     groups = group_by_seed(records)
     names = [_group_name(group) for group in groups]
-    graphs = list(dict.fromkeys(record.data_name for record in records if record.data_name))
-    heading = f"{len(records)} runs" + (f" on {', '.join(graphs)}" if graphs else "")
     details = [_detail(record, f"run{index}") for index, record in enumerate(records)]
     return join(
         [
             element("p", "comparison", class_="kicker"),
-            element("h1", heading),
+            element("h1", _heading(summaries(records))),
             section("Results", _seed_table(groups, names), _run_table(records)),
             _overlays(groups, names),
             _settings(records),
             section("Each run", *details),
         ]
     )
+
+
+def _heading(runs: Sequence[Summary]) -> str:
+    models = list(dict.fromkeys(run.model.upper() for run in runs))
+    graphs = list(dict.fromkeys(run.data for run in runs if run.data))
+    return f"{len(runs)} runs of {', '.join(models)}" + (f" on {', '.join(graphs)}" if graphs else "")
 
 
 def _group_name(group: Sequence[RunRecord]) -> str:
@@ -74,9 +78,11 @@ def _seed_table(groups: Sequence[Sequence[RunRecord]], names: Sequence[str]) -> 
 
 
 def _run_table(records: Sequence[RunRecord]) -> Html:
-    """Make a row a run; columns in which nobody has anything are left out."""
+    """Make a row a run, without columns that say nothing: empty ones, and what the heading says of all."""
     rows = [_run_row(summary) for summary in summaries(records)]
-    keep = [i for i in range(len(_HEAD)) if any(row[i] not in ("–", "") for row in rows)]
+    values = {name: {row[i] for row in rows} for i, name in enumerate(_HEAD)}
+    shared = {name for name in ("data", "model", "method") if len(values[name]) == 1}
+    keep = [i for i, name in enumerate(_HEAD) if name not in shared and not values[name] <= {"–", ""}]
     return table([_HEAD[i] for i in keep], [[row[i] for i in keep] for row in rows], numbers=True)
 
 

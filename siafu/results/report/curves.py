@@ -39,21 +39,17 @@ def time_curve(record: RunRecord) -> Figure:
     """Draw how long each epoch's training step took."""
     rows = thin(record.epochs)
     trace = _line(record.epochs, "seconds", rows, name="time", color="--val", text=fmt_seconds)
-    seconds = trace["y"]
-    largest = max((value for value in seconds if value is not None), default=0.0)
-    unit, scale = ("ms", 1000) if largest < 1 else ("s", 1)
-    trace["y"] = [None if value is None else rounded(value * scale) for value in seconds]
-    return frame([trace], y={"title": f"time per epoch ({unit})", "rangemode": "tozero"}, legend=False)
+    largest = _largest(trace["y"])
+    unit, scale = ("ms", 1e-3) if largest < 1 else ("s", 1) if largest < 600 else ("min", 60)
+    return _from_zero(trace, f"time per epoch ({unit})", scale)
 
 
 def memory_curve(record: RunRecord) -> Figure:
     """Draw the memory that the process held at the end of each epoch."""
     rows = thin(record.epochs)
     trace = _line(record.epochs, "rss_bytes", rows, name="memory", color="--val", text=fmt_bytes)
-    largest = max((value for value in trace["y"] if value is not None), default=0.0)
-    unit, scale = ("GiB", 2**30) if largest >= 1000 * 2**20 else ("MiB", 2**20)
-    trace["y"] = [None if value is None else rounded(value / scale) for value in trace["y"]]
-    return frame([trace], y={"title": f"memory ({unit})", "rangemode": "tozero"}, legend=False)
+    unit, scale = ("GiB", 2**30) if _largest(trace["y"]) >= 1000 * 2**20 else ("MiB", 2**20)
+    return _from_zero(trace, f"memory ({unit})", scale)
 
 
 def overlay(groups: Sequence[Sequence[RunRecord]], field: str, names: Sequence[str]) -> Figure:
@@ -74,7 +70,9 @@ def overlay(groups: Sequence[Sequence[RunRecord]], field: str, names: Sequence[s
             traces.append(trace)
     metric = groups[0][0].metric
     axis = {"title": "loss", "rangemode": "tozero"} if field == "loss" else _score_axis(metric, field)
-    return frame(traces, y=axis)
+    figure = frame(traces, y=axis)
+    figure["layout"]["hovermode"] = "closest"
+    return figure
 
 
 def thin(epochs: Epochs) -> NDArray[np.int64]:
@@ -103,22 +101,25 @@ def _line(
     return trace
 
 
+def _from_zero(trace: dict[str, Any], title: str, unit: float) -> Figure:
+    """Draw a trace in another unit, on an axis from zero with room above the line."""
+    trace["y"] = [None if value is None else rounded(value / unit) for value in trace["y"]]
+    top = 1.12 * _largest(trace["y"]) or 1
+    return frame([trace], y={"title": title, "range": [0, top]}, legend=False)
+
+
+def _largest(values: list[float | None]) -> float:
+    return max((value for value in values if value is not None), default=0.0)
+
+
 def _mark(figure: Figure, epoch: int) -> Figure:
     line = {"color": "--muted", "width": 1, "dash": "dot"}
-    shape = {
-        "type": "line",
-        "xref": "x",
-        "yref": "paper",
-        "x0": epoch,
-        "x1": epoch,
-        "y0": 0,
-        "y1": 1,
-        "line": line,
-    }
+    shape = {"type": "line", "yref": "paper", "x0": epoch, "x1": epoch, "y0": 0, "y1": 1, "line": line}
     text = f"best validation: epoch {epoch}"
     last = max((max(trace["x"], default=1) for trace in figure["data"]), default=1)
-    label = {"x": epoch, "xref": "x", "y": 0, "yref": "paper", "yanchor": "bottom", "text": text}
-    label |= {"xanchor": "right" if epoch > last / 2 else "left", "showarrow": False, "font": {"size": 11}}
+    side, shift = ("right", -5) if epoch > last / 2 else ("left", 5)
+    label = {"x": epoch, "xanchor": side, "xshift": shift, "y": 0, "yref": "paper", "yanchor": "bottom"}
+    label |= {"text": text, "showarrow": False, "font": {"size": 11}}
     figure["layout"] |= {"shapes": [shape], "annotations": [label]}
     return figure
 

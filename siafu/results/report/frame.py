@@ -12,7 +12,6 @@ from typing import Any
 from siafu.results.format import fmt_bytes
 
 Figure = dict[str, Any]
-_LONGEST_LABEL = 22
 
 
 def bytes_bars(by_label: dict[str, float]) -> Figure:
@@ -21,7 +20,11 @@ def bytes_bars(by_label: dict[str, float]) -> Figure:
     labels = unique([shorten(label) for label, _ in shown])
     trace = bars([size for _, size in shown], labels, texts=[fmt_bytes(size) for _, size in shown])
     figure = frame([trace], y=category(), legend=False, height=rows_height(len(shown)))
-    figure["layout"]["xaxis"] |= {"title": {"text": "bytes sent"}, "tickformat": "~s"}
+    figure["layout"]["xaxis"] |= {
+        "showticklabels": False,
+        "title": {"text": ""},
+        "range": [0, 1.25 * max((size for _, size in shown), default=1)],
+    }
     return figure
 
 
@@ -34,7 +37,7 @@ def unique(labels: Sequence[str]) -> list[str]:
     return list(found)
 
 
-def shorten(text: str, longest: int = _LONGEST_LABEL) -> str:
+def shorten(text: str, longest: int = 22) -> str:
     """Cut a long label, and escape it."""
     return plain(text if len(text) <= longest else text[: longest - 1] + "…")
 
@@ -62,7 +65,7 @@ def bars(values: list[float], labels: list[str], *, texts: list[str]) -> dict[st
 
 def frame(data: list[Any], *, y: dict[str, Any], legend: bool = True, height: int = 300) -> Figure:
     """Put traces into axes; ``y`` adds to the vertical one, its title as plain text."""
-    axis = {"gridcolor": "--grid", "linecolor": "--grid", "zeroline": False, "automargin": True}
+    axis = {"gridcolor": "--grid", "linecolor": "--grid", "zeroline": False, "automargin": True, "ticks": ""}
     title = y.pop("title", None)
     layout: dict[str, Any] = {
         "height": height,

@@ -21,7 +21,6 @@
     ]),
   );
   const options = {
-    responsive: true,
     displaylogo: false,
     modeBarButtons: [["toImage", "resetScale2d"]],
   };
@@ -30,6 +29,7 @@
     const { data, layout } = descriptions.get(place);
     const own = coloured(layout, false);
     own.font.family = getComputedStyle(document.body).fontFamily;
+    own.width = place.clientWidth;
     if (matchMedia("(pointer: coarse)").matches) own.dragmode = false; // a finger scrolls the page
     Plotly.react(place, coloured(data, false), own, options);
   }
@@ -40,11 +40,12 @@
   function printing(on) {
     document.documentElement.classList.toggle("printing", on);
     drawAll();
-    document.querySelectorAll(".js-plotly-plot").forEach((place) => visible(place) && Plotly.Plots.resize(place));
   }
 
+  addEventListener("resize", drawAll);
   document.querySelectorAll("details").forEach((details) => details.addEventListener("toggle", drawAll));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
-  matchMedia("print").addEventListener("change", (event) => printing(event.matches));
+  addEventListener("beforeprint", () => printing(true));
+  addEventListener("afterprint", () => printing(false));
   drawAll();
 })();

@@ -58,7 +58,8 @@ def figure(identifier: str, content: dict[str, Any], caption: str, note: str = "
     place = element("div", id=identifier, class_="plot", role="img", aria_label=caption, style=style)
     data = Html(f'<script type="application/json" data-for="{escape(identifier)}">{_embed(content)}</script>')
     explained = element("figcaption", element("b", caption), " ", element("span", note))
-    return element("figure", explained, element("div", place, class_="scroll"), data)
+    kind = {"class_": "wide"} if content.get("wide") else {}
+    return element("figure", explained, element("div", place, class_="scroll"), data, **kind)
 
 
 def page(title: str, body: Html) -> str:

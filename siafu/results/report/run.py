@@ -133,7 +133,8 @@ def _cost(record: RunRecord, key: str) -> Html:
             figure(f"{key}-memory", curves.memory_curve(record), "Memory", "held by the process (RSS)")
         )
     sent = record.metrics.get("bytes_by_label")
-    sent = {str(label): count for label, count in sent.items() if count} if isinstance(sent, dict) else {}
+    sent = sent if isinstance(sent, dict) else {}
+    sent = {label: size for label, size in sent.items() if isinstance(size, int | float) and size > 0}
     if sent:
         parts.append(figure(f"{key}-bytes", frame.bytes_bars(sent), "Bytes sent", "by all ranks, by label"))
     return section("Time and memory", element("div", *parts, class_="grid")) if parts else Html()
