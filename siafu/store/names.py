@@ -41,5 +41,8 @@ def names_from_arrays(arrays: dict[str, np.ndarray]) -> pa.Array | None:
     offsets, text = arrays["node_names_offsets"], arrays["node_names_bytes"]
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(text)]
     names = pa.Array.from_buffers(pa.large_string(), offsets.size - 1, buffers)
-    names.validate(full=True)
+    try:
+        names.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"node_names_offsets and node_names_bytes make no strings: {error}") from None
     return names

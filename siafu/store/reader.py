@@ -3,6 +3,7 @@
 import mmap
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,6 +41,21 @@ class Store:
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path = path
         self.manifest = manifest
+
+    def describe(self) -> dict[str, Any]:
+        """What it holds, in a few numbers."""
+        manifest = self.manifest
+        return {
+            "name": manifest.name,
+            "nodes": manifest.num_nodes,
+            "edges": manifest.num_edges,
+            "features": manifest.num_features,
+            "classes": len(manifest.class_names) if manifest.class_names else None,
+            "labels": "y" in manifest.arrays,
+            "folds": manifest.num_folds,
+            "undirected": manifest.undirected,
+            "bytes": sum(spec.num_bytes for spec in manifest.arrays.values()),
+        }
 
     def verify(self) -> None:
         """Read every array and hold it to its checksum."""
@@ -115,9 +131,7 @@ def check_csr(indptr: Tensor, indices: Tensor | None, what: str) -> None:
         low, high = (int(v) for v in indices[start : start + _CHUNK].aminmax())
         if low < 0 or high >= rows:
             found = low if low < 0 else high
-            raise ValueError(
-                f"{what}: indices names node {found}, but there are {rows} nodes; build it again"
-            )
+            raise ValueError(f"{what}: an edge names node {found} of {rows} nodes; build it again")
 
 
 def _checksum(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Read other people's tables into a store, a batch at a time: memory does not grow with the edges or the features.
+"""Read other people's tables into a store, a batch at a time: memory does not grow with edges or features.
 
 Reading order: ``inputs`` (which file holds what), ``tables`` and ``arrays`` (how files are read), ``ids``
 (from the user's ids to rows), ``edges``, ``features``, ``labels``, ``split``, ``ogb`` (what they mean),
@@ -177,8 +177,8 @@ def _refuse_lone_labels(inputs: Inputs, labelled: NodeValues | None, edges: Spoo
     if lone.any():
         row = int(lone.argmax())
         raise ValueError(
-            f"{labelled.at(row)}, column {inputs.labels.id_column!r}: no edge in {inputs.edges.path} names this node; "
-            "give it features, or drop the row"
+            f"{labelled.at(row)}, column {inputs.labels.id_column!r}: no edge in {inputs.edges.path} names "
+            "this node; give it features, or drop the row"
         )
 
 

@@ -5,6 +5,7 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -48,7 +49,7 @@ def unpack_npz(path: Path, folder: Path) -> dict[str, NpyFile]:
     arrays = {}
     for place, name in enumerate(_members(path)):
         unpacked = folder / f"{place}.npy"
-        _telling(path, lambda name=name, unpacked=unpacked: _unpack(path, name, unpacked))
+        _telling(path, partial(_unpack, path, name, unpacked))
         shown = path / name.removesuffix(".npy")
         if _load(unpacked, shown).dtype.kind in "biuf":
             arrays[name.removesuffix(".npy")] = open_npy(unpacked, shown=shown)

@@ -51,7 +51,7 @@ class EdgeSource(Protocol):
 
 @dataclass(frozen=True)
 class TableEdges:
-    """Edges in a table: columns ``src`` and ``dst`` (else the first two), and ``weight`` where it is there."""
+    """Edges in a table: columns ``src`` and ``dst`` (else the first two), and ``weight`` if there."""
 
     table: Table
     columns: tuple[str, str]
@@ -80,7 +80,7 @@ class TableEdges:
 
 @dataclass(frozen=True)
 class ArrayEdges:
-    """Edges in an array of integers, (E, 2) or (2, E); two by two is read as (2, E), sources above targets."""
+    """Edges in an array of integers, (E, 2) or (2, E); two by two is read as sources above targets."""
 
     array: NpyFile
     weight: NpyFile | None = None
@@ -120,7 +120,7 @@ def edges_in(table: Table) -> TableEdges:
     """Find the columns of a table of edges."""
     if len(table.names) < 2:
         raise ValueError(
-            f"{table.path} has the one column {table.names[0]!r}; expected columns src and dst (else the first two)"
+            f"{table.path} has the one column {table.names[0]!r}; expected src and dst, or any two"
         )
     named = {"src", "dst"} & set(table.names)
     if len(named) == 1:

@@ -162,7 +162,7 @@ def scipy_features(path: Path, scratch: Path) -> SparseFeatures:
 
 
 def sparse_features(path: Path, arrays: dict[str, NpyFile], *, prefix: str) -> SparseFeatures:
-    """Check the arrays of a CSR matrix: ``indptr``, ``indices``, ``data`` and ``shape``, each after a prefix."""
+    """Check the arrays of a CSR matrix: ``indptr``, ``indices``, ``data``, ``shape``, each after a prefix."""
     indptr, shape = arrays[f"{prefix}indptr"].read(), arrays[f"{prefix}shape"].read()
     indices, data = arrays[f"{prefix}indices"], arrays[f"{prefix}data"]
     fits = indptr.ndim == 1 and shape.shape == (2,) and indptr.size == shape[0] + 1 and indptr[0] == 0
@@ -188,14 +188,16 @@ def write_features(
 
 
 def _add_ids(ids: IdMap, block: FeatureRows, source: FeatureSource) -> None:
-    assert block.ids is not None and isinstance(source, TableFeatures) and source.id_column is not None
+    assert block.ids is not None
+    assert isinstance(source, TableFeatures)
+    assert source.id_column is not None
     first = ids.count
     rows = ids.rows(block.ids, block.place, source.id_column)
     repeated = rows != np.arange(first, first + rows.size)
     if repeated.any():
         row = int(repeated.argmax())
         raise ValueError(
-            f"{block.place.at(row)}, column {source.id_column!r}: {block.ids[row].as_py()!r} stands there twice; "
+            f"{block.place.at(row)}, column {source.id_column!r}: {block.ids[row].as_py()!r} again; "
             "expected one row a node"
         )
 

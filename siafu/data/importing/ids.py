@@ -144,7 +144,7 @@ class IdMap:
         if is_string(ids.type) != self._strings or not (self._strings or pa.types.is_integer(ids.type)):
             wanted = "strings" if self._strings else "integers"
             raise ValueError(
-                f"{place.file}: column {column!r} holds {ids.type}, but the ids in other columns are {wanted}; "
+                f"{place.file}: column {column!r} holds {ids.type}, but ids in other columns are {wanted}; "
                 "write them alike"
             )
         refuse_missing(ids, place, column)
@@ -219,8 +219,8 @@ def refuse_missing(ids: pa.Array, place: Place, column: str) -> None:
 def _integers(ids: Any, place: Place, column: str, counted_by: str) -> np.ndarray:
     if not pa.types.is_integer(ids.type):
         raise ValueError(
-            f"{place.file}: column {column!r} holds {ids.type}, but ids beside {counted_by} are row numbers; give "
-            "the features as a table with an id column, or number the nodes from 0"
+            f"{place.file}: column {column!r} holds {ids.type}, but ids beside {counted_by} are row numbers; "
+            "give the features as a table with an id column, or number the nodes from 0"
         )
     refuse_missing(ids, place, column)
     numbers = ids.to_numpy(zero_copy_only=False)

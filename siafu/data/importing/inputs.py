@@ -23,6 +23,7 @@ from siafu.data.importing.places import format_of
 from siafu.data.importing.split import masks_of_array, split_table
 from siafu.data.importing.tables import Table, open_table
 from siafu.store.names import is_string
+from siafu.store.splits import MASKS
 
 Masks = dict[str, np.ndarray]
 
@@ -61,7 +62,7 @@ class Inputs:
     both_directions: bool = False
 
     def counted(self, given: Given) -> tuple[int, str] | None:
-        """Return N and what says so, where ids are row numbers; None where they have to be mapped or guessed."""
+        """Return N and what says so, where ids are row numbers; None where they must be mapped or guessed."""
         counts = [] if self.num_nodes is None else [self.num_nodes]
         if self.features is not None and self.features.num_rows is not None:
             counts.append((self.features.num_rows, str(self.features.path)))
@@ -145,7 +146,7 @@ def _open_npz(given: Given, arrays: dict[str, NpyFile]) -> Inputs:
         features = array_features(arrays["x"])
     elif given.features is None and {"x_indptr", "x_indices", "x_data", "x_shape"} <= arrays.keys():
         features = sparse_features(path, arrays, prefix="x_")
-    masks = {name: arrays[name] for name in ("train_mask", "val_mask", "test_mask") if name in arrays}
+    masks = {name: arrays[name] for name in MASKS if name in arrays}
     return Inputs(
         array_edges(arrays["edge_index"], weight=arrays.get("edge_weight")),
         features,

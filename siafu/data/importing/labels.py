@@ -86,7 +86,7 @@ def _one_column(values: NodeValues, source: NodeTable, num_nodes: int) -> Labels
 
 
 def _named(column: pa.ChunkedArray) -> tuple[tuple[str, ...], np.ndarray]:
-    """Number the words of a column in their order; an empty one is -1."""
+    """Return the words of a column in order, and the number of each; an empty one is -1."""
     column = pc.if_else(pc.equal(column, ""), pa.scalar(None, column.type), column)
     names = sorted(name for name in pc.unique(column).to_pylist() if name is not None)
     found = pc.index_in(column, value_set=pa.array(names, column.type), skip_nulls=True)
@@ -101,7 +101,7 @@ def _numbers(column: pa.ChunkedArray, values: NodeValues, name: str) -> np.ndarr
     if pa.types.is_floating(column.type):
         return column.to_numpy()
     raise ValueError(
-        f"{values.places[0].file}: column {name!r} holds {column.type}; expected numbers, or words in one column"
+        f"{values.places[0].file}: column {name!r} holds {column.type}; give numbers or one column of words"
     )
 
 

@@ -50,7 +50,7 @@ class NodeValues:
 
 
 def node_table(table: Table, *, named: tuple[str, ...]) -> NodeTable:
-    """Find the columns of a table of nodes: ``id``, else the first; the one of the given names, else all others."""
+    """Find the columns of a table of nodes: ``id``, else the first; one of some names, else all others."""
     id_column = column_named(table, "id", 0)
     others = tuple(name for name in table.names if name != id_column)
     columns = next(((name,) for name in named if name in others), others)
@@ -89,6 +89,6 @@ def _refuse_repeated(values: NodeValues, source: NodeTable) -> None:
     node = values.rows[first[count > 1].min()]
     again = np.flatnonzero(values.rows == node)[:2]
     raise ValueError(
-        f"{values.at(int(again[1]))}, column {source.id_column!r}: the node of {values.at(int(again[0]))} again; "
-        "expected one row a node"
+        f"{values.at(int(again[1]))}, column {source.id_column!r}: the node of {values.at(int(again[0]))} "
+        "again; expected one row a node"
     )

@@ -1,4 +1,4 @@
-"""The folder of an OGB node-property data set: ``raw/`` as gzipped text or as arrays, and ``split/<scheme>/``."""
+"""The folder of an OGB node-property data set: ``raw/`` as text or arrays, and ``split/<scheme>/``."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,8 +35,8 @@ def open_ogb(folder: Path, scratch: Path) -> OgbFolder:
     if (raw / "data.npz").exists():
         return _open_arrays(raw, scratch)
     raise ValueError(
-        f"{raw} has neither edge.csv.gz nor data.npz; expected the layout of an OGB node-property data set with one "
-        "kind of node"
+        f"{raw} has neither edge.csv.gz nor data.npz; expected the layout of an OGB node-property data set "
+        "with one kind of node"
     )
 
 
@@ -132,7 +132,7 @@ def _split_part(scheme: Path, part: str) -> tuple[np.ndarray, Path]:
             return values.astype(np.int64), path
     if (scheme / f"{part}.pt").exists():
         raise ValueError(
-            f"{scheme / part}.pt is a pickle, which is never read, since reading one can run code; write the row "
+            f"{scheme / part}.pt is a pickle, which is never read, since that can run code; write the row "
             f"numbers to {part}.csv.gz, one a line, or to {part}.npy"
         )
     raise FileNotFoundError(f"{scheme} has no {part}.csv.gz or {part}.npy")

@@ -65,6 +65,6 @@ def _format_of_folder(path: Path, field: str) -> Format:
     if parquet_files(path):
         return "parquet"
     raise ValueError(
-        f"{field}: the folder {path} holds no .parquet file and no raw/ folder; expected Parquet files or the "
-        "layout of an OGB node-property data set"
+        f"{field}: the folder {path} holds no .parquet file and no raw/ folder; expected Parquet files or "
+        "the layout of an OGB node-property data set"
     )

@@ -38,8 +38,8 @@ def masks_of_array(array: NpyFile) -> dict[str, np.ndarray]:
     """Read (N,) or (N, S) codes into masks."""
     if array.dtype.kind not in "iu" or len(array.shape) not in (1, 2):
         raise ValueError(
-            f"{array.shown} is {array.shape} {array.dtype}; expected (N,) integers: 0 train, 1 validation, 2 test, "
-            "3 none"
+            f"{array.shown} is {array.shape} {array.dtype}; expected (N,) integers: 0 train, 1 validation, "
+            "2 test, 3 none"
         )
     return split_masks(array.read(), str(array.shown))
 
@@ -71,7 +71,7 @@ def _codes(column: pa.ChunkedArray, values: NodeValues, name: str) -> np.ndarray
     if bad.any():
         row = int(bad.argmax())
         raise ValueError(
-            f"{values.at(row)}, column {name!r} is {column[row].as_py()!r}; expected train, valid, test or none, or "
-            "0, 1, 2 or 3"
+            f"{values.at(row)}, column {name!r} is {column[row].as_py()!r}; expected train, valid, test or "
+            "none, or 0, 1, 2 or 3"
         )
     return codes

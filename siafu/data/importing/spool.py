@@ -5,7 +5,7 @@ one file the edges of any range of rows will lie; so they are written there in a
 each range, small enough to fit, is sorted in memory and appended to the store.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -132,7 +132,7 @@ def _distribute(
 
 
 def _write_to_ranges(
-    edges: dict[str, np.ndarray], bounds: np.ndarray, filled: np.ndarray, files: dict[str, BinaryIO]
+    edges: dict[str, np.ndarray], bounds: np.ndarray, filled: np.ndarray, files: Mapping[str, BinaryIO]
 ) -> None:
     """Write edges to the places that their ranges have ``filled`` up to, and move these on."""
     owner = (np.searchsorted(bounds, edges["dst"], side="right") - 1).astype(np.int32)

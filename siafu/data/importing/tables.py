@@ -1,4 +1,4 @@
-"""Read tables, Parquet or CSV, a batch of rows at a time; errors name the file, the line or row, and the column.
+"""Read tables, Parquet or CSV, a batch of rows at a time; errors name file, line or row, and column.
 
 CSV and TSV may be gzipped, and may have a header. The first line is a header if it holds one of the column
 names that are looked for (``src`` or ``dst`` in edges, ``id`` in tables of nodes), or if its leading ids (two
@@ -8,7 +8,6 @@ one.
 
 import csv
 import gzip
-import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -68,7 +67,7 @@ class Table:
         )
 
     def batches(self, columns: Sequence[str], *, label: str, progress: Progress) -> Iterator[Batch]:
-        """Read the named columns, a batch at a time, telling ``progress`` the bytes of text or the rows read."""
+        """Read the named columns, a batch at a time, telling ``progress`` the bytes or the rows read."""
         if self.csv:
             yield from self._csv_batches(columns, label, progress)
         else:
@@ -87,7 +86,7 @@ class Table:
         done, total = 0, sum(_num_rows(file) for file in self.files)
         for file in self.files:
             row = 0
-            with _telling(file, self.names), pq.ParquetFile(file, buffer_size=_BLOCK_BYTES) as source:
+            with _telling(file, self.names), _open_parquet_file(file) as source:
                 _check_columns(source, columns, file)
                 for batch in source.iter_batches(_BATCH_ROWS, columns=list(columns), use_threads=False):
                     yield Batch(batch.select(list(columns)), Place(file, "row", row))
@@ -97,7 +96,7 @@ class Table:
 
 
 def open_table(path: Path, *, wanted: Sequence[str], header: bool | None = None) -> Table:
-    """Open a table; ``wanted`` are the names of its id columns, ``header`` is None where the first line decides."""
+    """Open a table; ``wanted`` are its id columns, ``header`` is None where the first line decides."""
     if path.is_dir() or path.suffix.lower() in (".parquet", ".pq"):
         return _open_parquet(path)
     fields = _first_fields(path)
@@ -113,12 +112,12 @@ def open_table(path: Path, *, wanted: Sequence[str], header: bool | None = None)
 
 
 def refuse_header_as_id(table: Table, batch: Batch, column: str) -> None:
-    """Refuse a text of string ids without header, whose first line was taken for one: its words are ids as well."""
+    """Refuse a text of string ids without header: the words of its first line are ids as well."""
     if table.csv and pc.any(pc.equal(batch.columns.column(column), column)).as_py():
         row = pc.index(batch.columns.column(column), column).as_py()
         raise ValueError(
-            f"{batch.place.at(row)}: {column!r} is an id here and the name of a column in line 1; a table of string "
-            "ids needs a header: add a first line of column names"
+            f"{batch.place.at(row)}: {column!r} is an id here and the name of a column in line 1; a table of "
+            "string ids needs a header: add a first line of column names"
         )
 
 
@@ -127,6 +126,11 @@ def _open_parquet(path: Path) -> Table:
     with _telling(files[0], ()):
         schema = pq.read_schema(files[0])
     return Table(path, files, tuple(schema.names), tuple(schema.types))
+
+
+def _open_parquet_file(file: Path) -> pq.ParquetFile:
+    # Read ahead it would keep every row group it has read until it is closed.
+    return pq.ParquetFile(file, buffer_size=_BLOCK_BYTES, pre_buffer=False)
 
 
 def _num_rows(file: Path) -> int:
@@ -146,8 +150,8 @@ def _delimiter(path: Path) -> str:
 
 
 def _first_fields(path: Path) -> list[str]:
-    opened = gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb")
-    with _telling(path, ()), opened as stream, io.TextIOWrapper(stream, "utf-8-sig", newline="") as text:
+    read = gzip.open if path.suffix.lower() == ".gz" else open
+    with _telling(path, ()), read(path, "rt", encoding="utf-8-sig", newline="") as text:
         fields = next((row for row in csv.reader(text, delimiter=_delimiter(path)) if row), [])
     if not fields:
         raise ValueError(f"{path} is empty; expected a table")
@@ -172,7 +176,7 @@ def _open_csv(
 
 @contextmanager
 def _telling(file: Path, names: Sequence[str]) -> Iterator[None]:
-    """Turn what goes wrong inside a file's bytes into an error that names the file, the line and the column."""
+    """Turn what goes wrong inside a file's bytes into an error that names file, line and column."""
     try:
         yield
     except pa.ArrowException as error:
