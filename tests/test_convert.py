@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -48,6 +48,7 @@ def test_a_pyg_data_keeps_edges_features_labels_masks_and_weights() -> None:
     assert graph.name == "four"
 
 
+@settings(deadline=None)
 @given(
     num_nodes=st.integers(1, 8),
     pairs=st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=20),

@@ -241,23 +241,23 @@ def _rmat_edges(
     src, dst = np.empty(num_edges, dtype=np.int32), np.empty(num_edges, dtype=np.int32)
     done = 0
     while done < num_edges:
-        rows, cols = _rmat_chunk(num_nodes, chances, draws)
+        rows, cols = _rmat_chunk(num_nodes, min(_CHUNK, num_edges - done), chances, draws)
         there = (rows < num_nodes) & (cols < num_nodes)  # the matrix is a power of two wide
-        rows, cols = rows[there][: num_edges - done], cols[there][: num_edges - done]
+        rows, cols = rows[there], cols[there]
         src[done : done + len(rows)], dst[done : done + len(rows)] = order[rows], order[cols]
         done += len(rows)
     return torch.from_numpy(src), torch.from_numpy(dst)
 
 
 def _rmat_chunk(
-    num_nodes: int, chances: tuple[float, float, float], draws: Draws
+    num_nodes: int, count: int, chances: tuple[float, float, float], draws: Draws
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Draw a chunk of edges, one bit of both ends after another; one random word serves four bits."""
     first, second, third = (np.uint16(min(round(chance * 2**16), 2**16 - 1)) for chance in chances)
-    rows, cols = np.zeros(_CHUNK, dtype=np.int32), np.zeros(_CHUNK, dtype=np.int32)
+    rows, cols = np.zeros(count, dtype=np.int32), np.zeros(count, dtype=np.int32)
     word: NDArray[np.uint64] = draws.raw(0)
     for level in range((num_nodes - 1).bit_length()):
-        word = draws.raw(_CHUNK) if level % 4 == 0 else word >> np.uint64(16)
+        word = draws.raw(count) if level % 4 == 0 else word >> np.uint64(16)
         fate = word.astype(np.uint16)
         low = fate >= second
         rows += rows

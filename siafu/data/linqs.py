@@ -54,13 +54,13 @@ def read_pubmed(folder: Path) -> Arrays:
         values = dict(field.split("=", 1) for field in fields if "=" in field)
         label = values.pop("label", "")
         values.pop("summary", None)
+        if not label or not column_of.keys() >= values.keys():
+            raise wrong(papers, number, "an id, a label and words of the second line")
+        x = np.zeros(len(columns), dtype=np.float32)
         try:
-            x = np.zeros(len(columns), dtype=np.float32)
             x[[column_of[word] for word in values]] = [float(value) for value in values.values()]
-            if not label:
-                raise ValueError
-        except (KeyError, ValueError):
-            raise wrong(papers, number, "an id, a label and words of the second line") from None
+        except ValueError:
+            raise wrong(papers, number, "an id, a label and a number for each word") from None
         names.append(name)
         labels.append(label)
         words.append(x)
