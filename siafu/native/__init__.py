@@ -4,18 +4,13 @@ Every kernel takes and returns tensors on the CPU, allocates its own output, and
 ``siafu.native.reference``, which is used where the core was not compiled. Ids are int32, offsets int64.
 """
 
-from typing import NamedTuple
+from importlib import import_module
+from typing import Any, NamedTuple
 
 import torch  # before _core: both then share the thread pool of torch's OpenMP library
 from torch import Tensor
 
 from siafu.native import reference
-
-try:
-    from siafu.native import _core
-except ImportError:  # pragma: no cover - a source tree that was never built
-    _core = None  # type: ignore[assignment]
-
 from siafu.native.attention import (
     MAX_HEADS,
     Attention,
@@ -24,6 +19,12 @@ from siafu.native.attention import (
     attend_v2,
     attend_v2_backward,
 )
+
+_core: Any
+try:
+    _core = import_module("siafu.native._core")
+except ImportError:  # a source tree that was never built
+    _core = None
 
 __all__ = [
     "MAX_HEADS",
@@ -104,7 +105,7 @@ def spmm(
 
 
 def segment_max(csr: Csr, x_src: Tensor) -> tuple[Tensor, Tensor]:
-    """Maximum of in-neighbour rows, zero where there are none, and which source gave it (-1 for none): (S, F) -> 2 x (D, F)."""
+    """Maximum of in-neighbour rows, zero where there are none, and its source, -1 for none: (S, F) -> 2 x (D, F)."""
     if _core is None:
         return reference.segment_max(csr, x_src)
     x_src = x_src.contiguous()
@@ -135,7 +136,9 @@ def epilogue(
 ) -> Tensor:
     """``dropout(activation(x + bias))`` in one pass: (R, F) -> (R, F). ``out`` may be ``x`` itself."""
     if _core is None:
-        return reference.epilogue(x, bias=bias, activation=activation, dropout=dropout, row_id=row_id, out=out)
+        return reference.epilogue(
+            x, bias=bias, activation=activation, dropout=dropout, row_id=row_id, out=out
+        )
     x = x.contiguous()
     out = torch.empty_like(x) if out is None else out
     act = _ACTIVATIONS[activation]
@@ -194,7 +197,9 @@ def deduplicate(csr: Csr) -> Csr:
         return reference.deduplicate(csr)
     out = Csr(csr.indptr.clone(), csr.indices.clone(), None if csr.origin is None else csr.origin.clone())
     left = _core.deduplicate_rows(out.indptr, out.indices, out.origin)
-    return Csr(out.indptr, out.indices[:left].clone(), None if out.origin is None else out.origin[:left].clone())
+    return Csr(
+        out.indptr, out.indices[:left].clone(), None if out.origin is None else out.origin[:left].clone()
+    )
 
 
 def relabel(csr: Csr, order: Tensor, *, origin: bool = False) -> Csr:

@@ -1,8 +1,8 @@
 """The attention aggregates: GAT's and GATv2's softmax over in-edges, and the sum of rows that it weighs.
 
-Each destination has exactly one edge from itself: those in the CSR are skipped and one is added. Nothing of the size of
-edges x features is ever held; the backward pass holds one or two numbers an edge and head. The plain torch twins are in
-``siafu.native.attention_reference``.
+Each destination has exactly one edge from itself: those in the CSR are skipped and one is added. Nothing of
+the size of edges x features is ever held; the backward pass holds one or two numbers an edge and head. The
+plain torch twins are in ``siafu.native.attention_reference``.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -27,7 +27,7 @@ class Attention(NamedTuple):
         heads: H, at most ``MAX_HEADS``.
         slope: of the leaky ReLU below zero.
         dropout: of the weights, keyed by (key, id of the destination, id of the source, head).
-        node_id: (S,) int64, the ids of the sources, the first of which are the destinations; None: row numbers.
+        node_id: (S,) int64, the ids of the sources, of which the first are the destinations; None: the row.
     """
 
     heads: int
@@ -39,7 +39,7 @@ class Attention(NamedTuple):
 def attend(csr: "Csr", z_src: Tensor, how: Attention) -> tuple[Tensor, Tensor]:
     """GAT's aggregate, (S, H F + 2 H) -> (D, H F), and the softmax's maximum and inverse sum, (D, 2, H).
 
-    The columns of ``z_src`` are the rows to sum, then H scores of a node as a source, then H as a destination.
+    The columns of ``z_src`` are the row to sum, then a node's H scores as a source, then as a destination.
     """
     if native._core is None:
         return reference.attend(csr, z_src, how)
@@ -47,15 +47,27 @@ def attend(csr: "Csr", z_src: Tensor, how: Attention) -> tuple[Tensor, Tensor]:
     num_dst, width = csr.indptr.numel() - 1, z_src.shape[1] - 2 * how.heads
     out, softmax = z_src.new_empty(num_dst, width), z_src.new_empty(num_dst, 2, how.heads)
     native._core.attend(
-        csr.indptr, csr.indices, z_src[:, :width], *_scores(z_src, how), _args(how, width), how.node_id, out, softmax
+        csr.indptr,
+        csr.indices,
+        z_src[:, :width],
+        *_scores(z_src, how),
+        _args(how, width),
+        how.node_id,
+        out,
+        softmax,
     )
     return out, softmax
 
 
 def attend_backward(
-    csr: "Csr", transposed: "Csr", z_src: Tensor, saved: tuple[Tensor, Tensor], grad_dst: Tensor, how: Attention
+    csr: "Csr",
+    transposed: "Csr",
+    z_src: Tensor,
+    saved: tuple[Tensor, Tensor],
+    grad_dst: Tensor,
+    how: Attention,
 ) -> Tensor:
-    """The gradient of :func:`attend` in ``z_src``, from what it returned and the gradient of its rows: (D, H F) -> (S, H F + 2 H)."""
+    """The gradient of :func:`attend` in ``z_src``, (D, H F) -> (S, H F + 2 H); ``saved`` is what it gave."""
     if native._core is None:
         return reference.attend_backward(csr, z_src, grad_dst, how)
     z_src, grad_dst = _rows(z_src), grad_dst.contiguous()
@@ -73,7 +85,7 @@ def attend_backward(
 
 
 def attend_v2(csr: "Csr", z_src: Tensor, vector: Tensor, how: Attention) -> tuple[Tensor, Tensor]:
-    """GATv2's aggregate, (S, 2 H F), (H, F) -> (D, H F), and the softmax's maximum and inverse sum, (D, 2, H).
+    """GATv2's aggregate, (S, 2 H F), (H, F) -> (D, H F), and the softmax's maximum and inverse sum.
 
     The columns of ``z_src`` are a node's row as a source, then its row as a destination.
     """
@@ -107,7 +119,15 @@ def attend_v2_backward(
     parts = z_src.new_empty(native._core.vector_parts, width)
     native._core.attend_v2_backward(
         *(csr.indptr, csr.indices, transposed.indptr, transposed.indices, transposed.origin),
-        *(z_src[:, :width], z_src[:, width:], vector.reshape(-1), _args(how, width), how.node_id, *saved, grad_dst),
+        *(
+            z_src[:, :width],
+            z_src[:, width:],
+            vector.reshape(-1),
+            _args(how, width),
+            how.node_id,
+            *saved,
+            grad_dst,
+        ),
         z_src.new_empty(csr.indices.numel(), 2, how.heads),
         z_src.new_empty(num_dst, 2, how.heads),
         *(grad_src[:, :width], grad_src[:, width:], parts),
@@ -120,7 +140,7 @@ def _rows(x: Tensor) -> Tensor:
 
 
 def _scores(z_src: Tensor, how: Attention) -> tuple[Tensor, Tensor]:
-    """Scores as sources and as destinations, side by side: edges read them at random, so they must lie together."""
+    """Scores as sources and as destinations: edges read them at random, so they must lie together."""
     scores = torch.empty(z_src.shape[0], 2 * how.heads, dtype=z_src.dtype)
     scores.copy_(z_src[:, z_src.shape[1] - 2 * how.heads :])
     return scores[:, : how.heads], scores[:, how.heads :]

@@ -1,4 +1,4 @@
-"""The attention aggregates in plain torch: what the compiled ones are tested against, and what runs without them."""
+"""The attention aggregates in plain torch: what the compiled ones are held to, and what runs without them."""
 
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,9 @@ def attend(csr: "Csr", z_src: Tensor, how: "Attention") -> tuple[Tensor, Tensor]
     src, dst = _edges(csr)
     width = z_src.shape[1] - 2 * how.heads
     z, score_src, score_dst = z_src.split([width, how.heads, how.heads], dim=1)
-    return _weigh(z, torch.nn.functional.leaky_relu(score_src[src] + score_dst[dst], how.slope), src, dst, how)
+    return _weigh(
+        z, torch.nn.functional.leaky_relu(score_src[src] + score_dst[dst], how.slope), src, dst, how
+    )
 
 
 def attend_v2(csr: "Csr", z_src: Tensor, vector: Tensor, how: "Attention") -> tuple[Tensor, Tensor]:
@@ -72,13 +74,17 @@ def _weigh(z: Tensor, score: Tensor, src: Tensor, dst: Tensor, how: "Attention")
     """Softmax of (E, H) scores by destination, dropout, and the weighted sum of rows."""
     num_dst = int(dst.max()) + 1 if dst.numel() else 0  # every destination has its loop
     index = dst[:, None].expand_as(score)
-    top = score.new_empty(num_dst, how.heads).scatter_reduce(0, index, score.detach(), "amax", include_self=False)
+    top = score.new_empty(num_dst, how.heads).scatter_reduce(
+        0, index, score.detach(), "amax", include_self=False
+    )
     weight = (score - top[dst]).exp()
     inverse = 1.0 / weight.new_zeros(num_dst, how.heads).index_add(0, dst, weight)
     alpha = weight * inverse[dst]
     if how.dropout.threshold:
         ids = torch.arange(z.shape[0]) if how.node_id is None else how.node_id
-        alpha = torch.where(kept_edges(how.dropout, ids[dst], ids[src], how.heads), alpha * how.dropout.scale, 0.0)
+        alpha = torch.where(
+            kept_edges(how.dropout, ids[dst], ids[src], how.heads), alpha * how.dropout.scale, 0.0
+        )
     m_edge = z[src].view(src.numel(), how.heads, -1) * alpha[:, :, None]
     out = z.new_zeros(num_dst, z.shape[1]).index_add(0, dst, m_edge.flatten(1))
     return out, torch.stack([top, inverse], 1)

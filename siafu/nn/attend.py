@@ -1,4 +1,4 @@
-"""The attention aggregates over a block's in-edges: graph work, differentiable in the rows and the edge vector.
+"""The attention aggregates over a block's in-edges: graph work, differentiable in rows and edge vector.
 
 They save their output for the backward pass, so nothing may overwrite it.
 """
@@ -16,12 +16,14 @@ from siafu.native import Attention
 def attend(block: Block, z_src: Tensor, *, heads: int, slope: float, dropout: native.Dropout) -> Tensor:
     """GAT's aggregate, (S, H F + 2 H) -> (D, H F).
 
-    The columns are the rows to sum, then H scores of a node as a source, then H as a destination.
+    The columns are the row to sum, then a node's H scores as a source, then as a destination.
     """
     return _Attend.apply(z_src, block, Attention(heads, slope, dropout, block.node_id))
 
 
-def attend_v2(block: Block, z_src: Tensor, vector: Tensor, *, slope: float, dropout: native.Dropout) -> Tensor:
+def attend_v2(
+    block: Block, z_src: Tensor, vector: Tensor, *, slope: float, dropout: native.Dropout
+) -> Tensor:
     """GATv2's aggregate, (S, 2 H F), (H, F) -> (D, H F).
 
     The columns are a node's row as a source, then its row as a destination.

@@ -55,7 +55,7 @@ class Gat(Layer):
     def project(self, x_src: Tensor) -> Tensor:
         """``x [W | W a_src | W a_dst]``: the scores are columns of the same product."""
         by_head = self.weight.view(self.in_features, self.heads, -1)
-        scores = [(by_head * vector).sum(2) for vector in (self.score_src, self.score_dst)]  # (in_features, H)
+        scores = [(by_head * vector).sum(2) for vector in (self.score_src, self.score_dst)]
         return x_src @ torch.cat([self.weight, *scores], 1)
 
     def aggregate(self, block: Block, z_src: Tensor) -> Tensor:

@@ -14,7 +14,8 @@ class GatV2(Layer):
     """Dynamic graph attention (https://arxiv.org/abs/2105.14491).
 
     ``h_i = sum_{j in N(i) + i} alpha_ij (x_j W_src + c_src) + b`` for each head, with
-    ``alpha_i = softmax_j a . leaky(x_j W_src + c_src + x_i W_dst + c_dst)``. Heads stand side by side, or are averaged.
+    ``alpha_i = softmax_j a . leaky(x_j W_src + c_src + x_i W_dst + c_dst)``. Heads stand side by side, or are
+    averaged.
 
     Shapes:
         x_src: (S, in_features), rows ordered as in the block.
