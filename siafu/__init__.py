@@ -1,2 +1,40 @@
-"""Train graph neural networks on ordinary CPU machines."""
+"""Train graph neural networks on ordinary CPU machines: a laptop, a cluster, serverless functions, several sites.
+
+    import siafu
+    graph = siafu.load("karate")
+    run = siafu.train(graph, model="gcn")
+    run.test_accuracy
+
+Names are imported when first used, so that ``import siafu`` is fast.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from siafu.graph import Block, Graph
+    from siafu.run import Run, load, predict, resume, train
+    from siafu.run import open_run as open
+
 __version__ = "0.1.0"
+__all__ = ["Block", "Graph", "Run", "load", "open", "predict", "resume", "train"]
+
+_HOMES = {
+    "Block": ("siafu.graph", "Block"),
+    "Graph": ("siafu.graph", "Graph"),
+    "Run": ("siafu.run", "Run"),
+    "load": ("siafu.run", "load"),
+    "open": ("siafu.run", "open_run"),
+    "predict": ("siafu.run", "predict"),
+    "resume": ("siafu.run", "resume"),
+    "train": ("siafu.run", "train"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'siafu' has no attribute {name!r}")
+    module, attribute = _HOMES[name]
+    value = getattr(import_module(module), attribute)
+    globals()[name] = value
+    return value

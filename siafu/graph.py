@@ -6,6 +6,7 @@ Row sets, used as name suffixes everywhere:
     _edge  E rows, in CSR order of the destinations
 """
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -33,7 +34,8 @@ class Block:
         num_src: S, at least D; the first D sources are the destinations themselves.
         edge_weight: (E,) float, or None where every edge weighs 1.
         node_id: (S,) int64, the user's own row number of each source, or None where it is the row number.
-        kept_input: (S, F), rows that never change, of which :mod:`siafu.nn` keeps the aggregate; or None.
+        static_src: (S, F), input rows that never change, so that what is computed from them alone is kept; or None.
+        memo: what was computed from this block and is kept: scales, and aggregates of ``static_src``.
     """
 
     indptr: Tensor
@@ -41,8 +43,8 @@ class Block:
     num_src: int
     edge_weight: Tensor | None = None
     node_id: Tensor | None = None
-    kept_input: Tensor | None = None
-    kept: dict[str, Tensor] = field(default_factory=dict, repr=False)
+    static_src: Tensor | None = None
+    memo: dict[Hashable, Tensor] = field(default_factory=dict, repr=False)
 
     @property
     def num_dst(self) -> int:
@@ -83,9 +85,15 @@ class Block:
             return self.indptr.diff().to(torch.float32)
         return torch.zeros(self.num_dst).index_add_(0, self.row_edge, self.edge_weight.float())
 
-    def keeping(self, x_src: Tensor) -> "Block":
-        """This block, with the aggregates of ``x_src`` computed once and kept."""
-        return replace(self, kept_input=x_src, kept={})
+    def with_static(self, x_src: Tensor) -> "Block":
+        """The same block, told that ``x_src`` never changes."""
+        return replace(self, static_src=x_src, memo={})
+
+    def keep(self, key: Hashable, compute: Callable[[], Tensor]) -> Tensor:
+        """What ``compute`` returned the first time it was asked for under ``key``."""
+        if key not in self.memo:
+            self.memo[key] = compute()
+        return self.memo[key]
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,6 +141,29 @@ class Graph:
     def block(self) -> Block:
         """The whole graph as one block."""
         return Block(self.indptr, self.indices, self.num_nodes, self.edge_weight, self.node_id)
+
+    def reordered(self, order: Tensor) -> "Graph":
+        """The same graph with row ``order[i]`` at row ``i``; ``node_id`` says where each row stood."""
+        weighted = self.edge_weight is not None
+        csr = native.relabel(Csr(self.indptr, self.indices), order, origin=weighted)
+
+        def rows(value: Tensor | None) -> Tensor | None:
+            return None if value is None else value[order]
+
+        return replace(
+            self,
+            indptr=csr.indptr,
+            indices=csr.indices,
+            edge_weight=None
+            if self.edge_weight is None or csr.origin is None
+            else self.edge_weight[csr.origin],
+            x=rows(self.x),
+            y=rows(self.y),
+            train_mask=rows(self.train_mask),
+            val_mask=rows(self.val_mask),
+            test_mask=rows(self.test_mask),
+            node_id=order if self.node_id is None else rows(self.node_id),
+        )
 
     @classmethod
     def from_edges(
@@ -185,11 +216,59 @@ class Graph:
         check(graph)
         return graph
 
+    @staticmethod
+    def from_pyg(data: Any, *, fold: int = 0, name: str = "graph") -> "Graph":
+        """Convert a PyG ``Data``; see :func:`siafu.convert.from_pyg`."""
+        from siafu import convert
+
+        return convert.from_pyg(data, fold=fold, name=name)
+
+    @staticmethod
+    def from_dgl(
+        graph: Any, *, x: str = "feat", y: str = "label", fold: int = 0, name: str = "graph"
+    ) -> "Graph":
+        """Convert a ``DGLGraph``; see :func:`siafu.convert.from_dgl`."""
+        from siafu import convert
+
+        return convert.from_dgl(graph, x=x, y=y, fold=fold, name=name)
+
+    @staticmethod
+    def from_networkx(graph: Any, *, weight: str = "weight", name: str = "graph") -> "Graph":
+        """Convert a networkx graph; see :func:`siafu.convert.from_networkx`."""
+        from siafu import convert
+
+        return convert.from_networkx(graph, weight=weight, name=name)
+
+    @staticmethod
+    def from_scipy(
+        adjacency: Any,
+        *,
+        x: Any = None,
+        y: Any = None,
+        train_mask: Any = None,
+        val_mask: Any = None,
+        test_mask: Any = None,
+        name: str = "graph",
+    ) -> "Graph":
+        """Convert a scipy sparse adjacency, row the source; see :func:`siafu.convert.from_scipy`."""
+        from siafu import convert
+
+        masks = {"train_mask": train_mask, "val_mask": val_mask, "test_mask": test_mask}
+        return convert.from_scipy(adjacency, x=x, y=y, **masks, name=name)
+
+    def to_pyg(self) -> Any:
+        """Make a PyG ``Data`` whose rows stand in the user's own order."""
+        from siafu import convert
+
+        return convert.to_pyg(self)
+
 
 def check_edges(edges: Tensor, num_nodes: int, name: str) -> None:
     """Refuse edges that name a node that is not there."""
     if num_nodes > MAX_NODES:
-        raise ValueError(f"{name}: {num_nodes} nodes; at most {MAX_NODES} fit one graph, so cut it into parts")
+        raise ValueError(
+            f"{name}: {num_nodes} nodes; at most {MAX_NODES} fit one graph, so cut it into parts"
+        )
     if num_nodes < 1:
         raise ValueError(f"{name}: the graph has no node; expected at least one")
     if edges.numel() == 0:
@@ -225,7 +304,9 @@ def check(graph: Graph) -> None:
             continue
         if bool((seen & mask).any()):
             row = int((seen & mask).nonzero()[0])
-            raise ValueError(f"{name}: node {row} is in {field_name} and in another mask; splits must be disjoint")
+            raise ValueError(
+                f"{name}: node {row} is in {field_name} and in another mask; splits must be disjoint"
+            )
         seen |= mask
 
 
@@ -278,5 +359,7 @@ def _mask(mask: ArrayLike | Tensor | None, name: str) -> Tensor | None:
         return None
     value = _tensor(mask, name)
     if value.ndim != 1:
-        raise ValueError(f"{name} is {tuple(value.shape)}; expected one value a node (pick one fold of several)")
+        raise ValueError(
+            f"{name} is {tuple(value.shape)}; expected one value a node (pick one fold of several)"
+        )
     return value.to(torch.bool)

@@ -187,7 +187,9 @@ def relabel(csr: "Csr", order: Tensor, *, origin: bool = False) -> "Csr":
     place = torch.empty_like(order)
     place[order] = torch.arange(order.numel())
     row, col = place[_row_edge(csr)], place[csr.indices.long()]
-    return sort_rows(build_csr(row.to(torch.int32), col.to(torch.int32), num_rows=order.numel(), origin=origin))
+    return sort_rows(
+        build_csr(row.to(torch.int32), col.to(torch.int32), num_rows=order.numel(), origin=origin)
+    )
 
 
 def locality_order(csr: "Csr", *, max_community: int = 1024, rounds: int = 8) -> Tensor:

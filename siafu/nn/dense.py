@@ -1,0 +1,35 @@
+"""A layer without a graph: the baseline that every graph model is compared with."""
+
+import torch
+from torch import Tensor, nn
+
+from siafu.graph import Block
+from siafu.nn.layer import Drop, Layer, first_generator, glorot, no_drop
+
+
+class Dense(Layer):
+    """``h = x W + b``; the block is not read."""
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__()
+        self.in_features, self.out_features = in_features, out_features
+        self.weight = nn.Parameter(torch.empty(in_features, out_features))
+        self.bias = nn.Parameter(torch.empty(out_features))
+        self.reset(first_generator())
+
+    def reset(self, generator: torch.Generator) -> None:
+        """Draw new parameters."""
+        glorot(self.weight, generator)
+        nn.init.zeros_(self.bias)
+
+    def project(self, x_src: Tensor) -> Tensor:
+        """``x W``."""
+        return x_src @ self.weight
+
+    def aggregate(self, block: Block, z_src: Tensor) -> Tensor:
+        """The destinations' own rows."""
+        return z_src[: block.num_dst]
+
+    def combine(self, block: Block, x_src: Tensor, drop: Drop = no_drop) -> Tensor:
+        """``x W`` of the destinations."""
+        return self.project(drop(x_src[: block.num_dst]))

@@ -1,0 +1,51 @@
+"""Graph isomorphism network."""
+
+import torch
+from torch import Tensor, nn
+
+from siafu.graph import Block
+from siafu.nn.aggregate import sum_in
+from siafu.nn.layer import Layer, first_generator, glorot
+
+
+class Gin(Layer):
+    """Graph isomorphism layer (https://arxiv.org/abs/1810.00826).
+
+    ``h_i = relu(((1 + eps) x_i + sum_{j in N(i)} x_j) W_1 + b_1) W_2 + b_2``, eps learned.
+
+    Shapes:
+        x_src: (S, in_features), rows ordered as in the block.
+        returns: (D, out_features).
+    """
+
+    reads_dst = True
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__()
+        self.in_features, self.out_features = in_features, out_features
+        self.eps = nn.Parameter(torch.empty(()))
+        self.weight_in = nn.Parameter(torch.empty(in_features, out_features))
+        self.bias_in = nn.Parameter(torch.empty(out_features))
+        self.weight_out = nn.Parameter(torch.empty(out_features, out_features))
+        self.bias = nn.Parameter(torch.empty(out_features))
+        self.reset(first_generator())
+
+    def reset(self, generator: torch.Generator) -> None:
+        """Draw new parameters."""
+        for weight in (self.weight_in, self.weight_out):
+            glorot(weight, generator)
+        for parameter in (self.eps, self.bias_in, self.bias):
+            nn.init.zeros_(parameter)
+
+    def project(self, x_src: Tensor) -> Tensor:
+        """``x W_1``: linear, so it may come before or after the sum."""
+        return x_src @ self.weight_in
+
+    def aggregate(self, block: Block, z_src: Tensor) -> Tensor:
+        """The sum of the in-neighbours."""
+        return sum_in(block, z_src)
+
+    def update(self, m_dst: Tensor, x_dst: Tensor) -> Tensor:
+        """The MLP of ``(1 + eps) x + m``, its first product shared out over the sum."""
+        z_dst = torch.addmm(m_dst + self.bias_in, x_dst * (1 + self.eps), self.weight_in)
+        return z_dst.relu() @ self.weight_out

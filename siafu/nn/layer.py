@@ -1,0 +1,86 @@
+"""The three steps every layer has; only the middle one touches the graph. No rank, no file, no clock."""
+
+from collections.abc import Callable
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from siafu.graph import Block
+
+Drop = Callable[[Tensor], Tensor]
+
+
+def no_drop(rows: Tensor) -> Tensor:
+    """The dropout that drops nothing."""
+    return rows
+
+
+class Layer(nn.Module):
+    """One layer: project rows, aggregate them over a block, update the destinations.
+
+    Where the aggregate is linear it may change places with project, and does where that makes the aggregated rows
+    narrower, or where the rows are the block's static inputs, whose aggregate is kept.
+
+    Shapes:
+        project: (S, in_features) -> (S, Z)
+        aggregate: block, (S, Z) -> (D, Z)
+        update: (D, Z), (D, in_features) -> (D, out_features), without the bias
+        forward: block, (S, in_features) -> (D, out_features)
+    """
+
+    linear: ClassVar[bool] = True
+    reads_dst: ClassVar[bool] = False  # update reads x_dst
+    saves_output: ClassVar[bool] = (
+        False  # the backward pass reads what combine returned, so nobody may overwrite it
+    )
+    in_features: int
+    out_features: int
+    bias: nn.Parameter
+
+    def project(self, x_src: Tensor) -> Tensor:
+        """Tensor work on sources, row by row."""
+        raise NotImplementedError
+
+    def aggregate(self, block: Block, z_src: Tensor) -> Tensor:
+        """Graph work."""
+        raise NotImplementedError
+
+    def update(self, m_dst: Tensor, x_dst: Tensor) -> Tensor:
+        """Tensor work on destinations, row by row."""
+        return m_dst
+
+    def reset(self, generator: torch.Generator) -> None:
+        """Draw new parameters."""
+        raise NotImplementedError
+
+    def combine(self, block: Block, x_src: Tensor, drop: Drop = no_drop) -> Tensor:
+        """All three steps without the bias, with ``drop`` on the rows that enter.
+
+        Where the kept aggregate of static inputs is used, ``drop`` acts after the aggregate instead of before it.
+        """
+        if self.linear and x_src is block.static_src:
+            x_dst = x_src[: block.num_dst]
+            m_dst = self.project(drop(self.aggregate(block, x_src)))
+            return self.update(m_dst, drop(x_dst) if self.reads_dst else x_dst)
+        x_src = drop(x_src)
+        x_dst = x_src[: block.num_dst]
+        if self.linear and self.in_features < self.out_features:
+            return self.update(self.project(self.aggregate(block, x_src)), x_dst)
+        return self.update(self.aggregate(block, self.project(x_src)), x_dst)
+
+    def forward(self, block: Block, x_src: Tensor) -> Tensor:
+        """One layer with its bias and without an activation."""
+        return self.combine(block, x_src) + self.bias
+
+
+def glorot(parameter: Tensor, generator: torch.Generator) -> None:
+    """Fill (in, out) uniformly in +-sqrt(6 / (in + out))."""
+    bound = (6.0 / (parameter.shape[-2] + parameter.shape[-1])) ** 0.5
+    with torch.no_grad():
+        parameter.uniform_(-bound, bound, generator=generator)
+
+
+def first_generator() -> torch.Generator:
+    """What a layer made without a model draws its first parameters from: always the same."""
+    return torch.Generator().manual_seed(0)

@@ -1,0 +1,189 @@
+"""Whole models: layers one after another, with what stands between them."""
+
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from siafu.graph import Block
+from siafu.nn.dense import Dense
+from siafu.nn.dropout import Dropout, epilogue
+from siafu.nn.gat import Gat
+from siafu.nn.gatv2 import GatV2
+from siafu.nn.gcn import Gcn
+from siafu.nn.gin import Gin
+from siafu.nn.layer import Layer
+from siafu.nn.sage import Sage
+
+Kind = Literal["gcn", "sage", "gat", "gatv2", "gin", "mlp", "custom"]
+
+
+class ModelConfig(BaseModel):
+    """What a model is made of. The widths of its inputs and outputs come from the graph."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Kind = "gcn"
+    layers: int = Field(2, ge=1)
+    hidden: int = Field(64, ge=1)
+    dropout: float = Field(0.5, ge=0, lt=1)
+    input_dropout: float | None = Field(None, ge=0, lt=1)  # None: as dropout
+    attention_dropout: float | None = Field(None, ge=0, lt=1)  # None: as dropout
+    heads: int = Field(8, ge=1)
+    output_heads: int = Field(1, ge=1)
+    reduce: Literal["mean", "max"] = "mean"
+    norm: Literal["none", "layer", "batch"] = "none"
+    residual: bool = False
+    jump: Literal["none", "cat", "max"] = "none"
+
+
+class Gnn(nn.Module):
+    """Layers of one kind: ``h_l = dropout(act(norm(layer_l(h_{l-1}) + skip(h_{l-1}))))``, the last one bare.
+
+    With ``jump`` every layer is a hidden one, and a dense layer reads all of them, side by side or by their maximum
+    (https://arxiv.org/abs/1806.03536).
+
+    Shapes:
+        x_src: (S, in_features), rows ordered as in the block.
+        returns: (D, out_features).
+    """
+
+    def __init__(self, config: ModelConfig, *, in_features: int, out_features: int) -> None:
+        super().__init__()
+        self.config = config
+        self.activation = "elu" if config.kind in ("gat", "gatv2") else "relu"
+        jumps = config.jump != "none"
+        num_hidden = config.layers if jumps else config.layers - 1
+        widths = [in_features, *[config.hidden] * num_hidden, *([] if jumps else [out_features])]
+        pairs = list(pairwise(widths))
+        self.layers = nn.ModuleList(
+            _layer(config, i, o, last=n >= num_hidden) for n, (i, o) in enumerate(pairs)
+        )
+        rate_in = config.dropout if config.input_dropout is None else config.input_dropout
+        self.drops = nn.ModuleList(Dropout(config.dropout if n else rate_in) for n in range(num_hidden + 1))
+        self.norms = nn.ModuleList(_norm(config, config.hidden) for _ in range(num_hidden))
+        self.skips = nn.ModuleList(_skip(config, i, o) for i, o in pairs[:num_hidden])
+        reads = config.hidden * (num_hidden if config.jump == "cat" else 1)
+        self.head = Dense(reads, out_features) if jumps else None
+
+    def reset(self, generator: torch.Generator) -> None:
+        """Draw new parameters, in a fixed order."""
+        for module in self.modules():
+            if isinstance(module, Layer):
+                module.reset(generator)
+
+    def forward(self, block: Block, x_src: Tensor) -> Tensor:
+        """Scores of the destinations."""
+        hidden = self.hidden(block, x_src)
+        if self.head is not None:
+            return self.head(block, self._joined(hidden))
+        h, drop = (hidden[-1], None) if hidden else (x_src, self.drops[0])
+        return self._last(block, h, drop)
+
+    def embed(self, block: Block, x_src: Tensor) -> Tensor:
+        """The rows that the last layer reads: (S, in_features) -> (D, hidden)."""
+        hidden = self.hidden(block, x_src)
+        if not hidden:
+            return x_src[: block.num_dst]
+        return self._joined(hidden) if self.head is not None else hidden[-1]
+
+    def hidden(self, block: Block, x_src: Tensor) -> list[Tensor]:
+        """The output of each hidden layer, with the dropout of the layer that reads it."""
+        outputs: list[Tensor] = []
+        for place in range(len(self.norms)):
+            x_src = self._hidden_layer(block, x_src, place)
+            outputs.append(x_src)
+        return outputs
+
+    def _hidden_layer(self, block: Block, x_src: Tensor, place: int) -> Tensor:
+        layer, norm, skip = self.layers[place], self.norms[place], self.skips[place]
+        assert isinstance(layer, Layer)
+        if place == 0:
+            z_dst = layer.combine(block, x_src, lambda rows: self.drops[0](rows, _ids(block, rows)))
+        else:
+            z_dst = layer.combine(block, x_src)
+        if not isinstance(skip, _Nothing):
+            z_dst = z_dst + skip(x_src[: block.num_dst])
+        bias = None
+        if isinstance(norm, nn.Identity):
+            bias = layer.bias
+        else:
+            z_dst = norm(z_dst + layer.bias)
+        after = self.drops[place + 1]
+        assert isinstance(after, Dropout)
+        row_id = _ids(block, z_dst)
+        return epilogue(
+            z_dst,
+            bias,
+            activation=self.activation,
+            dropout=after.now(),
+            row_id=row_id,
+            in_place=not layer.saves_output,
+        )
+
+    def _last(self, block: Block, x_src: Tensor, drop: nn.Module | None) -> Tensor:
+        layer = self.layers[-1]
+        assert isinstance(layer, Layer)
+        if drop is None:
+            return layer.combine(block, x_src) + layer.bias
+        return layer.combine(block, x_src, lambda rows: drop(rows, _ids(block, rows))) + layer.bias
+
+    def _joined(self, hidden: list[Tensor]) -> Tensor:
+        return torch.cat(hidden, 1) if self.config.jump == "cat" else torch.stack(hidden).amax(0)
+
+
+class _Nothing(nn.Module):
+    """No skip connection."""
+
+
+def _ids(block: Block, rows: Tensor) -> Tensor | None:
+    return None if block.node_id is None else block.node_id[: rows.shape[0]]
+
+
+def _layer(config: ModelConfig, in_features: int, out_features: int, *, last: bool) -> Layer:
+    match config.kind:
+        case "gcn":
+            return Gcn(in_features, out_features)
+        case "sage":
+            return Sage(in_features, out_features, reduce=config.reduce)
+        case "gin":
+            return Gin(in_features, out_features)
+        case "mlp":
+            return Dense(in_features, out_features)
+        case "gat" | "gatv2":
+            return _attention(config, in_features, out_features, last=last)
+        case "custom":
+            raise ValueError("model.kind is custom: give your own module in Python, as model=")
+
+
+def _attention(config: ModelConfig, in_features: int, out_features: int, *, last: bool) -> Layer:
+    kind = Gat if config.kind == "gat" else GatV2
+    rate = config.dropout if config.attention_dropout is None else config.attention_dropout
+    heads = config.output_heads if last else config.heads
+    return kind(in_features, out_features, heads=heads, concat=not last, attention_dropout=rate)
+
+
+def _norm(config: ModelConfig, width: int) -> nn.Module:
+    match config.norm:
+        case "layer":
+            return nn.LayerNorm(width)
+        case "batch":
+            return nn.BatchNorm1d(width)
+        case "none":
+            return nn.Identity()
+
+
+def _skip(config: ModelConfig, in_features: int, out_features: int) -> nn.Module:
+    if not config.residual:
+        return _Nothing()
+    return nn.Identity() if in_features == out_features else _Widen(in_features, out_features)
+
+
+class _Widen(Dense):
+    """A skip connection between different widths."""
+
+    def forward(self, x_dst: Tensor) -> Tensor:  # type: ignore[override]
+        """``x W``."""
+        return self.project(x_dst)

@@ -1,0 +1,62 @@
+"""GraphSAGE."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from siafu.graph import Block
+from siafu.nn.aggregate import max_in, mean_in
+from siafu.nn.layer import Drop, Layer, first_generator, glorot, no_drop
+
+
+class Sage(Layer):
+    """GraphSAGE (https://arxiv.org/abs/1706.02216).
+
+    ``h_i = x_i W_self + reduce_{j in N(i)} x_j W_neigh + b``, with ``reduce`` the mean or the maximum.
+
+    Shapes:
+        x_src: (S, in_features), rows ordered as in the block.
+        returns: (D, out_features).
+    """
+
+    reads_dst = True
+
+    def __init__(
+        self, in_features: int, out_features: int, *, reduce: Literal["mean", "max"] = "mean"
+    ) -> None:
+        super().__init__()
+        self.in_features, self.out_features, self.reduce = in_features, out_features, reduce
+        self.weight_self = nn.Parameter(torch.empty(in_features, out_features))
+        self.weight_neigh = nn.Parameter(torch.empty(in_features, out_features))
+        self.bias = nn.Parameter(torch.empty(out_features))
+        self.reset(first_generator())
+
+    def reset(self, generator: torch.Generator) -> None:
+        """Draw new parameters."""
+        glorot(self.weight_self, generator)
+        glorot(self.weight_neigh, generator)
+        nn.init.zeros_(self.bias)
+
+    def project(self, x_src: Tensor) -> Tensor:
+        """``x W_neigh``; with the maximum, which does not commute with it, this follows the aggregate."""
+        return x_src @ self.weight_neigh
+
+    def aggregate(self, block: Block, z_src: Tensor) -> Tensor:
+        """The mean or the maximum of the in-neighbours."""
+        return mean_in(block, z_src) if self.reduce == "mean" else max_in(block, z_src)
+
+    def update(self, m_dst: Tensor, x_dst: Tensor) -> Tensor:
+        """``m + x W_self``."""
+        return torch.addmm(m_dst, x_dst, self.weight_self)
+
+    def combine(self, block: Block, x_src: Tensor, drop: Drop = no_drop) -> Tensor:
+        """As every layer; the maximum is always taken before the projection."""
+        if self.reduce == "mean":
+            return super().combine(block, x_src, drop)
+        if x_src is block.static_src:
+            m_dst, x_dst = drop(self.aggregate(block, x_src)), drop(x_src[: block.num_dst])
+        else:
+            x_src = drop(x_src)
+            m_dst, x_dst = self.aggregate(block, x_src), x_src[: block.num_dst]
+        return self.update(self.project(m_dst), x_dst)

@@ -1,0 +1,44 @@
+"""Predictions as a Parquet file, with the user's own ids and class names."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from torch import Tensor
+
+from siafu.graph import Graph
+
+
+def write_predictions(path: Path, graph: Graph, predicted: dict[str, Tensor], *, kind: str) -> None:
+    """One row a node: ``id``, then by the kind of task ``class`` and ``probability``, ``labels``, or ``value``."""
+    columns: dict[str, pa.Array] = {"id": _ids(graph), **_columns(predicted["output"], graph, kind)}
+    if "embedding" in predicted:
+        columns["embedding"] = _lists(predicted["embedding"])
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        pq.write_table(pa.table(columns), temporary)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _columns(output: Tensor, graph: Graph, kind: str) -> dict[str, pa.Array]:
+    match kind:
+        case "class":
+            names = pa.array(graph.class_names) if graph.class_names else None
+            guess = pa.array(output.argmax(1).numpy())
+            return {"class": names.take(guess) if names else guess, "probability": _lists(output.softmax(1))}
+        case "labels":
+            return {"labels": _lists((output > 0).byte()), "probability": _lists(output.sigmoid())}
+    return {"value": pa.array(output[:, 0].numpy()) if output.shape[1] == 1 else _lists(output)}
+
+
+def _ids(graph: Graph) -> pa.Array:
+    return graph.node_names if graph.node_names is not None else pa.array(np.arange(graph.num_nodes))
+
+
+def _lists(rows: Tensor) -> pa.Array:
+    return pa.FixedSizeListArray.from_arrays(pa.array(rows.contiguous().view(-1).numpy()), rows.shape[1])

@@ -1,0 +1,151 @@
+"""The settings of a run: one small frozen model per component, put together here, read from and written to TOML."""
+
+import difflib
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from siafu.data.config import DataConfig
+from siafu.nn.model import ModelConfig
+from siafu.training.config import TrainConfig
+
+Tree = dict[str, Any]
+
+
+class Settings(BaseModel):
+    """Everything that decides what a run computes, and the data it was given."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    method: Literal["full"] = "full"
+    task: Literal["node"] = "node"
+    engine: Literal["local"] = "local"
+    ranks: int = Field(1, ge=1, le=1)
+    seed: int = Field(0, ge=0, lt=2**63)
+    baseline: bool = False  # also train a model without the graph, to compare with
+    source: str = ""  # the data set's name or path; empty for a graph given in Python
+    fingerprint: str = ""  # of the data, so that a run is not resumed on other data
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    train: TrainConfig = TrainConfig()
+
+
+def build(*layers: Mapping[str, Any]) -> Settings:
+    """Settings from nested tables, each later one overriding the earlier; errors name the key."""
+    try:
+        return Settings.model_validate(merge(*layers))
+    except ValidationError as error:
+        raise ValueError(_explain(error)) from None
+
+
+def merge(*layers: Mapping[str, Any]) -> Tree:
+    """One tree of tables, each later one overriding the earlier."""
+    merged: Tree = {}
+    for layer in layers:
+        _merge(merged, layer)
+    return merged
+
+
+def read_toml(path: Path) -> Tree:
+    """The tables of a settings file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not a TOML file: {error}") from None
+
+
+def write_toml(settings: Settings) -> str:
+    """The settings as TOML; what is None is left out, since only fields that default to None may be None."""
+    lines: list[str] = []
+    for key, value in settings.model_dump().items():
+        if not isinstance(value, dict):
+            lines.append(f"{key} = {_literal(value)}")
+    for key, value in settings.model_dump().items():
+        if isinstance(value, dict):
+            lines += ["", f"[{key}]", *(f"{k} = {_literal(v)}" for k, v in value.items() if v is not None)]
+    return "\n".join(lines) + "\n"
+
+
+def from_assignments(assignments: list[str]) -> Tree:
+    """Tables from ``a.b=c`` texts; ``c`` is a TOML value, or else a string."""
+    tree: Tree = {}
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals or not key.strip():
+            raise ValueError(f"--set {assignment}: expected table.key=value, such as model.hidden=128")
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = None if text == "None" else text
+        _merge(tree, _nested(key.strip().split("."), value))
+    return tree
+
+
+def from_keywords(keywords: Mapping[str, Any]) -> Tree:
+    """Tables from bare keyword arguments, each of which must be a key of exactly one table."""
+    tree: Tree = {}
+    for key, value in keywords.items():
+        if key in Settings.model_fields:
+            _merge(tree, {key: value})
+            continue
+        tables = [name for name, fields in _tables().items() if key in fields]
+        if len(tables) > 1:
+            raise ValueError(
+                f"{key} is ambiguous: give one of {', '.join(f'{t}={{{key!r}: …}}' for t in tables)}"
+            )
+        if not tables:
+            raise ValueError(f"{key} is not a setting; did you mean {_nearest(key, _all_keys())}?")
+        _merge(tree, {tables[0]: {key: value}})
+    return tree
+
+
+def _tables() -> dict[str, list[str]]:
+    found = {}
+    for name, info in Settings.model_fields.items():
+        if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
+            found[name] = list(info.annotation.model_fields)
+    return found
+
+
+def _all_keys() -> list[str]:
+    return [*Settings.model_fields, *(key for fields in _tables().values() for key in fields)]
+
+
+def _merge(into: Tree, layer: Mapping[str, Any]) -> None:
+    for key, value in layer.items():
+        if isinstance(value, Mapping) and isinstance(into.get(key), dict):
+            _merge(into[key], value)
+        else:
+            into[key] = dict(value) if isinstance(value, Mapping) else value
+
+
+def _nested(path: list[str], value: Any) -> Tree:
+    return {path[0]: _nested(path[1:], value) if len(path) > 1 else value}
+
+
+def _literal(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)  # a JSON string, number or truth value is one of TOML too
+
+
+def _nearest(key: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0)
+    return near[0] if near else ", ".join(known)
+
+
+def _explain(error: ValidationError) -> str:
+    problems = []
+    for detail in error.errors():
+        path = [str(part) for part in detail["loc"]]
+        key = ".".join(path)
+        if detail["type"] == "extra_forbidden":
+            known = _tables().get(path[0], []) if len(path) > 1 else list(Settings.model_fields)
+            prefix = f"{path[0]}." if len(path) > 1 else ""
+            problems.append(f"{key} is not a setting; did you mean {prefix}{_nearest(path[-1], known)}?")
+        else:
+            message = detail["msg"]
+            problems.append(f"{key} is {detail['input']!r}; {message[:1].lower()}{message[1:]}")
+    return "\n".join(problems)

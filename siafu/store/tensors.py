@@ -1,0 +1,68 @@
+"""Named tensors and a small state in one file: weights and checkpoints.
+
+The file is in the safetensors format. Its metadata holds the state as JSON and a checksum over the state and every
+tensor's name, type, shape and bytes, so that no flipped bit goes unnoticed. The file holds no time, path or name of a
+machine: equal contents are equal bytes.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+import xxhash
+from safetensors import SafetensorError
+from safetensors.torch import load as load_bytes
+from safetensors.torch import save as save_bytes
+from torch import Tensor
+
+
+def save_tensors(path: Path, tensors: dict[str, Tensor], state: dict[str, Any]) -> int:
+    """Write tensors and state under a temporary name, then rename; returns the bytes written."""
+    text = json.dumps(state, sort_keys=True, separators=(",", ":"))
+    tensors = {name: tensors[name].detach().contiguous() for name in sorted(tensors)}
+    data = save_bytes(
+        tensors, {"siafu": json.dumps([text, _digest(tensors, text)])}
+    )  # one key: their order varies
+    write_atomically(path, data)
+    return len(data)
+
+
+def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read what :func:`save_tensors` wrote; anything else is refused."""
+    data = path.read_bytes()
+    try:
+        tensors = load_bytes(data)
+        size = int.from_bytes(data[:8], "little")
+        text, expected = json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["siafu"])
+        found = _digest(tensors, text)
+        state = json.loads(text)
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        raise ValueError(f"{path}: not a tensor file of siafu, or damaged ({error})") from None
+    if found != expected:
+        raise ValueError(f"{path}: damaged: its checksum is {found}, expected {expected}")
+    return tensors, state
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a whole file or nothing, and have it on disk before the name appears."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _digest(tensors: dict[str, Tensor], text: str) -> str:
+    digest = xxhash.xxh3_128(text.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -1,0 +1,69 @@
+"""The exact state of a training run, in one file that is replaced as a whole."""
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from siafu.store.tensors import load_tensors, save_tensors
+
+_VERSION = 1
+
+
+@dataclass
+class Progression:
+    """How far training has come.
+
+    Attributes:
+        epoch: epochs done.
+        best_epoch: the epoch of the best validation score; 0 before there is one.
+        best_score, best_loss: of that epoch on the validation nodes.
+        best: the weights of that epoch.
+        epoch_seconds: of every training step.
+        seconds: of training so far, all that was interrupted included.
+        peak_rss_bytes: the most memory held so far.
+    """
+
+    epoch: int = 0
+    best_epoch: int = 0
+    best_score: float | None = None
+    best_loss: float | None = None
+    best: dict[str, Tensor] = field(default_factory=dict)
+    epoch_seconds: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+    peak_rss_bytes: int = 0
+
+
+def save_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, done: Progression) -> int:
+    """Write weights, optimiser and progression; returns the bytes written."""
+    tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
+    tensors |= {f"best.{name}": value for name, value in done.best.items()}
+    for slot, values in optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{slot}.{name}": torch.as_tensor(value) for name, value in values.items()}
+    state = {key: value for key, value in asdict(done).items() if key != "best"}
+    return save_tensors(path, tensors, {"version": _VERSION, **state})
+
+
+def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progression:
+    """Put weights and optimiser back as they were; returns how far training had come."""
+    tensors, state = load_tensors(path)
+    if state.pop("version", None) != _VERSION:
+        raise ValueError(f"{path}: written by another version of siafu; train again")
+    done = Progression(**state, best=_under(tensors, "best"))
+    try:
+        model.load_state_dict(_under(tensors, "model"))
+    except RuntimeError as error:
+        raise ValueError(f"{path}: its weights do not fit the model of config.toml ({error})") from None
+    slots: dict[int, dict[str, Tensor]] = {}
+    for name, value in _under(tensors, "optimizer").items():
+        slot, _, key = name.partition(".")
+        slots.setdefault(int(slot), {})[key] = value
+    optimizer.load_state_dict({"state": slots, "param_groups": optimizer.state_dict()["param_groups"]})
+    return done
+
+
+def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {
+        name.removeprefix(f"{prefix}."): t for name, t in tensors.items() if name.startswith(f"{prefix}.")
+    }

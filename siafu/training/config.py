@@ -1,0 +1,41 @@
+"""How a model is trained: the settings that every procedure shares."""
+
+from math import cos, pi
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+Metric = Literal["auto", "accuracy", "macro_f1", "micro_f1", "roc_auc", "mae"]
+
+
+class TrainConfig(BaseModel):
+    """Optimisation, selection and safety of a training run."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    epochs: int = Field(200, ge=1)
+    lr: float = Field(0.01, gt=0)
+    weight_decay: float = Field(5e-4, ge=0)
+    schedule: Literal["constant", "cosine", "linear"] = "constant"
+    warmup: int = Field(0, ge=0)  # epochs over which the learning rate rises from zero
+    patience: int = Field(100, ge=0)  # epochs without a better validation score; 0 or None: never stop early
+    clip: float = Field(0, ge=0)  # largest norm of the gradient; 0: any
+    class_weights: Literal["none", "balanced"] = "none"
+    metric: Metric = "auto"
+    evaluate_every: int = Field(1, ge=1)  # epochs
+    checkpoint_seconds: float = Field(10, ge=0)
+    deterministic: bool = False  # refuse operations of torch whose result may vary
+
+    @field_validator("patience", mode="before")
+    @classmethod
+    def _never(cls, value: object) -> object:
+        return 0 if value is None else value
+
+    def lr_at(self, epoch: int) -> float:
+        """The learning rate of an epoch, counted from 1: a function of the epoch alone, so that resuming is exact."""
+        if epoch <= self.warmup:
+            return self.lr * epoch / (self.warmup + 1)
+        if self.schedule == "constant":
+            return self.lr
+        done = (epoch - 1 - self.warmup) / max(1, self.epochs - self.warmup)
+        return self.lr * (1 - done if self.schedule == "linear" else 0.5 * (1 + cos(pi * done)))

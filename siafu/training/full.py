@@ -1,0 +1,151 @@
+"""Synchronous full-graph training: every epoch is one step on the whole graph. The reference for the others."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import psutil
+import torch
+from torch import Tensor, nn
+
+from siafu.events import Events
+from siafu.graph import Block
+from siafu.nn.dropout import mix, set_keys
+from siafu.training.checkpoint import Progression, load_checkpoint, save_checkpoint
+from siafu.training.config import TrainConfig
+from siafu.training.task import SPLITS, Task
+
+
+class EpochListener(Protocol):
+    """Told that ``epoch`` of ``total`` is trained, and how it went."""
+
+    def __call__(
+        self, epoch: int, total: int, *, loss: float, val_score: float | None, seconds: float
+    ) -> None:
+        """Show it, or don't."""
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Who looks on while a model trains.
+
+    Attributes:
+        events: where events are written.
+        checkpoint: the file of the checkpoint.
+        should_stop: asked after each epoch; a reason to stop there, or None.
+        on_epoch: told of each epoch.
+    """
+
+    events: Events
+    checkpoint: Path
+    should_stop: Callable[[], str | None]
+    on_epoch: EpochListener
+
+
+class FullTrainer:
+    """Trains ``model`` on the rows ``x_src`` of one block."""
+
+    def __init__(
+        self, model: nn.Module, block: Block, x_src: Tensor, task: Task, config: TrainConfig, *, seed: int
+    ) -> None:
+        self.model, self.task, self.config, self.seed = model, task, config, seed
+        self.block, self.x_src = block.with_static(x_src), x_src
+        self.optimizer = torch.optim.Adam(model.parameters(), lr=config.lr, weight_decay=config.weight_decay)
+        self.done = Progression()
+
+    def resume(self, checkpoint: Path) -> None:
+        """Go on from a checkpoint."""
+        self.done = load_checkpoint(checkpoint, self.model, self.optimizer)
+
+    def train(self, watch: Watch) -> str:
+        """Train until done or told to stop; returns why it ended. The model then holds the best weights if done."""
+        started, saved = time.monotonic() - self.done.seconds, time.monotonic()
+        reason = self._finished()
+        while reason is None:
+            self._epoch(watch)
+            reason = watch.should_stop() or self._finished()
+            self.done.seconds = time.monotonic() - started
+            if reason is not None or time.monotonic() - saved >= self.config.checkpoint_seconds:
+                self._save(watch)
+                saved = time.monotonic()
+            watch.events.flush()
+        watch.events.write("stop", epoch=self.done.epoch, reason=reason)
+        if reason in ("done", "patience") and self.done.best:
+            self.model.load_state_dict(self.done.best)
+        return reason
+
+    @torch.no_grad()
+    def outputs(self) -> Tensor:
+        """The model's output for every row, without dropout."""
+        self.model.eval()
+        return self.model(self.block, self.x_src)
+
+    def _epoch(self, watch: Watch) -> None:
+        epoch, start = self.done.epoch + 1, time.perf_counter()
+        loss = self._step(epoch)
+        seconds = time.perf_counter() - start
+        if not torch.isfinite(torch.tensor(loss)):
+            raise ValueError(
+                f"the loss of epoch {epoch} is {loss}; lower --lr (now {self.config.lr}) or set train.clip, "
+                "and look for extreme values in the features"
+            )
+        self.done.epoch = epoch
+        self.done.epoch_seconds.append(seconds)
+        scores: dict[str, float | None] = {}
+        if epoch % self.config.evaluate_every == 0 or epoch == self.config.epochs:
+            scores = self._evaluate(epoch)
+        rss = psutil.Process().memory_info().rss
+        self.done.peak_rss_bytes = max(self.done.peak_rss_bytes, rss)
+        lr = self.config.lr_at(epoch)
+        watch.events.write("epoch", epoch=epoch, loss=loss, lr=lr, seconds=seconds, rss_bytes=rss, **scores)
+        watch.on_epoch(
+            epoch, self.config.epochs, loss=loss, val_score=scores.get("val_score"), seconds=seconds
+        )
+
+    def _step(self, epoch: int) -> float:
+        self.model.train()
+        set_keys(self.model, seed=self.seed, step=epoch)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.config.lr_at(epoch)
+        self.optimizer.zero_grad()
+        with torch.random.fork_rng(devices=[]):  # for a user's module that draws from torch's own generator
+            torch.manual_seed(mix(mix(self.seed) ^ epoch) >> 1)
+            loss = self.task.loss(self.model(self.block, self.x_src))
+        loss.backward()
+        if self.config.clip:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
+        self.optimizer.step()
+        return float(loss.detach())
+
+    def _evaluate(self, epoch: int) -> dict[str, float | None]:
+        out = self.outputs()
+        scores = {f"{split}_score": self.task.score(out, split) for split in SPLITS}
+        score = scores["val_score"]
+        if score is None:
+            return scores
+        loss = float(self.task.loss(out, "val"))
+        sign = 1 if self.task.higher_is_better else -1
+        best = self.done
+        if best.best_score is None or (sign * score, -loss) > (
+            sign * best.best_score,
+            -(best.best_loss or 0.0),
+        ):
+            best.best_epoch, best.best_score, best.best_loss = epoch, score, loss
+            best.best = {name: value.clone() for name, value in self.model.state_dict().items()}
+        return scores
+
+    def _finished(self) -> str | None:
+        if self.done.epoch >= self.config.epochs:
+            return "done"
+        waited = self.done.epoch - self.done.best_epoch
+        if self.config.patience and self.done.best_epoch and waited >= self.config.patience:
+            return "patience"
+        return None
+
+    def _save(self, watch: Watch) -> None:
+        start = time.perf_counter()
+        size = save_checkpoint(watch.checkpoint, self.model, self.optimizer, self.done)
+        seconds = time.perf_counter() - start
+        watch.events.write("checkpoint", epoch=self.done.epoch, seconds=seconds, bytes=size)

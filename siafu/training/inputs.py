@@ -1,0 +1,76 @@
+"""What is done to a graph before a model reads it: features scaled, rows put in an order that suits the cache."""
+
+import torch
+import xxhash
+from torch import Tensor
+
+from siafu import native
+from siafu.data.config import DataConfig
+from siafu.graph import Graph
+
+_REORDER_FROM = 20_000  # nodes; below that the rows lie in the cache in any order
+_CHUNK = 1 << 16
+
+
+def resolve(config: DataConfig, graph: Graph) -> DataConfig:
+    """Settle what ``auto`` means for this graph."""
+    normalize, reorder = config.normalize, config.reorder
+    if normalize == "auto":
+        normalize = "rows" if graph.x is not None and _is_counts(graph.x) else "none"
+    if reorder == "auto":
+        reorder = "on" if graph.num_nodes >= _REORDER_FROM and native.compiled() else "off"
+    return config.model_copy(update={"normalize": normalize, "reorder": reorder})
+
+
+def prepare(graph: Graph, config: DataConfig) -> Graph:
+    """The graph as the model reads it, by resolved settings."""
+    if config.reorder == "on":
+        graph = graph.reordered(native.locality_order(graph.block.csr))
+    return graph
+
+
+def features(graph: Graph, config: DataConfig) -> Tensor:
+    """The input rows, (N, F) float32."""
+    if graph.x is None:
+        raise ValueError(
+            f"{graph.name}: no features to train on; give x (in Python) or --features (on import)"
+        )
+    if config.normalize != "rows":
+        return graph.x
+    x = graph.x.float()
+    total = x.sum(1, keepdim=True)
+    return x / torch.where(total == 0, 1.0, total)
+
+
+def in_user_order(rows: Tensor, graph: Graph) -> Tensor:
+    """Rows of a reordered graph, put back as the user gave them."""
+    if graph.node_id is None:
+        return rows
+    out = torch.empty_like(rows)
+    out[graph.node_id] = rows
+    return out
+
+
+def fingerprint(graph: Graph) -> str:
+    """A checksum of everything a run reads of the graph."""
+    digest = xxhash.xxh3_64()
+    names = ("indptr", "indices", "edge_weight", "x", "y", "train_mask", "val_mask", "test_mask")
+    for name in names:
+        value: Tensor | None = getattr(graph, name)
+        digest.update(name.encode())
+        if value is not None:
+            digest.update(f"{value.dtype}{tuple(value.shape)}".encode())
+            for start in range(0, value.shape[0], _CHUNK):
+                digest.update(value[start : start + _CHUNK].contiguous().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _is_counts(x: Tensor) -> bool:
+    """Whether features look like counts of words: none negative, most of them zero."""
+    zeros = 0
+    for start in range(0, x.shape[0], _CHUNK):
+        chunk = x[start : start + _CHUNK]
+        if bool((chunk < 0).any()):
+            return False
+        zeros += int((chunk == 0).sum())
+    return zeros > x.numel() / 2

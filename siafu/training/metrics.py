@@ -1,0 +1,58 @@
+"""Scores of predictions against labels, as fractions between 0 and 1."""
+
+import torch
+from torch import Tensor
+
+
+def of_classes(out: Tensor, y: Tensor) -> dict[str, float]:
+    """Scores of one class a row: (R, C) scores, (R,) classes."""
+    num_classes, guess = out.shape[1], out.argmax(1)
+    matrix = confusion(guess, y, num_classes).double()
+    hit, true, guessed = matrix.diag(), matrix.sum(1), matrix.sum(0)
+    present = (true + guessed) > 0
+    f1 = 2 * hit / (true + guessed).clamp(min=1)
+    accuracy = float(hit.sum() / matrix.sum())
+    one_hot = torch.nn.functional.one_hot(y, num_classes)
+    return {
+        "accuracy": accuracy,
+        "micro_f1": accuracy,
+        "macro_f1": float(f1[present].mean()),
+        "roc_auc": roc_auc(out.softmax(1), one_hot),
+    }
+
+
+def of_labels(out: Tensor, y: Tensor) -> dict[str, float]:
+    """Scores of many labels a row: (R, C) logits, (R, C) of 0 and 1."""
+    guess = out > 0
+    hit = (guess & (y > 0)).sum(0).double()
+    both = guess.sum(0).double() + y.sum(0).double()
+    f1 = 2 * hit / both.clamp(min=1)
+    return {
+        "micro_f1": float(2 * hit.sum() / both.sum().clamp(min=1)),
+        "macro_f1": float(f1[both > 0].mean()) if bool((both > 0).any()) else 0.0,
+        "roc_auc": roc_auc(out, y.long()),
+    }
+
+
+def confusion(guess: Tensor, y: Tensor, num_classes: int) -> Tensor:
+    """Counts, (C, C) int64: rows are the true classes, columns the predicted ones."""
+    return torch.bincount(y * num_classes + guess, minlength=num_classes**2).view(num_classes, num_classes)
+
+
+def roc_auc(score: Tensor, y: Tensor) -> float:
+    """Area under the ROC curve, the mean over columns that have both outcomes; ties count one half."""
+    areas = []
+    for column in range(score.shape[1]):
+        positive = y[:, column] > 0
+        num_pos, num_neg = int(positive.sum()), int((~positive).sum())
+        if num_pos and num_neg:
+            rank = _mean_rank(score[:, column])
+            areas.append((float(rank[positive].sum()) - num_pos * (num_pos + 1) / 2) / (num_pos * num_neg))
+    return sum(areas) / len(areas) if areas else float("nan")
+
+
+def _mean_rank(values: Tensor) -> Tensor:
+    """Ranks from 1; equal values share the mean of their ranks."""
+    _, inverse, count = values.unique(return_inverse=True, return_counts=True)
+    last = count.cumsum(0).double()
+    return (last - (count - 1) / 2)[inverse]
