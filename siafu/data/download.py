@@ -1,5 +1,7 @@
 """Fetch a file and unpack an archive, trusting neither: sizes, paths and kinds are checked."""
 
+import errno
+import gzip
 import hashlib
 import shutil
 import stat
@@ -60,7 +62,7 @@ def sha256(path: Path) -> str:
 
 
 def unpack(archive: Path, folder: Path, *, limit_bytes: int) -> None:
-    """Unpack a .zip or a compressed .tar into a folder.
+    """Unpack a .zip or a .tar.gz into a folder.
 
     Refused are links and devices, names that lead out of the folder, and more than ``limit_bytes`` in all.
     """
@@ -72,6 +74,10 @@ def unpack(archive: Path, folder: Path, *, limit_bytes: int) -> None:
                 raise ValueError(f"{name} makes it larger than it should be")
             _write(folder, name, content)
     except (ValueError, tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
+        raise ValueError(f"{archive.name}: cannot be unpacked: {error}; download it again") from error
+    except OSError as error:
+        if error.errno not in (None, errno.EINVAL):  # these two are of a damaged archive, not of the disk
+            raise
         raise ValueError(f"{archive.name}: cannot be unpacked: {error}; download it again") from error
 
 
@@ -97,12 +103,15 @@ def _zip_members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
 
 
 def _tar_members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
-    """Yield name, size and content of each file."""
-    with tarfile.open(archive, "r:*") as opened:
-        for entry in opened:
-            if entry.isdir():
-                continue
-            content = opened.extractfile(entry) if entry.isreg() else None
-            if content is None:
-                raise ValueError(f"{entry.name} is neither a file nor a folder")
-            yield entry.name, entry.size, content
+    """Yield name, size and content of each file; read to the end, where the checksum stands."""
+    with gzip.open(archive) as packed:
+        with tarfile.open(fileobj=packed, mode="r|") as opened:
+            for entry in opened:
+                if entry.isdir():
+                    continue
+                content = opened.extractfile(entry) if entry.isreg() else None
+                if content is None:
+                    raise ValueError(f"{entry.name} is neither a file nor a folder")
+                yield entry.name, entry.size, content
+        if len(packed.read(_CHUNK)) == _CHUNK:
+            raise ValueError("more follows after its end")

@@ -15,6 +15,7 @@ Any of them but ``edge_index`` may be missing; other arrays are left alone. A fi
 ``t`` is a graph that changes over time.
 """
 
+import errno
 import os
 import tempfile
 import tokenize
@@ -82,14 +83,15 @@ def read_npz(path: Path, *, fold: int = 0, limit_bytes: int | None = None) -> Gr
     if "edge_index" not in arrays:
         raise ValueError(f"{path}: no array called edge_index; expected the layout of siafu.data.npz")
     rows = _num_nodes(path, arrays)
-    check_edges(_edges(path, arrays["edge_index"]), rows, str(path))
+    edges = _edges(path, arrays["edge_index"])
+    check_edges(edges, rows, str(path))  # first of all, since it also holds the number of nodes to what fits
     _check_memory(path, 4 * _num_features(path, arrays, rows) * rows, limit_bytes)
     graph = Graph.from_edges(
-        torch.from_numpy(arrays["edge_index"]),
+        edges,
         x=_features(path, arrays, rows),
         y=_labels(path, arrays, rows),
         **_masks(path, arrays, fold=fold, rows=rows),
-        edge_weight=_numbers(path, arrays, "edge_weight", (arrays["edge_index"].shape[1],)),
+        edge_weight=_numbers(path, arrays, "edge_weight", (edges.shape[1],)),
         num_nodes=rows,
         name=str(path),
     )
@@ -135,7 +137,7 @@ class _Trusted:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, _DAMAGE):
+        if isinstance(error, _DAMAGE) or (isinstance(error, OSError) and error.errno in (None, errno.EINVAL)):
             raise ValueError(
                 f"{self._path}: not a whole .npz file of plain arrays ({error}); copy or download it again"
             ) from error
@@ -177,7 +179,7 @@ def _edges(path: Path, edge_index: Array) -> torch.Tensor:
         _refuse(path, "edge_index", edge_index, "two rows of integers, sources above targets")
     if edge_index.size and edge_index.dtype.kind == "u" and int(edge_index.max()) > 2**31:
         raise ValueError(f"{path}: edge_index names node {edge_index.max()}; there are not so many")
-    return torch.from_numpy(edge_index.astype(np.int64, copy=False))
+    return torch.from_numpy(edge_index if edge_index.dtype.kind == "i" else edge_index.astype(np.int64))
 
 
 def _num_nodes(path: Path, arrays: dict[str, Array]) -> int:

@@ -8,12 +8,12 @@ import pytest
 
 
 class Server:
-    """Publishes ``files`` by name; ``lie`` makes it promise so many bytes more than it sends."""
+    """Publishes ``files`` by name; ``lie`` is how many bytes more it promises than it sends, or None."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
         self.asked: list[str] = []
-        self.lie = 0
+        self.lie: int | None = 0
         server = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -24,7 +24,8 @@ class Server:
                     self.send_error(404)
                     return
                 self.send_response(200)
-                self.send_header("Content-Length", str(len(server.files[name]) + server.lie))
+                if server.lie is not None:
+                    self.send_header("Content-Length", str(len(server.files[name]) + server.lie))
                 self.end_headers()
                 self.wfile.write(server.files[name])
 
