@@ -1,5 +1,6 @@
 """Read NumPy's files a range of rows at a time; nothing in them is ever unpickled."""
 
+import re
 import shutil
 import zipfile
 import zlib
@@ -89,7 +90,11 @@ def _load(path: Path, shown: Path) -> np.ndarray:
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError, SyntaxError) as error:
-        message = "it holds Python objects, which are never read" if "pickle" in str(error) else str(error)
+        message = (
+            "it holds Python objects, which are never read"
+            if re.search("pickle|Python objects", str(error))
+            else str(error)
+        )
         raise ValueError(f"{shown} is not a .npy file of numbers, or is cut off: {message}") from None
     if not isinstance(array, np.ndarray):
         raise ValueError(f"{shown} is an .npz file; expected a .npy file")

@@ -1,5 +1,6 @@
 """From the ids that users write to rows: row numbers as they are, or a map by first appearance."""
 
+from itertools import repeat
 from typing import Any, Protocol
 
 import numpy as np
@@ -162,8 +163,8 @@ class _Strings:
         return len(self._row)
 
     def find(self, ids: pa.Array) -> np.ndarray:
-        row = self._row
-        return np.fromiter((row.get(i, -1) for i in ids.to_pylist()), dtype=np.int64, count=len(ids))
+        rows = map(self._row.get, ids.to_pylist(), repeat(-1))
+        return np.fromiter(rows, dtype=np.int64, count=len(ids))
 
     def append(self, ids: pa.Array) -> None:
         for name in ids.to_pylist():
@@ -188,8 +189,11 @@ class _Integers:
         wanted = ids.to_numpy(zero_copy_only=False)
         if not self.count:
             return np.full(wanted.size, -1, dtype=np.int64)
-        place = np.minimum(np.searchsorted(self._sorted, wanted), self.count - 1)
-        return np.where(self._sorted[place] == wanted, self._rows[place].astype(np.int64), -1)
+        order = wanted.argsort()  # ascending queries stay in the cache
+        place = np.minimum(np.searchsorted(self._sorted, wanted[order]), self.count - 1)
+        rows = np.empty(wanted.size, dtype=np.int64)
+        rows[order] = np.where(self._sorted[place] == wanted[order], self._rows[place], -1)
+        return rows
 
     def append(self, ids: pa.Array) -> None:
         new = ids.to_numpy(zero_copy_only=False)

@@ -106,7 +106,7 @@ def _ranges(degree: np.ndarray) -> np.ndarray:
         begun = ends[bounds[-1] - 1] if bounds[-1] else 0
         fits = int(np.searchsorted(ends, begun + _RANGE_EDGES, side="right"))
         bounds.append(max(fits, bounds[-1] + 1))
-    return np.array(bounds)
+    return np.array(bounds, dtype=np.int32)
 
 
 def _distribute(

@@ -9,6 +9,7 @@ one.
 import csv
 import gzip
 import re
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -181,7 +182,7 @@ def _telling(file: Path, names: Sequence[str]) -> Iterator[None]:
         yield
     except pa.ArrowException as error:
         raise ValueError(_explain(file, names, str(error))) from None
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         if isinstance(error, OSError) and error.errno is not None and not isinstance(error, gzip.BadGzipFile):
             raise  # the system's: no permission, no such file
         raise ValueError(f"{file} is cut off, damaged or not what its suffix says: {error}") from None
