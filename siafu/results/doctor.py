@@ -178,11 +178,9 @@ def _huge_pages() -> Finding:
 
 
 def _home(environ: Mapping[str, str]) -> Path:
-    if environ.get("SIAFU_DATA"):
-        return Path(environ["SIAFU_DATA"]).expanduser()
-    import platformdirs
+    from siafu.data.lookup import data_home
 
-    return platformdirs.user_cache_path("siafu")
+    return data_home(environ)
 
 
 def _data_home(environ: Mapping[str, str]) -> Finding:

@@ -1,7 +1,6 @@
 """Read the folder of a run: settings, events, metrics. Nothing here trains, draws or writes."""
 
 import json
-import statistics
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -96,7 +95,8 @@ def across_seeds(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Spread]:
 
 
 def _spread(values: list[float]) -> Spread:
-    return Spread(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0)
+    with np.errstate(all="ignore"):  # infinite metrics give an infinite mean, no warning
+        return Spread(float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0)
 
 
 def _chosen(key: str) -> bool:

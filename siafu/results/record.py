@@ -101,7 +101,9 @@ class RunRecord:
 
     @cached_property
     def best_epoch(self) -> int | None:
-        """The epoch of the best validation score, the first of equals; None where nothing was validated."""
+        """The epoch whose weights were kept, else that of the best validation score so far; None without any."""
+        if isinstance(self.metrics.get("best_epoch"), int):
+            return int(self.metrics["best_epoch"])
         score = self.epochs.val_score
         if not np.isfinite(score).any():
             return None

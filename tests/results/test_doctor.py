@@ -133,7 +133,6 @@ def test_a_probe_that_fails_becomes_a_finding(monkeypatch: pytest.MonkeyPatch) -
         ):
             monkeypatch.setattr(target, name, fail, raising=False)
     monkeypatch.setattr("shutil.disk_usage", fail)
-    monkeypatch.setattr(Path, "cwd", fail)
     findings = found({})
     assert findings["cores"].value == "could not be examined: RuntimeError: no such luck"
     assert findings["disk of this folder"].level == "note"

@@ -40,6 +40,8 @@ def test_the_best_epoch_is_the_first_with_the_best_validation_score(make_run: Ma
     assert 1 < record.best_epoch < 12
     lower = read_run(make_run("error", epochs=12, metrics={"metric": "mae"}))
     assert lower.best_epoch == 1
+    kept = read_run(make_run("kept", epochs=12, metrics={"best_epoch": 5}))
+    assert kept.best_epoch == 5
 
 
 def test_of_an_epoch_trained_twice_the_later_counts(make_run: Make) -> None:
@@ -241,6 +243,7 @@ def test_only_numbers_that_every_run_has_are_averaged() -> None:
     assert across_seeds(metrics) == {"a": (2.0, pytest.approx(math.sqrt(2)))}
     assert across_seeds([]) == {}
     assert across_seeds([{"a": 4}])["a"] == (4.0, 0.0)
+    assert across_seeds([{"a": math.inf}, {"a": 1.0}])["a"].mean == math.inf
 
 
 def test_metrics_survive_the_way_through_json(make_run: Make) -> None:

@@ -49,7 +49,7 @@ def confusion_map(result: Result) -> Figure:
     figure["layout"]["xaxis"] |= {
         "type": "category",
         "title": {"text": "predicted class", "standoff": 8},
-        "tickangle": -90 if many else -40,
+        "tickangle": 0 if max(map(len, labels)) <= 3 else -90 if many else -40,
         "showgrid": False,
     }
     figure["layout"]["yaxis"] |= {"autorange": "reversed", "showgrid": False}

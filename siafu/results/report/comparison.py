@@ -50,7 +50,7 @@ def _heading(runs: Sequence[Summary]) -> str:
 
 
 def _group_name(group: Sequence[RunRecord]) -> str:
-    return group[0].name if len(group) == 1 else f"{group[0].name} + {len(group) - 1} seeds"
+    return group[0].name if len(group) == 1 else f"{group[0].name} … {group[-1].name} ({len(group)} seeds)"
 
 
 def _seed_table(groups: Sequence[Sequence[RunRecord]], names: Sequence[str]) -> Html:
