@@ -88,7 +88,18 @@ def test_the_good_files_are_good(tmp_path: Path) -> None:
             text("src,dst,weight\na,b,heavy\n"),
             r"line 2, column 'weight': 'heavy' is not a number",
         ),
-        ("edges.csv", text("a,b\nb,c\na,c\n"), r"'a' is an id here and the name of a column in line 1"),
+        (
+            "edges.csv",
+            text("a,b\nb,c\na,c\n"),
+            r"line 3: 'a' is an id here and the name of a column in line 1",
+        ),
+        ("edges.csv", text("a,b\nb,c\n"), r"line 2: 'b' is an id here and the name of a column in line 1"),
+        (
+            "features.csv",
+            text("a,1,2\nb,3,4\nc,5,6\n"),
+            r"features\.csv: line 1 is either a header with numbers for names",
+        ),
+        ("labels.csv", text("a,1\nb,3\n"), r"labels\.csv: line 1 is either a header with numbers for names"),
         ("edges.csv", lambda p: p.write_bytes(b"src,dst\n\xff\xfe,b\n"), r"edges\.csv"),
         (
             "features.csv",
@@ -309,6 +320,11 @@ def test_labels_of_words_and_numbers_mixed_far_apart_are_refused(tmp_path: Path)
                 "features.npy": npy(np.zeros((600_001, 1))),
             },
         )
+
+
+def test_a_feature_dtype_that_is_unknown_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="feature_dtype is 'int4'; expected one of"):
+        import_graph(tmp_path / "store", edges="e.csv", feature_dtype="int4")  # type: ignore[arg-type]
 
 
 def test_what_does_not_exist_is_named(tmp_path: Path) -> None:

@@ -137,6 +137,8 @@ def test_columns_are_found_by_name_else_by_place(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text",
     [
+        "\n\nsrc, dst\n0,1\n\n1,2\n",
+        "\n0,1\n1,2\n",
         "0,1\n1,2\n",
         "from,to\n0,1\n1,2\n",
         '"src","dst"\n0,1\n1,2\n',
@@ -220,6 +222,23 @@ def test_real_numbers_are_targets_to_regress_on(tmp_path: Path) -> None:
     assert y.dtype == torch.float32
     assert y[[0, 1]].tolist() == [0.5, 1.0]
     assert bool(y[2].isnan())
+
+
+def test_columns_of_parquet_may_be_dictionaries(tmp_path: Path) -> None:
+    def coded(*words: str) -> pa.Array:
+        return pa.array(words).dictionary_encode()
+
+    pq.write_table(pa.table({"src": coded("a", "b"), "dst": coded("b", "c")}), tmp_path / "e.parquet")
+    pq.write_table(pa.table({"id": coded("c", "a"), "label": coded("x", "w")}), tmp_path / "y.parquet")
+    pq.write_table(pa.table({"id": coded("c", "a"), "split": coded("test", "val")}), tmp_path / "s.parquet")
+    files = {"edges": "e.parquet", "labels": "y.parquet", "split": "s.parquet"}
+    graph = import_graph(tmp_path / "store", **{k: tmp_path / v for k, v in files.items()}).graph()
+    assert graph.node_names.to_pylist() == ["c", "a", "b"]
+    assert edges_of(graph) == [("a", "b"), ("b", "c")]
+    assert graph.y is not None
+    assert graph.y.tolist() == [1, 0, -1]
+    assert graph.val_mask is not None
+    assert graph.val_mask.tolist() == [False, True, False]
 
 
 def test_features_can_be_kept_as_bfloat16(tmp_path: Path) -> None:

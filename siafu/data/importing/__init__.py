@@ -6,6 +6,7 @@ Reading order: ``inputs`` (which file holds what), ``tables`` and ``arrays`` (ho
 """
 
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 
@@ -68,6 +69,8 @@ def import_graph(
         progress: told how far it is.
         feature_dtype: how to keep the features.
     """
+    if feature_dtype not in get_args(FeatureDType):
+        raise ValueError(f"feature_dtype is {feature_dtype!r}; expected one of {get_args(FeatureDType)}")
     given = Given(Path(edges), _path(features), _path(labels), _path(split))
     with StoreWriter(out) as store:
         inputs = open_inputs(given, store.scratch)

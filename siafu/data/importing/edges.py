@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from siafu.data.importing.arrays import NpyFile
 from siafu.data.importing.places import Place
-from siafu.data.importing.tables import Batch, Table, decoded, open_table, refuse_header_as_id
+from siafu.data.importing.tables import Batch, Table, decoded, open_table, refuse_ids_as_names
 from siafu.events import Progress
 from siafu.store.names import is_string
 
@@ -71,9 +71,8 @@ class TableEdges:
         """See :class:`EdgeSource`."""
         wanted = (*self.columns, "weight") if self.weighted else self.columns
         for batch in self.table.batches(wanted, label="edges", progress=progress):
-            if self.strings and self.table.header and self.columns != ("src", "dst"):
-                for column in self.columns:
-                    refuse_header_as_id(self.table, batch, column)
+            if self.strings and self.columns != ("src", "dst"):
+                refuse_ids_as_names(self.table, batch, self.columns)
             src, dst = (decoded(batch.columns.column(name)) for name in self.columns)
             yield EdgeBatch(src, dst, _weights(batch) if self.weighted else None, batch.place)
 

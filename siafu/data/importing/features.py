@@ -13,7 +13,7 @@ from torch import Tensor
 from siafu.data.importing.arrays import NpyFile, text_in_npz, unpack_npz
 from siafu.data.importing.ids import IdMap
 from siafu.data.importing.places import Place
-from siafu.data.importing.tables import Batch, Table, column_named, decoded
+from siafu.data.importing.tables import Batch, Table, column_named, decoded, refuse_numbers_as_names
 from siafu.events import Progress
 from siafu.store import StoreWriter
 
@@ -137,6 +137,7 @@ class TableFeatures:
 def table_features(table: Table) -> TableFeatures:
     """Find the columns of a table of features: ``id``, else the first, and all others."""
     id_column = column_named(table, "id", 0)
+    refuse_numbers_as_names(table, id_column)
     columns = tuple(name for name in table.names if name != id_column)
     if not columns:
         raise ValueError(f"{table.path} has the one column {id_column!r}; expected features beside the ids")

@@ -9,7 +9,13 @@ import pyarrow as pa
 
 from siafu.data.importing.ids import Ids
 from siafu.data.importing.places import Place
-from siafu.data.importing.tables import Table, column_named, decoded, refuse_header_as_id
+from siafu.data.importing.tables import (
+    Table,
+    column_named,
+    decoded,
+    refuse_ids_as_names,
+    refuse_numbers_as_names,
+)
 from siafu.events import Progress
 from siafu.store.names import is_string
 
@@ -52,6 +58,7 @@ class NodeValues:
 def node_table(table: Table, *, named: tuple[str, ...]) -> NodeTable:
     """Find the columns of a table of nodes: ``id``, else the first; one of some names, else all others."""
     id_column = column_named(table, "id", 0)
+    refuse_numbers_as_names(table, id_column)
     others = tuple(name for name in table.names if name != id_column)
     columns = next(((name,) for name in named if name in others), others)
     if not columns:
@@ -67,8 +74,8 @@ def read_nodes(source: NodeTable, ids: Ids, *, label: str, progress: Progress) -
     batches, starts, places = [], [0], []
     for batch in source.table.batches((source.id_column, *source.columns), label=label, progress=progress):
         names = decoded(batch.columns.column(source.id_column))
-        if is_string(names.type) and source.table.header and source.id_column != "id":
-            refuse_header_as_id(source.table, batch, source.id_column)
+        if is_string(names.type) and source.id_column != "id":
+            refuse_ids_as_names(source.table, batch, [source.id_column])
         rows.append(ids.rows(names, batch.place, source.id_column))
         batches.append(batch.columns.select(list(source.columns)))
         places.append(batch.place)

@@ -93,16 +93,20 @@ def write_csr(spool: Spool, store: StoreWriter, *, num_nodes: int, progress: Pro
     degree = np.zeros(num_nodes, dtype=np.int64)
     known = min(num_nodes, spool.in_degree.size)
     degree[:known] = spool.in_degree[:known]
-    bounds = _ranges(degree)
-    before = np.concatenate([[0], np.cumsum(degree)])[bounds]  # edges before each range
+    ends = np.cumsum(degree, out=degree)
+    bounds = _ranges(ends)
+    before = np.where(bounds > 0, ends[bounds - 1], 0)  # edges before each range
     files = _distribute(spool, bounds, before, store.scratch, progress)
     _sort(spool, bounds, before, files, store, progress)
 
 
-def _ranges(degree: np.ndarray) -> np.ndarray:
-    """Cut the rows into ranges of at most so many edges each, or one row: (R + 1,) bounds."""
-    ends, bounds = np.cumsum(degree), [0]
-    while bounds[-1] < degree.size:
+def _ranges(ends: np.ndarray) -> np.ndarray:
+    """Cut the rows, after each of which so many edges have passed, into ranges that fit, or one row each.
+
+    (N,) -> (R + 1,) bounds.
+    """
+    bounds = [0]
+    while bounds[-1] < ends.size:
         begun = ends[bounds[-1] - 1] if bounds[-1] else 0
         fits = int(np.searchsorted(ends, begun + _RANGE_EDGES, side="right"))
         bounds.append(max(fits, bounds[-1] + 1))

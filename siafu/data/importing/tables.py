@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from siafu.events import Progress
 
 _BLOCK_BYTES = 1 << 22
 _BATCH_ROWS = 1 << 18
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _INTEGER = re.compile(r"\s*[+-]?\d+\s*")
 
 
@@ -48,6 +50,7 @@ class Table:
         types: of its columns, as in the first rows.
         csv: whether it is text.
         header: whether its first line holds the names.
+        skipped: the lines before its first row.
     """
 
     path: Path
@@ -56,6 +59,7 @@ class Table:
     types: tuple[pa.DataType, ...]
     csv: bool = False
     header: bool = False
+    skipped: int = 0
 
     def type_of(self, name: str) -> pa.DataType:
         """Return the type of a column."""
@@ -76,9 +80,9 @@ class Table:
 
     def _csv_batches(self, columns: Sequence[str], label: str, progress: Progress) -> Iterator[Batch]:
         types = {name: self.type_of(name) for name in columns}
-        total, line = self.path.stat().st_size, 2 if self.header else 1
+        total, line = self.path.stat().st_size, self.skipped + 1
         with _telling(self.path, self.names), pa.OSFile(str(self.path)) as raw:
-            for columns_read in _open_csv(raw, self.path, self.names, self.header, types):
+            for columns_read in _open_csv(raw, self, types):
                 progress(label, raw.tell(), total)
                 yield Batch(columns_read, Place(self.path, "line", line))
                 line += columns_read.num_rows
@@ -100,7 +104,7 @@ def open_table(path: Path, *, wanted: Sequence[str], header: bool | None = None)
     """Open a table; ``wanted`` are its id columns, ``header`` is None where the first line decides."""
     if path.is_dir() or path.suffix.lower() in (".parquet", ".pq"):
         return _open_parquet(path)
-    fields = _first_fields(path)
+    fields, line = _first_fields(path)
     if header is None:
         header = bool(set(wanted) & set(fields)) or not all(map(_INTEGER.fullmatch, fields[: len(wanted)]))
     names = tuple(fields) if header else tuple(f"column {i + 1}" for i in range(len(fields)))
@@ -108,17 +112,30 @@ def open_table(path: Path, *, wanted: Sequence[str], header: bool | None = None)
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"{path}: line 1 names the column {twice!r} twice; expected different names")
     with _telling(path, names), pa.OSFile(str(path)) as raw:
-        types = tuple(_open_csv(raw, path, names, header, {}).schema.types)
-    return Table(path, (path,), names, types, csv=True, header=header)
+        table = Table(path, (path,), names, (), csv=True, header=header, skipped=line if header else line - 1)
+        return replace(table, types=tuple(_open_csv(raw, table, {}).schema.types))
 
 
-def refuse_header_as_id(table: Table, batch: Batch, column: str) -> None:
+def refuse_ids_as_names(table: Table, batch: Batch, columns: Sequence[str]) -> None:
     """Refuse a text of string ids without header: the words of its first line are ids as well."""
-    if table.csv and pc.any(pc.equal(batch.columns.column(column), column)).as_py():
-        row = pc.index(batch.columns.column(column), column).as_py()
+    if not table.header:
+        return
+    for column, word in product(columns, columns):
+        row = pc.index(batch.columns.column(column), word).as_py()
+        if row >= 0:
+            raise ValueError(
+                f"{batch.place.at(row)}: {word!r} is an id here and the name of a column in line {table.skipped}; "
+                "a table of string ids needs a header: add a first line of column names"
+            )
+
+
+def refuse_numbers_as_names(table: Table, id_column: str) -> None:
+    """Refuse a table of nodes with string ids but no header: its columns would be called after numbers."""
+    others = [name for name in table.names if name != id_column]
+    if table.header and id_column not in ("id", "") and any(map(_NUMBER.fullmatch, others)):
         raise ValueError(
-            f"{batch.place.at(row)}: {column!r} is an id here and the name of a column in line 1; a table of "
-            "string ids needs a header: add a first line of column names"
+            f"{table.path}: line {table.skipped} is either a header with numbers for names or a row of data; name "
+            "the column of ids 'id', or, if there is no header, add one"
         )
 
 
@@ -150,27 +167,32 @@ def _delimiter(path: Path) -> str:
     return "\t" if ".tsv" in path.name.lower()[-7:] else ","
 
 
-def _first_fields(path: Path) -> list[str]:
+def _first_fields(path: Path) -> tuple[list[str], int]:
+    """Read the first line that is not empty, and count the lines up to it."""
     read = gzip.open if path.suffix.lower() == ".gz" else open
     with _telling(path, ()), read(path, "rt", encoding="utf-8-sig", newline="") as text:
-        fields = next((row for row in csv.reader(text, delimiter=_delimiter(path)) if row), [])
+        rows = csv.reader(text, delimiter=_delimiter(path))
+        fields = next((row for row in rows if row), [])
     if not fields:
         raise ValueError(f"{path} is empty; expected a table")
-    return fields
+    return [field.strip() for field in fields], rows.line_num
 
 
 def _open_csv(
-    raw: pa.NativeFile, path: Path, names: Sequence[str], header: bool, types: Mapping[str, pa.DataType]
+    raw: pa.NativeFile, table: Table, types: Mapping[str, pa.DataType]
 ) -> pa_csv.CSVStreamingReader:
     """Open a text as a stream of batches of the columns in ``types``, or of all."""
-    stream = pa.CompressedInputStream(raw, "gzip") if path.suffix.lower() == ".gz" else raw
+    stream = pa.CompressedInputStream(raw, "gzip") if table.path.suffix.lower() == ".gz" else raw
     return pa_csv.open_csv(
         stream,
         # One thread: only then do errors tell the row.
         read_options=pa_csv.ReadOptions(
-            use_threads=False, block_size=_BLOCK_BYTES, column_names=list(names), skip_rows=int(header)
+            use_threads=False,
+            block_size=_BLOCK_BYTES,
+            column_names=list(table.names),
+            skip_rows=table.skipped,
         ),
-        parse_options=pa_csv.ParseOptions(delimiter=_delimiter(path)),
+        parse_options=pa_csv.ParseOptions(delimiter=_delimiter(table.path)),
         convert_options=pa_csv.ConvertOptions(column_types=dict(types), include_columns=list(types)),
     )
 
