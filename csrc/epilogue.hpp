@@ -43,7 +43,7 @@ namespace {
 
 template <typename T>
 [[gnu::always_inline]] inline T activate(T x, Activation activation) {
-    if (activation == Activation::relu) return x > T(0) ? x : T(0);
+    if (activation == Activation::relu) return x < T(0) ? T(0) : x;  // NaN is passed on
     if (activation == Activation::elu) return x > T(0) ? x : expm1_of(x > T(0) ? T(0) : x);
     return x;
 }

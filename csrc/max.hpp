@@ -40,7 +40,7 @@ void segment_max_row(const SegmentMax<T>& a, int64_t d) {
         if (e + 2 < end) __builtin_prefetch(a.x + int64_t(a.csr.indices[e + 2]) * a.width);
 #pragma omp simd
         for (int64_t f = 0; f < a.width; ++f) {
-            const bool more = row[f] > best[f];
+            const bool more = (row[f] > best[f]) | ((row[f] != row[f]) & (best[f] == best[f]));  // the first NaN stays
             best[f] = more ? row[f] : best[f];
             from[f] = more ? s : from[f];
         }

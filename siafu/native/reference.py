@@ -27,7 +27,7 @@ class Dropout(NamedTuple):
     @classmethod
     def of(cls, rate: float, key: int) -> "Dropout":
         """Dropout at a rate in [0, 1); the scale is exact for the threshold that is used."""
-        threshold = round(rate * 2**32)
+        threshold = min(round(rate * 2**32), 2**32 - 1)
         return cls(key & (2**64 - 1), threshold, 2**32 / (2**32 - threshold))
 
 
@@ -73,7 +73,7 @@ def segment_max(csr: "Csr", x_src: Tensor) -> tuple[Tensor, Tensor]:
     out = x_src.new_zeros(shape).scatter_reduce(0, index, m_edge, "amax", include_self=False)
     place = torch.arange(row_edge.numel())[:, None].expand_as(m_edge)
     none = torch.iinfo(torch.int64).max
-    place = torch.where(m_edge == out[row_edge], place, none)  # the first edge that reaches the maximum
+    place = torch.where((m_edge == out[row_edge]) | m_edge.isnan(), place, none)  # the first that reaches it
     first = torch.full(shape, none).scatter_reduce(0, index, place, "amin")
     source = torch.cat([csr.indices, csr.indices.new_tensor([-1])])[first.clamp(max=row_edge.numel())]
     return out, source
