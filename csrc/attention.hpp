@@ -119,26 +119,26 @@ void exp_all(T* values, int64_t size) {
 // The largest score of each head.
 template <typename T>
 void top_scores(const Attend<T>& a, int64_t d, T* top) {
-    const int64_t heads = a.heads.count;
     const T *own = row_of(a.score_src, d), *to = row_of(a.score_dst, d);
-    for (int64_t h = 0; h < heads; ++h) top[h] = leaky(own[h] + to[h], a.slope);
-    for (int64_t e = a.csr.indptr[d]; e < a.csr.indptr[d + 1]; ++e) {
-        const T* from = row_of(a.score_src, a.csr.indices[e]);
-        for (int64_t h = 0; h < heads; ++h) top[h] = std::max(top[h], leaky(from[h] + to[h], a.slope));
-    }
+    with_heads(a.heads.count, [&](auto heads) {
+        T most[kMaxHeads];
+        for (int64_t h = 0; h < heads; ++h) most[h] = leaky(own[h] + to[h], a.slope);
+        for (int64_t e = a.csr.indptr[d]; e < a.csr.indptr[d + 1]; ++e) {
+            const T* from = row_of(a.score_src, a.csr.indices[e]);
+            for (int64_t h = 0; h < heads; ++h) {
+                const T score = leaky(from[h] + to[h], a.slope);
+                most[h] = score > most[h] ? score : most[h];
+            }
+        }
+        for (int64_t h = 0; h < heads; ++h) top[h] = most[h];
+    });
 }
 
-template <bool Narrow, typename T>
-void attend_row(const Attend<T>& a, int64_t d, Batch& batch, T* acc) {
-    const int64_t heads = a.heads.count;
+// weight[k, h] = exp(score - top), and total[h] += their sum.
+template <typename T>
+void weigh_batch(const Attend<T>& a, int64_t d, const Batch& batch, const T* top, T* total, T* weight) {
     const T* to = row_of(a.score_dst, d);
-    T* top = a.softmax + d * 2 * heads;
-    T* total = top + heads;
-    T weight[kScores];
-    top_scores(a, d, top);
-    std::fill(total, total + heads, T(0));
-    std::fill(acc, acc + packed_size<T>(a.heads), T(0));
-    each_batch(a.csr, d, true, batch_capacity(heads), batch, [&] {
+    with_heads(a.heads.count, [&](auto heads) {
         for (int64_t k = 0; k < batch.size; ++k) {
             const T* from = row_of(a.score_src, batch.row[k]);
             for (int64_t h = 0; h < heads; ++h) weight[k * heads + h] = leaky(from[h] + to[h], a.slope) - top[h];
@@ -146,6 +146,20 @@ void attend_row(const Attend<T>& a, int64_t d, Batch& batch, T* acc) {
         exp_all(weight, batch.size * heads);
         for (int64_t k = 0; k < batch.size; ++k)
             for (int64_t h = 0; h < heads; ++h) total[h] += weight[k * heads + h];
+    });
+}
+
+template <bool Narrow, typename T>
+void attend_row(const Attend<T>& a, int64_t d, Batch& batch, T* acc) {
+    const int64_t heads = a.heads.count;
+    T* top = a.softmax + d * 2 * heads;
+    T* total = top + heads;
+    T weight[kScores];
+    top_scores(a, d, top);
+    std::fill(total, total + heads, T(0));
+    std::fill(acc, acc + packed_size<T>(a.heads), T(0));
+    each_batch(a.csr, d, true, batch_capacity(heads), batch, [&] {
+        weigh_batch(a, d, batch, top, total, weight);
         drop_edges<true>(a.drop, d, batch, heads, weight);
         each_group(batch.size, [&](int64_t k, auto n) {
             add_rows<Narrow, n.value>(a.heads, a.z, batch.row + k, weight + k * heads, acc);
@@ -201,46 +215,72 @@ void gather_dst(const AttendBackward<T>& a) {
     }
 }
 
+// What a batch of one source's edges is computed from, (size, heads) each.
+template <typename T>
+struct SourceEdges {
+    T alpha[kScores], weight[kScores], slope[kScores], dot[kScores];
+};
+
+// alpha and weight, which is still without dropout, and leaky's slope.
+template <typename T>
+void weigh_batch(const AttendBackward<T>& a, int64_t s, const Batch& batch, SourceEdges<T>& edges) {
+    const T* from = row_of(a.score_src, s);
+    with_heads(a.heads.count, [&](auto heads) {
+        for (int64_t k = 0; k < batch.size; ++k) {
+            const T* at = a.at_dst + batch.row[k] * 4 * heads;
+            for (int64_t h = 0; h < heads; ++h) {
+                const T raw = from[h] + at[h];
+                edges.slope[k * heads + h] = raw > T(0) ? T(1) : a.slope;
+                edges.alpha[k * heads + h] = leaky(raw, a.slope) - at[heads + h];
+            }
+        }
+        exp_all(edges.alpha, batch.size * heads);
+        for (int64_t k = 0; k < batch.size; ++k) {
+            const T* inverse = a.at_dst + batch.row[k] * 4 * heads + 2 * heads;
+            for (int64_t h = 0; h < heads; ++h) {
+                const int64_t i = k * heads + h;
+                edges.weight[i] = edges.alpha[i] = edges.alpha[i] * inverse[h];
+            }
+        }
+    });
+}
+
+// The gradients of a batch's scores: one number an edge and head, and their sum.
+template <typename T>
+void grad_scores(const AttendBackward<T>& a, int64_t s, const Batch& batch, const SourceEdges<T>& edges, T* grad_from) {
+    with_heads(a.heads.count, [&](auto heads) {
+        for (int64_t k = 0; k < batch.size; ++k) {
+            const T* product = a.at_dst + batch.row[k] * 4 * heads + 3 * heads;
+            const int64_t edge = batch.edge[k];
+            T* to = edge < 0 ? row_of(a.grad_score_dst, s) : a.grad_edge + a.origin[edge] * heads;
+            for (int64_t h = 0; h < heads; ++h) {
+                const int64_t i = k * heads + h;
+                const T grad = edges.slope[i] * (edges.weight[i] * edges.dot[i] - edges.alpha[i] * product[h]);
+                to[h] = grad;
+                grad_from[h] += grad;
+            }
+        }
+    });
+}
+
 // Everything of source s but the sums by destination: its rows' gradients, and one number an edge and head.
 template <bool Narrow, typename T>
 void attend_backward_row(const AttendBackward<T>& a, int64_t s, Batch& batch, T* own, T* acc) {
     const int64_t heads = a.heads.count, total_width = heads * a.heads.width;
     const Rows<const T> grad{a.grad, total_width};
-    const T* from = row_of(a.score_src, s);
     T* grad_from = row_of(a.grad_score_src, s);
-    T alpha[kScores], weight[kScores], slope[kScores], dot[kScores];
+    SourceEdges<T> edges;
     pack<Narrow>(a.heads, row_of(a.z, s), own);
     zero_copies(a.heads, own);
     std::fill(acc, acc + packed_size<T>(a.heads), T(0));
     std::fill(grad_from, grad_from + heads, T(0));
     each_batch(a.transposed, s, s < a.csr.num_dst, batch_capacity(heads), batch, [&] {
-        for (int64_t k = 0; k < batch.size; ++k) {
-            const T* at = a.at_dst + batch.row[k] * 4 * heads;
-            for (int64_t h = 0; h < heads; ++h) {
-                const T raw = from[h] + at[h];
-                slope[k * heads + h] = raw > T(0) ? T(1) : a.slope;
-                alpha[k * heads + h] = leaky(raw, a.slope) - at[heads + h];
-            }
-        }
-        exp_all(alpha, batch.size * heads);
-        for (int64_t k = 0; k < batch.size; ++k) {
-            const T* at = a.at_dst + batch.row[k] * 4 * heads;
-            for (int64_t h = 0; h < heads; ++h) weight[k * heads + h] = alpha[k * heads + h] *= at[2 * heads + h];
-        }
-        drop_edges<false>(a.drop, s, batch, heads, weight);
+        weigh_batch(a, s, batch, edges);
+        drop_edges<false>(a.drop, s, batch, heads, edges.weight);
         each_group(batch.size, [&](int64_t k, auto n) {
-            add_and_dot_rows<Narrow, n.value>(a.heads, grad, batch.row + k, weight + k * heads, own, acc, dot + k * heads);
+            add_and_dot_rows<Narrow, n.value>(a.heads, grad, batch.row + k, edges.weight + k * heads, own, acc, edges.dot + k * heads);
         });
-        for (int64_t k = 0; k < batch.size; ++k) {
-            const T* at = a.at_dst + batch.row[k] * 4 * heads;
-            const int64_t edge = batch.edge[k];
-            T* to = edge < 0 ? row_of(a.grad_score_dst, s) : a.grad_edge + a.origin[edge] * heads;
-            for (int64_t h = 0; h < heads; ++h) {
-                const int64_t i = k * heads + h;
-                to[h] = slope[i] * (weight[i] * dot[i] - alpha[i] * at[3 * heads + h]);
-                grad_from[h] += to[h];
-            }
-        }
+        grad_scores(a, s, batch, edges, grad_from);
     });
     unpack<Narrow>(a.heads, acc, row_of(a.grad_z, s));
 }
@@ -248,15 +288,15 @@ void attend_backward_row(const AttendBackward<T>& a, int64_t s, Batch& batch, T*
 // grad_score_dst holds the loop's share; the edges' are added.
 template <typename T>
 void add_edges_by_dst(const AttendBackward<T>& a) {
-    const int64_t heads = a.heads.count;
 #pragma omp parallel for schedule(dynamic, 64)
-    for (int64_t d = 0; d < a.csr.num_dst; ++d) {
-        T* to = row_of(a.grad_score_dst, d);
-        for (int64_t e = a.csr.indptr[d]; e < a.csr.indptr[d + 1]; ++e) {
-            if (a.csr.indices[e] == d) continue;
-            for (int64_t h = 0; h < heads; ++h) to[h] += a.grad_edge[e * heads + h];
-        }
-    }
+    for (int64_t d = 0; d < a.csr.num_dst; ++d)
+        with_heads(a.heads.count, [&](auto heads) {
+            T* to = row_of(a.grad_score_dst, d);
+            for (int64_t e = a.csr.indptr[d]; e < a.csr.indptr[d + 1]; ++e) {
+                if (a.csr.indices[e] == d) continue;
+                for (int64_t h = 0; h < heads; ++h) to[h] += a.grad_edge[e * heads + h];
+            }
+        });
 }
 
 template <bool Narrow, typename T>

@@ -78,22 +78,21 @@ template <bool Narrow, bool WithDot, int N, typename T>
 // Raises top to the batch's scores, scaling down what was summed before, and makes the scores weights.
 template <typename T>
 void update_softmax(Heads heads, int64_t size, T* score, T* top, T* total, T* acc) {
-    T before[kMaxHeads];
-    std::copy(top, top + heads.count, before);
-    for (int64_t k = 0; k < size; ++k)
-        for (int64_t h = 0; h < heads.count; ++h) top[h] = std::max(top[h], score[k * heads.count + h]);
-    bool raised = false;
-    for (int64_t h = 0; h < heads.count; ++h) raised |= top[h] != before[h], before[h] -= top[h];
-    if (raised) {
-        exp_all(before, heads.count);
-        for (int64_t h = 0; h < heads.count; ++h) total[h] *= before[h];
+    with_heads(heads.count, [&](auto count) {
+        T before[kMaxHeads];
+        for (int64_t h = 0; h < count; ++h) before[h] = top[h];
+        for (int64_t k = 0; k < size; ++k)
+            for (int64_t h = 0; h < count; ++h) top[h] = score[k * count + h] > top[h] ? score[k * count + h] : top[h];
+        for (int64_t h = 0; h < count; ++h) before[h] -= top[h];
+        exp_all(before, count);
+        for (int64_t h = 0; h < count; ++h) total[h] *= before[h];
         scale_heads(heads, before, acc);
-    }
-    for (int64_t k = 0; k < size; ++k)
-        for (int64_t h = 0; h < heads.count; ++h) score[k * heads.count + h] -= top[h];
-    exp_all(score, size * heads.count);
-    for (int64_t k = 0; k < size; ++k)
-        for (int64_t h = 0; h < heads.count; ++h) total[h] += score[k * heads.count + h];
+        for (int64_t k = 0; k < size; ++k)
+            for (int64_t h = 0; h < count; ++h) score[k * count + h] -= top[h];
+        exp_all(score, size * count);
+        for (int64_t k = 0; k < size; ++k)
+            for (int64_t h = 0; h < count; ++h) total[h] += score[k * count + h];
+    });
 }
 
 template <bool Narrow, typename T>

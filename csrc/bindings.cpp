@@ -10,6 +10,7 @@
 #include <string>
 #include <tuple>
 
+#include "memory.hpp"
 #include "rows.hpp"
 #include "structure.hpp"
 
@@ -248,5 +249,22 @@ NB_MODULE(_core, m) {
           },
           "indptr"_a, "indices"_a, "x"_a, "weight"_a.none(), "pre"_a.none(), "post"_a.none(), "loop"_a.none(),
           "out"_a.noconvert(), released);
+    m.def("gather",
+          [](nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu> rows, Array<const int64_t, 1> index,
+             nb::ndarray<nb::c_contig, nb::device::cpu> out) {
+              const int64_t row_bytes = index.shape(0) ? int64_t(out.nbytes() / index.shape(0)) : 0;
+              chosen.kernels->gather({static_cast<const char*>(rows.data()), row_bytes, index.data(), int64_t(index.shape(0)),
+                                      static_cast<char*>(out.data())});
+          },
+          "rows"_a, "index"_a, "out"_a.noconvert(), released);
+    m.def("gather_widen",
+          [](Array<const uint16_t, 2> rows, Array<const int64_t, 1> index, Array<float, 2> out) {
+              chosen.kernels->gather_widen({rows.data(), int64_t(rows.shape(1)), index.data(), int64_t(index.shape(0)), out.data()});
+          },
+          "rows"_a, "index"_a, "out"_a.noconvert(), released);
     bind_structure(m);
+    m.def("advise_large_pages", [](nb::ndarray<nb::c_contig, nb::device::cpu> array) {
+        advise_large_pages(array.data(), int64_t(array.nbytes()));
+    });
+    m.def("keep_freed_memory", [](bool on) { keep_freed_memory(on); });
 }

@@ -160,17 +160,31 @@ template <typename Use>
     } while (e < end);
 }
 
+// Calls use(count) with the usual numbers of heads as compile-time ones, for short loops over heads.
+template <typename Use>
+[[gnu::always_inline]] inline void with_heads(int64_t count, const Use& use) {
+    switch (count) {
+        case 1: return use(std::integral_constant<int64_t, 1>{});
+        case 2: return use(std::integral_constant<int64_t, 2>{});
+        case 4: return use(std::integral_constant<int64_t, 4>{});
+        case 8: return use(std::integral_constant<int64_t, 8>{});
+        default: return use(count);
+    }
+}
+
 // Multiplies weights (size, heads) of a batch by the scale, or by zero where dropped. `fixed` is the row all edges share.
 template <bool FixedIsDst, typename T>
-void drop_edges(const EdgeDropout<T>& drop, int64_t fixed, const Batch& batch, int64_t heads, T* weight) {
+void drop_edges(const EdgeDropout<T>& drop, int64_t fixed, const Batch& batch, int64_t count, T* weight) {
     if (drop.threshold == 0) return;
     const auto id = [&](int64_t i) { return drop.node_id ? drop.node_id[i] : i; };
-    for (int64_t k = 0; k < batch.size; ++k) {
-        const int64_t dst = FixedIsDst ? fixed : batch.row[k], src = FixedIsDst ? batch.row[k] : fixed;
-        const uint32_t state = uint32_t(mixed(mixed(drop.key, id(dst)), id(src)));
-        for (int64_t h = 0; h < heads; ++h)
-            weight[k * heads + h] *= element_hash(state, uint32_t(h)) >= drop.threshold ? drop.scale : T(0);
-    }
+    with_heads(count, [&](auto heads) {
+        for (int64_t k = 0; k < batch.size; ++k) {
+            const int64_t dst = FixedIsDst ? fixed : batch.row[k], src = FixedIsDst ? batch.row[k] : fixed;
+            const uint32_t state = uint32_t(mixed(mixed(drop.key, id(dst)), id(src)));
+            for (int64_t h = 0; h < heads; ++h)
+                weight[k * heads + h] *= element_hash(state, uint32_t(h)) >= drop.threshold ? drop.scale : T(0);
+        }
+    });
 }
 
 // Calls use(first, N) for groups of N rows of a batch, N a compile-time number.

@@ -4,6 +4,7 @@
 #include "attention.hpp"
 #include "attention_v2.hpp"
 #include "epilogue.hpp"
+#include "gather.hpp"
 #include "max.hpp"
 #include "spmm.hpp"
 
@@ -24,6 +25,8 @@ struct RowKernels {
     RowKernelsOf<float> f32;
     RowKernelsOf<double> f64;
     void (*spmm_bf16)(const Spmm<float, bf16>&);
+    void (*gather)(const Gather&);
+    void (*gather_widen)(const GatherWiden&);
 };
 
 namespace baseline { extern const RowKernels kernels; }

@@ -148,7 +148,7 @@ class Graph:
         csr = native.relabel(Csr(self.indptr, self.indices), order, origin=weighted)
 
         def rows(value: Tensor | None) -> Tensor | None:
-            return None if value is None else value[order]
+            return None if value is None else native.gather(value, order)
 
         return replace(
             self,

@@ -4,6 +4,8 @@ Every kernel takes and returns tensors on the CPU, allocates its own output, and
 ``siafu.native.reference``, which is used where the core was not compiled. Ids are int32, offsets int64.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -38,8 +40,11 @@ __all__ = [
     "build_csr",
     "compiled",
     "deduplicate",
+    "empty_rows",
     "epilogue",
     "epilogue_backward",
+    "freed_memory_kept",
+    "gather",
     "instruction_set",
     "locality_order",
     "relabel",
@@ -51,6 +56,7 @@ __all__ = [
 ]
 
 Dropout = reference.Dropout
+_LARGE_BYTES = 1 << 22
 _ACTIVATIONS = {"none": 0, "relu": 1, "elu": 2}
 
 
@@ -95,11 +101,11 @@ def spmm(
     if _core is None:
         return reference.spmm(csr, x_src, weight=weight, pre=pre, post=post, loop=loop)
     x_src = x_src.contiguous()
+    dtype = torch.float32 if x_src.dtype == torch.bfloat16 else x_src.dtype
+    out = empty_rows(csr.indptr.numel() - 1, x_src.shape[1], dtype)
     if x_src.dtype == torch.bfloat16:
-        out = torch.empty(csr.indptr.numel() - 1, x_src.shape[1], dtype=torch.float32)
         _core.spmm_bf16(csr.indptr, csr.indices, x_src.view(torch.uint16), weight, pre, post, loop, out)
         return out
-    out = x_src.new_empty(csr.indptr.numel() - 1, x_src.shape[1])
     _core.spmm(csr.indptr, csr.indices, x_src, weight, pre, post, loop, out)
     return out
 
@@ -109,7 +115,7 @@ def segment_max(csr: Csr, x_src: Tensor) -> tuple[Tensor, Tensor]:
     if _core is None:
         return reference.segment_max(csr, x_src)
     x_src = x_src.contiguous()
-    out = x_src.new_empty(csr.indptr.numel() - 1, x_src.shape[1])
+    out = empty_rows(csr.indptr.numel() - 1, x_src.shape[1], x_src.dtype)
     source = torch.empty_like(out, dtype=torch.int32)
     _core.segment_max(csr.indptr, csr.indices, x_src, out, source)
     return out, source
@@ -120,7 +126,7 @@ def segment_max_backward(transposed: Csr, grad_dst: Tensor, source: Tensor) -> T
     if _core is None:
         return reference.segment_max_backward(transposed, grad_dst, source)
     grad_dst = grad_dst.contiguous()
-    out = grad_dst.new_empty(transposed.indptr.numel() - 1, grad_dst.shape[1])
+    out = empty_rows(transposed.indptr.numel() - 1, grad_dst.shape[1], grad_dst.dtype)
     _core.segment_max_backward(transposed.indptr, transposed.indices, grad_dst, source, out)
     return out
 
@@ -140,7 +146,7 @@ def epilogue(
             x, bias=bias, activation=activation, dropout=dropout, row_id=row_id, out=out
         )
     x = x.contiguous()
-    out = torch.empty_like(x) if out is None else out
+    out = empty_rows(*x.shape, x.dtype) if out is None else out
     act = _ACTIVATIONS[activation]
     _core.epilogue(x, bias, row_id, act, dropout.key, dropout.threshold, dropout.scale, out)
     return out
@@ -155,13 +161,53 @@ def epilogue_backward(
             grad, output, activation=activation, dropout=dropout, row_id=row_id, with_bias=with_bias
         )
     grad = grad.contiguous()
-    out = torch.empty_like(grad)
+    out = empty_rows(*grad.shape, grad.dtype)
     parts = grad.new_empty(_core.bias_parts, grad.shape[1]) if with_bias else None
     act = _ACTIVATIONS[activation]
     _core.epilogue_backward(
         grad, output, row_id, act, dropout.key, dropout.threshold, dropout.scale, out, parts
     )
     return out, None if parts is None else parts.sum(0)
+
+
+def gather(rows: Tensor, index: Tensor, *, widen: bool = False) -> Tensor:
+    """Rows picked by number, (N, ...) and (R,) int64 -> (R, ...); ``widen`` makes float32 of bfloat16."""
+    if _core is None:
+        return reference.gather(rows, index, widen=widen)
+    rows, index = rows.contiguous(), index.contiguous()
+    _check_index(index, rows.shape[0])
+    narrow = rows.dtype == torch.bfloat16
+    out = torch.empty(
+        index.numel(), *rows.shape[1:], dtype=torch.float32 if narrow and widen else rows.dtype
+    )
+    _advise(out)
+    if narrow and widen:
+        _core.gather_widen(rows.view(torch.uint16), index, out)
+    elif narrow:
+        _core.gather(rows.view(torch.uint16), index, out.view(torch.uint16))
+    else:
+        _core.gather(rows, index, out)
+    return out
+
+
+def empty_rows(rows: int, width: int, dtype: torch.dtype) -> Tensor:
+    """A fresh array for a kernel to fill, in large pages where it is large."""
+    out = torch.empty(rows, width, dtype=dtype)
+    _advise(out)
+    return out
+
+
+@contextmanager
+def freed_memory_kept() -> Iterator[None]:
+    """Have freed arrays handed out again instead of given back to the system, which saves their page faults."""
+    if _core is None:
+        yield
+        return
+    _core.keep_freed_memory(True)
+    try:
+        yield
+    finally:
+        _core.keep_freed_memory(False)
 
 
 def build_csr(row: Tensor, col: Tensor, *, num_rows: int, origin: bool = False) -> Csr:
@@ -218,6 +264,16 @@ def locality_order(csr: Csr, *, max_community: int = 1024, rounds: int = 8) -> T
     order = torch.empty(csr.indptr.numel() - 1, dtype=torch.int64)
     _core.locality_order(csr.indptr, csr.indices, max_community, rounds, order)
     return order
+
+
+def _advise(out: Tensor) -> None:
+    if _core is not None and out.nbytes >= _LARGE_BYTES:
+        _core.advise_large_pages(out.view(torch.uint8) if out.dtype == torch.bfloat16 else out)
+
+
+def _check_index(index: Tensor, rows: int) -> None:
+    if index.numel() and not (0 <= int(index.min()) and int(index.max()) < rows):
+        raise IndexError(f"rows {int(index.min())} to {int(index.max())} asked of {rows}")
 
 
 def _empty(num_rows: int, num_edges: int, origin: bool) -> Csr:

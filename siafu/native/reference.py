@@ -152,6 +152,12 @@ def epilogue_backward(
     return grad, grad.sum(0) if with_bias else None
 
 
+def gather(rows: Tensor, index: Tensor, *, widen: bool = False) -> Tensor:
+    """Rows picked by number; see :func:`siafu.native.gather`."""
+    picked = rows[index]
+    return picked.float() if widen and picked.dtype == torch.bfloat16 else picked
+
+
 def build_csr(row: Tensor, col: Tensor, *, num_rows: int, origin: bool = False) -> "Csr":
     """CSR of edges; see :func:`siafu.native.build_csr`."""
     order = row.argsort(stable=True)

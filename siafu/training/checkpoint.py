@@ -16,15 +16,17 @@ class Progression:
     """How far training has come.
 
     Attributes:
+        run: the checksum of the settings of the run it belongs to.
         epoch: epochs done.
         best_epoch: the epoch of the best validation score; 0 before there is one.
-        best_score, best_loss: of that epoch on the validation nodes.
+        best_score, best_loss: of that epoch on the validation nodes; the score may be undefined.
         best: the weights of that epoch.
         epoch_seconds: of every training step.
         seconds: of training so far, all that was interrupted included.
         peak_rss_bytes: the most memory held so far.
     """
 
+    run: str = ""
     epoch: int = 0
     best_epoch: int = 0
     best_score: float | None = None
@@ -45,16 +47,23 @@ def save_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
     return save_tensors(path, tensors, {"version": _VERSION, **state})
 
 
-def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progression:
+def load_checkpoint(
+    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, *, run: str
+) -> Progression:
     """Put weights and optimiser back as they were; returns how far training had come."""
-    tensors, state = load_tensors(path)
+    try:
+        tensors, state = load_tensors(path)
+    except ValueError as error:
+        raise ValueError(f"{error}; delete it to train from the first epoch") from None
     if state.pop("version", None) != _VERSION:
-        raise ValueError(f"{path}: written by another version of siafu; train again")
+        raise ValueError(f"{path}: not a checkpoint of this version of siafu; train again")
+    if state.get("run") != run:
+        raise ValueError(f"{path}: the checkpoint of another run; put the right one back, or delete it")
     done = Progression(**state, best=_under(tensors, "best"))
     try:
         model.load_state_dict(_under(tensors, "model"))
     except RuntimeError as error:
-        raise ValueError(f"{path}: its weights do not fit the model of config.toml ({error})") from None
+        raise ValueError(f"{path}: its weights do not fit the model ({error})") from None
     slots: dict[int, dict[str, Tensor]] = {}
     for name, value in _under(tensors, "optimizer").items():
         slot, _, key = name.partition(".")

@@ -11,7 +11,7 @@ Metric = Literal["auto", "accuracy", "macro_f1", "micro_f1", "roc_auc", "mae"]
 class TrainConfig(BaseModel):
     """Optimisation, selection and safety of a training run."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     epochs: int = Field(200, ge=1)
     lr: float = Field(0.01, gt=0)

@@ -1,8 +1,10 @@
 """Synchronous full-graph training: every epoch is one step on the whole graph. The reference for the others."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Protocol
 
@@ -10,6 +12,7 @@ import psutil
 import torch
 from torch import Tensor, nn
 
+from siafu import native
 from siafu.events import Events
 from siafu.graph import Block
 from siafu.nn.dropout import mix, set_keys
@@ -56,11 +59,15 @@ class FullTrainer:
         self.done = Progression()
 
     def resume(self, checkpoint: Path) -> None:
-        """Go on from a checkpoint."""
-        self.done = load_checkpoint(checkpoint, self.model, self.optimizer)
+        """Go on from a checkpoint of the same run."""
+        self.done = load_checkpoint(checkpoint, self.model, self.optimizer, run=self.done.run)
 
     def train(self, watch: Watch) -> str:
         """Train until done or told to stop; returns why it ended. The model then holds the best weights if done."""
+        with native.freed_memory_kept(), _deterministic(self.config.deterministic):
+            return self._train(watch)
+
+    def _train(self, watch: Watch) -> str:
         started, saved = time.monotonic() - self.done.seconds, time.monotonic()
         reason = self._finished()
         while reason is None:
@@ -80,17 +87,23 @@ class FullTrainer:
     def outputs(self) -> Tensor:
         """The model's output for every row, without dropout."""
         self.model.eval()
-        return self.model(self.block, self.x_src)
+        return self._forward()
+
+    def _forward(self) -> Tensor:
+        out = self.model(self.block, self.x_src)
+        expected = (self.block.num_dst, self.task.num_outputs)
+        if not isinstance(out, Tensor) or tuple(out.shape) != expected:
+            found = f"{tuple(out.shape)}" if isinstance(out, Tensor) else f"a {type(out).__name__}"
+            raise ValueError(
+                f"the model returned {found}; expected {expected}: a row a node, a column an output"
+            )
+        return out
 
     def _epoch(self, watch: Watch) -> None:
         epoch, start = self.done.epoch + 1, time.perf_counter()
-        loss = self._step(epoch)
+        loss = self.step(epoch)
         seconds = time.perf_counter() - start
-        if not torch.isfinite(torch.tensor(loss)):
-            raise ValueError(
-                f"the loss of epoch {epoch} is {loss}; lower --lr (now {self.config.lr}) or set train.clip, "
-                "and look for extreme values in the features"
-            )
+        self._check_finite(loss, f"the loss of epoch {epoch}")
         self.done.epoch = epoch
         self.done.epoch_seconds.append(seconds)
         scores: dict[str, float | None] = {}
@@ -104,7 +117,15 @@ class FullTrainer:
             epoch, self.config.epochs, loss=loss, val_score=scores.get("val_score"), seconds=seconds
         )
 
-    def _step(self, epoch: int) -> float:
+    def _check_finite(self, value: float, what: str) -> None:
+        if not isfinite(value):
+            raise ValueError(
+                f"{what} is {value}; lower --lr (now {self.config.lr}) or set train.clip, and look for extreme "
+                "values in the features"
+            )
+
+    def step(self, epoch: int) -> float:
+        """Train for one epoch, counted from 1; returns its loss."""
         self.model.train()
         set_keys(self.model, seed=self.seed, step=epoch)
         for group in self.optimizer.param_groups:
@@ -112,7 +133,7 @@ class FullTrainer:
         self.optimizer.zero_grad()
         with torch.random.fork_rng(devices=[]):  # for a user's module that draws from torch's own generator
             torch.manual_seed(mix(mix(self.seed) ^ epoch) >> 1)
-            loss = self.task.loss(self.model(self.block, self.x_src))
+            loss = self.task.loss(self._forward())
         loss.backward()
         if self.config.clip:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
@@ -121,25 +142,28 @@ class FullTrainer:
 
     def _evaluate(self, epoch: int) -> dict[str, float | None]:
         out = self.outputs()
+        self._check_finite(float(out.sum()), f"the model's output after epoch {epoch}")
         scores = {f"{split}_score": self.task.score(out, split) for split in SPLITS}
-        score = scores["val_score"]
-        if score is None:
-            return scores
-        loss = float(self.task.loss(out, "val"))
-        sign = 1 if self.task.higher_is_better else -1
-        best = self.done
-        if best.best_score is None or (sign * score, -loss) > (
-            sign * best.best_score,
-            -(best.best_loss or 0.0),
-        ):
-            best.best_epoch, best.best_score, best.best_loss = epoch, score, loss
-            best.best = {name: value.clone() for name, value in self.model.state_dict().items()}
+        if self.task.rows["val"].numel():
+            self._keep_best(epoch, scores["val_score"], float(self.task.loss(out, "val")))
         return scores
+
+    def _keep_best(self, epoch: int, score: float | None, loss: float) -> None:
+        """Keep the weights if they are the best so far: by the score, then by the loss; a tie is not better."""
+        done, sign = self.done, 1 if self.task.higher_is_better else -1
+        if done.best_epoch and (sign * (score or 0), -loss) <= (
+            sign * (done.best_score or 0),
+            -(done.best_loss or 0),
+        ):
+            return
+        done.best_epoch, done.best_score, done.best_loss = epoch, score, loss
+        done.best = {name: value.clone() for name, value in self.model.state_dict().items()}
 
     def _finished(self) -> str | None:
         if self.done.epoch >= self.config.epochs:
             return "done"
-        waited = self.done.epoch - self.done.best_epoch
+        evaluated = self.done.epoch - self.done.epoch % self.config.evaluate_every
+        waited = evaluated - self.done.best_epoch
         if self.config.patience and self.done.best_epoch and waited >= self.config.patience:
             return "patience"
         return None
@@ -149,3 +173,18 @@ class FullTrainer:
         size = save_checkpoint(watch.checkpoint, self.model, self.optimizer, self.done)
         seconds = time.perf_counter() - start
         watch.events.write("checkpoint", epoch=self.done.epoch, seconds=seconds, bytes=size)
+
+
+@contextmanager
+def _deterministic(on: bool) -> Iterator[None]:
+    """While it lasts, torch refuses operations whose result may vary."""
+    before, warn_only = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    if on:
+        torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=warn_only)

@@ -1,10 +1,10 @@
-"""Scores of predictions against labels, as fractions between 0 and 1."""
+"""Scores of predictions against labels, as fractions between 0 and 1; None where the labels leave a score undefined."""
 
 import torch
 from torch import Tensor
 
 
-def of_classes(out: Tensor, y: Tensor) -> dict[str, float]:
+def of_classes(out: Tensor, y: Tensor) -> dict[str, float | None]:
     """Scores of one class a row: (R, C) scores, (R,) classes."""
     num_classes, guess = out.shape[1], out.argmax(1)
     matrix = confusion(guess, y, num_classes).double()
@@ -21,7 +21,7 @@ def of_classes(out: Tensor, y: Tensor) -> dict[str, float]:
     }
 
 
-def of_labels(out: Tensor, y: Tensor) -> dict[str, float]:
+def of_labels(out: Tensor, y: Tensor) -> dict[str, float | None]:
     """Scores of many labels a row: (R, C) logits, (R, C) of 0 and 1."""
     guess = out > 0
     hit = (guess & (y > 0)).sum(0).double()
@@ -39,7 +39,7 @@ def confusion(guess: Tensor, y: Tensor, num_classes: int) -> Tensor:
     return torch.bincount(y * num_classes + guess, minlength=num_classes**2).view(num_classes, num_classes)
 
 
-def roc_auc(score: Tensor, y: Tensor) -> float:
+def roc_auc(score: Tensor, y: Tensor) -> float | None:
     """Area under the ROC curve, the mean over columns that have both outcomes; ties count one half."""
     areas = []
     for column in range(score.shape[1]):
@@ -48,7 +48,7 @@ def roc_auc(score: Tensor, y: Tensor) -> float:
         if num_pos and num_neg:
             rank = _mean_rank(score[:, column])
             areas.append((float(rank[positive].sum()) - num_pos * (num_pos + 1) / 2) / (num_pos * num_neg))
-    return sum(areas) / len(areas) if areas else float("nan")
+    return sum(areas) / len(areas) if areas else None
 
 
 def _mean_rank(values: Tensor) -> Tensor:

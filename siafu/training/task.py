@@ -1,6 +1,7 @@
 """What is to be learned: one class a node, many labels a node, or numbers; its loss and its scores."""
 
 from dataclasses import dataclass
+from math import isfinite
 from typing import Literal
 
 import torch
@@ -12,6 +13,12 @@ from siafu.training import metrics
 from siafu.training.config import Metric, TrainConfig
 
 SPLITS = ("train", "val", "test")
+_PLAUSIBLE_CLASSES = 1000  # even of a graph with fewer nodes
+METRICS = {
+    "class": ("accuracy", "macro_f1", "micro_f1", "roc_auc"),
+    "labels": ("micro_f1", "macro_f1", "roc_auc"),
+    "regression": ("mae",),
+}
 
 
 @dataclass(frozen=True)
@@ -23,7 +30,7 @@ class Task:
         num_outputs: C, the width of the model's output.
         metric: the score that selects the best weights and is called ``score``.
         rows: the labelled rows of each split, int64.
-        y: (N,) int64, or (N, C) float32.
+        y: (N,) int64, or (N, C) float32; in regression NaN where there is no target.
         class_weight: (C,) float32, or None.
     """
 
@@ -49,13 +56,14 @@ class Task:
             case "labels":
                 return functional.binary_cross_entropy_with_logits(out, y, pos_weight=self.class_weight)
             case "regression":
-                return functional.mse_loss(out, y)
+                known = ~y.isnan()
+                return functional.mse_loss(out[known], y[known])
 
-    def scores(self, out: Tensor, split: str) -> dict[str, float]:
-        """Every metric that fits the task, on the labelled rows of a split; empty where there are none."""
+    def scores(self, out: Tensor, split: str) -> dict[str, float | None]:
+        """Every metric that fits the task, on the labelled rows of a split; None where it cannot be told."""
         rows = self.rows[split]
         if not rows.numel():
-            return {}
+            return dict.fromkeys(METRICS[self.kind])
         out, y = out[rows], self.y[rows]
         match self.kind:
             case "class":
@@ -63,7 +71,8 @@ class Task:
             case "labels":
                 return metrics.of_labels(out, y)
             case "regression":
-                return {"mae": float((out - y).abs().mean())}
+                mae = float((out - y).abs().nanmean())
+                return {"mae": mae if isfinite(mae) else None}
 
     def score(self, out: Tensor, split: str) -> float | None:
         """The chosen metric alone."""
@@ -83,8 +92,10 @@ def task_of(graph: Graph, config: TrainConfig) -> Task:
         kind, labelled = "class", y >= 0
     elif y.is_floating_point():
         y = y[:, None] if y.ndim == 1 else y
-        kind, labelled = "regression", ~y.isnan().any(1)
+        _refuse(y.isinf(), y, f"{graph.name}: y", "a number, or NaN for none")
+        kind, labelled = "regression", ~y.isnan().all(1)
     else:
+        _refuse(y > 1, y, f"{graph.name}: y", "0 or 1 for each label")
         kind, labelled, y = "labels", torch.ones(y.shape[0], dtype=torch.bool), y.float()
     rows = {split: _rows(graph, split, labelled) for split in SPLITS}
     if not rows["train"].numel():
@@ -98,16 +109,24 @@ def task_of(graph: Graph, config: TrainConfig) -> Task:
     return Task(kind, num_outputs, _metric(kind, config.metric), rows, y, weight)
 
 
+def _refuse(bad: Tensor, y: Tensor, what: str, expected: str) -> None:
+    if bool(bad.any()):
+        row, column = bad.nonzero()[0].tolist()
+        raise ValueError(f"{what}[{row}, {column}] is {y[row, column].item()}; expected {expected}")
+
+
 def _num_classes(graph: Graph, y: Tensor) -> int:
-    found = int(y.max()) + 1
-    if graph.class_names is None:
-        return max(found, 2)
-    if found > len(graph.class_names):
-        row = int(y.argmax())
+    found, row, names = int(y.max()) + 1, int(y.argmax()), graph.class_names
+    if names is not None and found > len(names):
         raise ValueError(
-            f"{graph.name}: y[{row}] is {found - 1}, outside of the {len(graph.class_names)} classes"
+            f"{graph.name}: y[{row}] is {found - 1}, outside of the {len(names)} classes; expected 0 to "
+            f"{len(names) - 1}, or -1 for none"
         )
-    return len(graph.class_names)
+    if found > max(graph.num_nodes, _PLAUSIBLE_CLASSES):
+        raise ValueError(
+            f"{graph.name}: y[{row}] is {found - 1}, more than there are nodes; number the classes from 0"
+        )
+    return max(found, 2) if names is None else len(names)
 
 
 def _rows(graph: Graph, split: str, labelled: Tensor) -> Tensor:
@@ -115,7 +134,7 @@ def _rows(graph: Graph, split: str, labelled: Tensor) -> Tensor:
     return (mask & labelled).nonzero()[:, 0] if mask is not None else torch.empty(0, dtype=torch.int64)
 
 
-def _class_weight(kind: str, y: Tensor, rows: Tensor, num_classes: int) -> Tensor | None:
+def _class_weight(kind: str, y: Tensor, rows: Tensor, num_classes: int) -> Tensor:
     match kind:
         case "class":
             count = torch.bincount(y[rows], minlength=num_classes).float()
@@ -123,15 +142,13 @@ def _class_weight(kind: str, y: Tensor, rows: Tensor, num_classes: int) -> Tenso
         case "labels":
             positive = y[rows].sum(0)
             return (rows.numel() - positive) / positive.clamp(min=1)
-    return None
+    raise ValueError(
+        "train.class_weights is balanced, but the labels are numbers, not classes; set it to none"
+    )
 
 
 def _metric(kind: str, asked: Metric) -> str:
-    fits = {
-        "class": ("accuracy", "macro_f1", "micro_f1", "roc_auc"),
-        "labels": ("micro_f1", "macro_f1", "roc_auc"),
-        "regression": ("mae",),
-    }[kind]
+    fits = METRICS[kind]
     if asked == "auto":
         return fits[0]
     if asked not in fits:

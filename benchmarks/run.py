@@ -1,0 +1,142 @@
+"""siafu beside PyG, DGL and plain torch on the same generated graph, in one run, step by step in turn.
+
+    python benchmarks/run.py                        every case but the large one, without DGL
+    python benchmarks/run.py --dgl-python PATH      also DGL, in a Python that has it (DGL 2.1 with torch 2.2)
+    python benchmarks/run.py --large                also 500k nodes, 15M edges
+
+Every side is a process of its own, so that peak memory is its own; one step of each side is made in turn, so that what
+else the machine does hits all alike. Ratios are of the medians.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+SIDE = Path(__file__).with_name("side.py")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One comparison: what is computed, on how large a graph, against whom, and what must be reached."""
+
+    name: str
+    kind: str
+    nodes: int
+    degree: float
+    against: dict[str, float]
+    steps: int
+    train_steps: int = 0
+
+
+CASES = [
+    Case("spmm-100k", "spmm", 100_000, 25, {"torch": 3.0, "dgl": 2.0}, steps=15),
+    Case("gcn-100k", "gcn", 100_000, 25, {"pyg": 8.0, "dgl": 3.5}, steps=9, train_steps=40),
+    Case("gat-100k", "gat", 100_000, 25, {"pyg": 10.0, "dgl": 3.0}, steps=4, train_steps=0),
+    Case("gcn-500k", "gcn", 500_000, 30, {"pyg": 8.0, "dgl": 3.0}, steps=4),
+]
+
+
+class Side:
+    """A running side."""
+
+    def __init__(self, python: str, name: str, case: Case, folder: Path, threads: int) -> None:
+        command = [python, str(SIDE), name, case.kind, str(folder), "--threads", str(threads)]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        self.name, self.seconds = name, list[float]()
+        self._read()
+
+    def ask(self, command: str) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        self.process.stdin.write(command + "\n")
+        self.process.stdin.flush()
+        return self._read()
+
+    def step(self) -> None:
+        self.seconds.append(self.ask("step")["seconds"])
+
+    def end(self) -> dict[str, Any]:
+        answer = self.ask("end")
+        self.process.kill()
+        self.process.wait()
+        median = statistics.median(self.seconds[1:])
+        return {"side": self.name, "seconds": median, "best_seconds": min(self.seconds[1:]), **answer}
+
+    def _read(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{self.name} ended with exit code {self.process.wait()}")
+        return json.loads(line)
+
+
+def write_graph(case: Case, folder: Path) -> None:
+    from siafu.data import community
+
+    graph = community(case.nodes, degree=case.degree, features=100, classes=47, seed=0)
+    edges = np.stack([graph.indices.numpy(), graph.block.row_edge.numpy().astype(np.int32)])
+    arrays = {"edges": edges, "x": graph.x, "y": graph.y, "train_mask": graph.train_mask, "test_mask": graph.test_mask}
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", np.asarray(array))
+
+
+def compare(case: Case, pythons: dict[str, str], threads: int) -> list[dict[str, Any]]:
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        write_graph(case, folder)
+        names = ["siafu", *(name for name in case.against if name in pythons)]
+        sides = [Side(pythons[name], name, case, folder, threads) for name in names]
+        for _ in range(case.steps + 1):
+            for side in sides:
+                side.step()
+        for side in sides:
+            for _ in range(case.train_steps - case.steps - 1):
+                side.ask("step")
+        return [side.end() for side in sides]
+
+
+def show(case: Case, rows: list[dict[str, Any]]) -> None:
+    print(f"\n{case.name}: {case.nodes:,} nodes, about {int(case.nodes * case.degree):,} edges")
+    print(f"  {'':8} {'seconds':>9} {'siafu is':>9} {'asked':>7} {'peak RSS':>10} {'test accuracy':>14}")
+    ours = rows[0]["seconds"]
+    for row in rows:
+        ratio = "" if row["side"] == "siafu" else f"{row['seconds'] / ours:.2f}x"
+        asked = "" if row["side"] == "siafu" else f"{case.against[row['side']]:g}x"
+        accuracy = f"{row['accuracy']:.4f}" if row["accuracy"] is not None and case.train_steps else ""
+        memory = f"{row['peak_rss_bytes'] / 2**20:,.0f} MB"
+        print(f"  {row['side']:8} {row['seconds']:9.3f} {ratio:>9} {asked:>7} {memory:>10} {accuracy:>14}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dgl-python", help="a Python that has DGL")
+    parser.add_argument("--large", action="store_true", help="also the graph of 15M edges")
+    parser.add_argument("--only", nargs="*", help="names of cases")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--json", type=Path, help="also write the results there")
+    args = parser.parse_args()
+    pythons = {"siafu": sys.executable, "pyg": sys.executable, "torch": sys.executable}
+    if args.dgl_python:
+        pythons["dgl"] = args.dgl_python
+    found = {}
+    for case in CASES:
+        if case.name in args.only if args.only else args.large or case.nodes <= 100_000:
+            rows = compare(case, pythons, args.threads)
+            show(case, rows)
+            found[case.name] = rows
+    print(json.dumps(found))
+    if args.json:
+        args.json.write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()

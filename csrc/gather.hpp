@@ -1,0 +1,46 @@
+// Rows picked by number.
+#pragma once
+
+#include "vector.hpp"
+
+struct Gather {
+    const char* rows;      // (num_rows, row_bytes)
+    int64_t row_bytes;
+    const int64_t* index;  // (num_out)
+    int64_t num_out;
+    char* out;             // (num_out, row_bytes)
+};
+
+struct GatherWiden {
+    const bf16* rows;      // (num_rows, width)
+    int64_t width;
+    const int64_t* index;  // (num_out)
+    int64_t num_out;
+    float* out;            // (num_out, width)
+};
+
+namespace {
+
+constexpr int64_t kGatherAhead = 8;  // rows between a prefetch and its use
+
+inline void gather(const Gather& a) {
+#pragma omp parallel for schedule(static) if (a.num_out * a.row_bytes > 1 << 16)
+    for (int64_t i = 0; i < a.num_out; ++i) {
+        if (i + kGatherAhead < a.num_out) {
+            const char* next = a.rows + a.index[i + kGatherAhead] * a.row_bytes;
+            for (int64_t b = 0; b < a.row_bytes && b < 512; b += 64) __builtin_prefetch(next + b);
+        }
+        __builtin_memcpy(a.out + i * a.row_bytes, a.rows + a.index[i] * a.row_bytes, size_t(a.row_bytes));
+    }
+}
+
+inline void gather_widen(const GatherWiden& a) {
+#pragma omp parallel for schedule(static) if (a.num_out * a.width > 1 << 14)
+    for (int64_t i = 0; i < a.num_out; ++i) {
+        const bf16* row = a.rows + a.index[i] * a.width;
+#pragma omp simd
+        for (int64_t f = 0; f < a.width; ++f) a.out[i * a.width + f] = widen(row[f]);
+    }
+}
+
+}  // namespace
