@@ -1,5 +1,6 @@
 """The command line: parses, calls, prints. Results go to standard output, progress and messages to standard error."""
 
+import errno
 import json
 import os
 import signal
@@ -43,20 +44,34 @@ Sets = Annotated[
 ]
 
 
+class WrongUse(ValueError):
+    """What was asked for cannot be: exit code 2."""
+
+
 def main() -> None:
     """Run the command; a mistake of the user becomes one message and exit code 1 or 2, never a traceback."""
     traceback = "--traceback" in sys.argv
     sys.argv = [argument for argument in sys.argv if argument != "--traceback"]
     try:
         app()
-    except (ValueError, OSError) as error:
+    except Exception as error:
         if traceback:
             raise
-        _say(f"error: {error}")
-        sys.exit(1)
-    except MemoryError:
-        _say("error: not enough memory; see the needs of the data with: siafu info DATA")
-        sys.exit(1)
+        _say(f"error: {_explain(error)}")
+        sys.exit(2 if isinstance(error, WrongUse) else 1)
+
+
+def _explain(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        advice = "; make room there and try again" if error.errno == errno.ENOSPC else ""
+        return f"{error.filename}: {error.strerror}{advice}"
+    if isinstance(error, ValueError | OSError):
+        return str(error)
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(
+        error
+    ):  # torch has no error of its own
+        return "not enough memory; lower --hidden or --layers, or use a machine with more"
+    return f"{type(error).__name__}: {error} (a fault of siafu; --traceback shows where)"
 
 
 @app.callback(invoke_without_command=True)
@@ -83,8 +98,8 @@ def train(
     dropout: Annotated[float | None, typer.Option(help="Share of elements dropped.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
     seeds: Annotated[
-        int, typer.Option(help="Train with so many seeds; print mean and deviation.", min=1)
-    ] = 1,
+        int | None, typer.Option(help="Train with so many seeds; print mean and deviation.")
+    ] = None,
     task: Annotated[str | None, typer.Option(help="node.")] = None,
     baseline: Annotated[
         bool, typer.Option("--baseline", help="Also train a model without the graph.")
@@ -102,18 +117,12 @@ def train(
     flags = {
         "model": {"kind": model, "hidden": hidden, "layers": layers, "dropout": dropout},
         "train": {"epochs": epochs, "lr": lr},
-        **{"method": method, "ranks": ranks, "engine": engine, "task": task, "seed": seed},
+        **{"method": method, "ranks": ranks, "engine": engine, "task": task, "seed": seed, "seeds": seeds},
         "baseline": baseline or None,
     }
     settings = _tables(config, sets, flags)
-    kind = settings.get("model", {}).get("kind", "gcn")
     with _onlooker() as onlooker:
-        if seeds == 1:
-            found = run.train(data, model=kind, out=out, config=settings, onlooker=onlooker).metrics
-        else:
-            found = run.train_seeds(
-                data, seeds=seeds, model=kind, out=out, config=settings, onlooker=onlooker
-            )
+        found = run.train(data, out=out, config=settings, onlooker=onlooker).metrics
     _print_metrics(found, as_json)
 
 
@@ -142,11 +151,13 @@ def predict(
     """Write what a trained model says of every node."""
     from siafu import run
     from siafu.predictions import write_predictions
+    from siafu.results.progress import LiveProgress
 
     trained = run.open_run(path)
-    graph = run.source_graph(trained, data)
+    with LiveProgress() as progress:
+        graph = run.source_graph(trained, data, progress=progress)
     predicted = run.predict(trained, graph, embeddings=embeddings)
-    write_predictions(out, graph, predicted, kind=trained.metrics["task"])
+    write_predictions(out, graph, predicted, kind=trained.metrics["task"], names=trained.settings.class_names)
     found = {"run": str(path), "out": str(out), "nodes": graph.num_nodes}
     _print(found, as_json, f"wrote the predictions of {graph.num_nodes:,} nodes to {out}")
 
@@ -161,8 +172,9 @@ def report(
     from siafu.results.read import read_run
     from siafu.results.report import write_report
 
-    write_report([read_run(path) for path in paths], out)
-    _print({"out": str(out), "runs": [str(path) for path in paths]}, as_json, f"wrote {out}")
+    runs = [each for path in paths for each in sorted(path.glob("seed-[0-9]*"), key=_number) or [path]]
+    write_report([read_run(path) for path in runs], out)
+    _print({"out": str(out), "runs": [str(path) for path in runs]}, as_json, f"wrote {out}")
 
 
 @app.command()
@@ -250,11 +262,11 @@ def _tables(config: Path | None, sets: list[str] | None, flags: Mapping[str, Any
     """Settings as tables: the file, then --set, then flags that were given; checked, so that mistakes end here."""
     from siafu.settings import build, from_assignments, merge, read_toml
 
-    layers = [read_toml(config) if config else {}, from_assignments(sets or []), _given(flags)]
     try:
+        layers = [read_toml(config) if config else {}, from_assignments(sets or []), _given(flags)]
         build(*layers)
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+        raise WrongUse(str(error)) from None
     return merge(*layers)
 
 
@@ -274,49 +286,69 @@ def _onlooker() -> "Iterator[Onlooker]":
     def stop(number: int, _: object) -> None:
         received.append(signal.Signals(number).name)
         signal.signal(number, before[number])  # the second one acts as ever
+        os.write(
+            2, b"\nstopping after this epoch; once more to stop at once\n"
+        )  # print may be at work just now
 
     before = {int(number): signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         with TrainingProgress() as progress:
-            yield Onlooker(on_epoch=progress.epoch, should_stop=lambda: received[0] if received else None)
+            yield Onlooker(progress.epoch, lambda: next(iter(received), None), progress=progress, say=_say)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
 def _print_metrics(found: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(found))
-        return
     if not found["finished"]:
+        stopped = f"stopped by {found['stopped_by']} after epoch {found['epochs']}"
         print(
-            f"stopped by {found['stopped_by']} after epoch {found['epochs']}; go on with: siafu resume {found['run']}"
+            f"{stopped}; go on with: siafu resume {found['run']}", file=sys.stderr if as_json else sys.stdout
         )
-        return
-    print("\n".join(_summary(found)))
+    if as_json:
+        print(_json(found))
+    elif found["finished"]:
+        print("\n".join(_summary(found)))
 
 
 def _summary(found: dict[str, Any]) -> list[str]:
     """What a run reached, in a few lines."""
-    from siafu.results.format import fmt_bytes, fmt_metric, fmt_score, fmt_seconds
+    from siafu.results.format import fmt_bytes, fmt_seconds
 
-    metric, spread = found["metric"], found.get("test_score_std")
-    lines = [
-        f"{found['model']:10} test {fmt_metric(metric)} {fmt_score(found['test_score'], metric, std=spread)}"
-    ]
+    many = f", mean of {found['seeds']} seeds" if "seeds" in found else ""
+    lines = [f"{found['model']:8} {_scores(found, found['metric'])}{many}"]
     if "baseline" in found:
         without = found["baseline"]
-        score = fmt_score(without["test_score"], metric)
-        lines.append(
-            f"{without['model']:10} test {fmt_metric(metric)} {score}   (the same without the graph)"
-        )
-    epochs = f"{found['epochs']:g} epochs of {fmt_seconds(found['epoch_seconds'])}"
-    lines.append(f"{'':10} {epochs}, peak memory {fmt_bytes(found['peak_rss_bytes'])}")
-    return [*lines, f"{'':10} written to {found['run']}"]
+        lines.append(f"{without['model']:8} {_scores(without, found['metric'])} (the same without the graph)")
+    kept = f", the weights of epoch {found['best_epoch']}" if found["best_epoch"] and not many else ""
+    time = f"{found['epochs']:g} epochs of {fmt_seconds(found['epoch_seconds'])}{kept}"
+    lines.append(f"{'time':8} {time}; peak memory {fmt_bytes(found['peak_rss_bytes'])}")
+    return [*lines, f"{'run':8} {found['run']}", f"{'next':8} siafu report {found['run']}"]
+
+
+def _scores(found: dict[str, Any], metric: str) -> str:
+    from siafu.results.format import fmt_metric, fmt_score
+
+    test, val = (
+        fmt_score(found[f"{split}_score"], metric, std=found.get(f"{split}_score_std"))
+        for split in ("test", "val")
+    )
+    return f"test {fmt_metric(metric)} {test}" + (
+        f", validation {val}" if found["val_score"] is not None else ""
+    )
+
+
+def _json(found: dict[str, Any]) -> str:
+    return json.dumps(found, allow_nan=False)
+
+
+def _number(path: Path) -> int:
+    """The number at the end of a folder's name."""
+    return int(path.name.rpartition("-")[2])
 
 
 def _print(found: dict[str, Any], as_json: bool, text: str) -> None:
-    print(json.dumps(found) if as_json else text)
+    print(_json(found) if as_json else text)
 
 
 def _aligned(about: dict[str, Any]) -> list[str]:

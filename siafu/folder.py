@@ -1,12 +1,21 @@
-"""A run's folder: where it lies, who writes it, what its files are called."""
+"""A run's folder: where it lies, who writes it, what its files are called, and whether they are still as written."""
 
 import fcntl
+import json
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from siafu.store.tensors import write_atomically
+
+_SEAL = "# checksum "
 
 
 @dataclass(frozen=True)
@@ -40,34 +49,101 @@ class RunFolder:
         """The trained model."""
         return self.path / "model.safetensors"
 
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its end."""
+        return self.metrics.is_file() and (self.weights.is_file() or self.seed(0).is_dir())
+
+    def seed(self, place: int) -> Path:
+        """The folder of one of several seeds."""
+        return self.path / f"seed-{place}"
+
+    def write_config(self, text: str) -> None:
+        """Write the settings with a last line that holds their checksum."""
+        write_atomically(self.config, f"{text}{_SEAL}{checksum(text)}\n".encode())
+
+    def read_config(self) -> str:
+        """The settings, exactly as they were written."""
+        text, mark, found = self.config.read_bytes().decode("utf-8", "replace").rpartition(_SEAL)
+        if not mark or found != f"{checksum(text)}\n":
+            raise ValueError(
+                f"{self.config}: changed or damaged since the run began; put it back as it was, or train anew "
+                "(--config takes such a file)"
+            )
+        return text
+
+    def write_metrics(self, found: dict[str, Any]) -> None:
+        """Write the metrics with their checksum."""
+        sealed = found | {"checksum": checksum(_canonical(found))}
+        write_atomically(self.metrics, (json.dumps(sealed, indent=1, allow_nan=False) + "\n").encode())
+
+    def read_metrics(self) -> dict[str, Any]:
+        """The metrics, exactly as they were written."""
+        try:
+            found = json.loads(self.metrics.read_bytes())
+            sealed = found.pop("checksum") == checksum(_canonical(found))
+        except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+            sealed = False
+        if not sealed:
+            raise ValueError(
+                f'{self.metrics}: changed or damaged; delete it and "siafu resume {self.path}" writes it again'
+            )
+        return found
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the folder against other writers; the lock ends with the process, however it ends."""
         with (self.path / ".lock").open("w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 raise ValueError(
                     f"{self.path}: another process is writing this run; wait for it or choose another --out"
                 ) from None
             yield
 
 
-def new_folder(out: Path | None, *, name: str) -> RunFolder:
-    """Make the folder of a new run: ``out``, which must not hold anything, or a fresh one under ``runs/``."""
-    if out is None:
-        return RunFolder(_fresh(Path("runs"), re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "run"))
-    if out.exists() and not out.is_dir():
+@contextmanager
+def new_folder(out: Path | None, *, name: str) -> Iterator[RunFolder]:
+    """Hold the folder of a new run: ``out``, which must not hold anything, or a fresh one under ``runs/``.
+
+    A run that fails before its settings are written leaves no folder behind.
+    """
+    if out is not None and out.exists() and not out.is_dir():
         raise ValueError(f"{out}: a file stands there; choose another --out")
-    out.mkdir(parents=True, exist_ok=True)
-    present = sorted(path.name for path in out.iterdir() if path.name != ".lock")
+    made = out is None or not out.exists()
+    folder = RunFolder(_fresh(Path("runs"), _plain(name)) if out is None else out)
+    folder.path.mkdir(parents=True, exist_ok=True)
+    with folder.locked():
+        _check_empty(folder.path)  # under the lock: another run may have come and gone since
+        try:
+            yield folder
+        finally:
+            if made and not folder.config.exists():
+                shutil.rmtree(folder.path, ignore_errors=True)
+
+
+def _canonical(found: dict[str, Any]) -> str:
+    return json.dumps(found, sort_keys=True)
+
+
+def checksum(text: str) -> str:
+    """Of a text, for noticing that it changed."""
+    return xxhash.xxh3_128_hexdigest(text.encode("utf-8", "replace"))
+
+
+def _check_empty(path: Path) -> None:
+    present = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
     if "config.toml" in present:
         raise ValueError(
-            f'{out}: already holds a run; continue it with "siafu resume {out}" or choose another --out'
+            f'{path}: already holds a run; continue it with "siafu resume {path}" or choose another --out'
         )
     if present:
-        raise ValueError(f"{out}: not empty (it holds {present[0]}); choose another --out")
-    return RunFolder(out)
+        raise ValueError(f"{path}: not empty (it holds {present[0]}); choose another --out")
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "run"
 
 
 def existing_folder(path: Path) -> RunFolder:

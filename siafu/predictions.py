@@ -1,6 +1,7 @@
 """Predictions as a Parquet file, with the user's own ids and class names."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,14 @@ from torch import Tensor
 from siafu.graph import Graph
 
 
-def write_predictions(path: Path, graph: Graph, predicted: dict[str, Tensor], *, kind: str) -> None:
-    """One row a node: ``id``, then by the kind of task ``class`` and ``probability``, ``labels``, or ``value``."""
-    columns: dict[str, pa.Array] = {"id": _ids(graph), **_columns(predicted["output"], graph, kind)}
+def write_predictions(
+    path: Path, graph: Graph, predicted: dict[str, Tensor], *, kind: str, names: Sequence[str]
+) -> None:
+    """One row a node: ``id``, then by the kind of task ``class`` and ``probability``, ``labels``, or ``value``.
+
+    ``names`` are those of the classes that the model was trained on; empty: their numbers.
+    """
+    columns: dict[str, pa.Array] = {"id": _ids(graph), **_columns(predicted["output"], names, kind)}
     if "embedding" in predicted:
         columns["embedding"] = _lists(predicted["embedding"])
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -25,12 +31,12 @@ def write_predictions(path: Path, graph: Graph, predicted: dict[str, Tensor], *,
         raise
 
 
-def _columns(output: Tensor, graph: Graph, kind: str) -> dict[str, pa.Array]:
+def _columns(output: Tensor, names: Sequence[str], kind: str) -> dict[str, pa.Array]:
     match kind:
         case "class":
-            names = pa.array(graph.class_names) if graph.class_names else None
             guess = pa.array(output.argmax(1).numpy())
-            return {"class": names.take(guess) if names else guess, "probability": _lists(output.softmax(1))}
+            named = pa.array(names).take(guess) if names else guess
+            return {"class": named, "probability": _lists(output.softmax(1))}
         case "labels":
             return {"labels": _lists((output > 0).byte()), "probability": _lists(output.sigmoid())}
     return {"value": pa.array(output[:, 0].numpy()) if output.shape[1] == 1 else _lists(output)}

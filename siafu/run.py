@@ -1,10 +1,12 @@
 """The one place that composes a run: data, model, procedure, folder. The command line and Python both come here."""
 
-import json
+import copy
 import os
 import resource
 import statistics
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,19 +15,23 @@ import torch
 from torch import Tensor, nn
 
 from siafu import data
+from siafu.data.lookup import is_store
 from siafu.events import Events, Progress, silent
-from siafu.folder import RunFolder, existing_folder, new_folder
+from siafu.folder import RunFolder, checksum, existing_folder, new_folder
 from siafu.graph import Graph
+from siafu.nn.layer import Layer
 from siafu.nn.model import Gnn
 from siafu.results.machine import describe_machine
+from siafu.results.progress import TrainingProgress, in_notebook
 from siafu.results.read import across_seeds
-from siafu.settings import Settings, build, from_keywords, read_toml, write_toml
-from siafu.store.tensors import load_tensors, save_tensors, write_atomically
+from siafu.settings import Settings, build, from_keywords, parse_toml, write_toml
+from siafu.store.tensors import load_tensors, save_tensors
 from siafu.training import inputs, metrics
 from siafu.training.full import EpochListener, FullTrainer, Watch
 from siafu.training.task import SPLITS, task_of
 
-ShouldStop = Callable[[], str | None]
+_ENDS = ("done", "patience")
+_SOME_OF_BASELINE = ("model", "test_score", "val_score", "epochs", "epoch_seconds")
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,7 @@ class Run:
         directory: where the run's files are.
         settings: what it was made with.
         metrics: what ``--json`` prints.
-        model: the model with its best weights; None where the run was stopped before its end.
+        model: the model with its best weights; None where the run was stopped before its end, or had several seeds.
     """
 
     directory: Path
@@ -47,9 +53,12 @@ class Run:
     @property
     def test_accuracy(self) -> float:
         """The share of test nodes whose class is right."""
-        if "test_accuracy" not in self.metrics:
-            raise AttributeError(f"this run measured {self.metrics['metric']}, not accuracy; see run.metrics")
-        return self.metrics["test_accuracy"]
+        found = self.metrics.get("test_accuracy")
+        if found is None:
+            raise AttributeError(
+                f"no test accuracy: this run measured {self.metrics['metric']}; see run.metrics"
+            )
+        return found
 
 
 @dataclass(frozen=True)
@@ -59,48 +68,48 @@ class Onlooker:
     Attributes:
         on_epoch: told of each epoch.
         should_stop: asked after each epoch for a reason to stop.
+        progress: told how far a download is.
+        say: told what begins, in a line.
     """
 
     on_epoch: EpochListener
-    should_stop: ShouldStop
-
-
-NOBODY = Onlooker(on_epoch=lambda *_, **__: None, should_stop=lambda: None)
+    should_stop: Callable[[], str | None] = lambda: None
+    progress: Progress = silent
+    say: Callable[[str], None] = lambda _: None
 
 
 def load(source: str | Path, *, fold: int = 0, progress: Progress = silent) -> Graph:
     """A graph by the name of a data set, or the path of a store or an ``.npz``."""
-    return data.load(str(source), fold=fold, home=data.data_home(os.environ), progress=progress)
+    return data.load(source, fold=fold, home=data.data_home(os.environ), progress=progress)
 
 
 def train(
     graph: Graph | str | Path,
     *,
-    model: str | nn.Module = "gcn",
+    model: str | nn.Module | None = None,
     out: Path | str | None = None,
     config: Mapping[str, Any] | None = None,
-    onlooker: Onlooker = NOBODY,
+    onlooker: Onlooker | None = None,
     **settings: Any,
 ) -> Run:
     """Train a model on a graph; settings are keywords such as ``epochs=100`` or ``hidden=128``.
 
-    ``model`` is a kind of model, or your own module of (block, x). ``config`` takes whole tables, as a TOML file has.
+    ``model`` is a kind of model, or your own module of (block, x), which is trained in place. ``config`` takes whole
+    tables, as a TOML file has. With ``seeds=10`` the metrics are means, and each has its deviation as ``…_std``.
     """
     custom = model if isinstance(model, nn.Module) else None
-    kind = "custom" if custom is not None else model
-    tree = build(config or {}, from_keywords(settings), {"model": {"kind": kind}})
-    graph, source = (
-        (graph, "") if isinstance(graph, Graph) else (load(graph, fold=tree.data.fold), str(graph))
-    )
-    resolved = inputs.resolve(tree.data, graph)
-    tree = tree.model_copy(
-        update={"data": resolved, "source": source, "fingerprint": inputs.fingerprint(graph)}
-    )
-    trainer = _trainer(graph, tree, custom)
-    folder = new_folder(None if out is None else Path(out), name=f"{graph.name}-{kind}-{tree.method}")
-    with folder.locked():
-        write_atomically(folder.config, write_toml(tree).encode())
-        return _carry_out(folder, tree, graph, trainer, onlooker)
+    kind = {} if model is None else {"kind": "custom" if custom is not None else model}
+    tree = build(config or {}, from_keywords(settings), {"model": kind})
+    with _watched(onlooker) as watching:
+        graph, tree = _settle(graph, tree, watching)
+        trainer = _trainer(graph, tree, custom)  # refuses what cannot be trained, before anything is written
+        watching.say(_about(graph, trainer))
+        name = f"{graph.name}-{tree.model.kind}-{tree.method}"
+        with new_folder(None if out is None else Path(out), name=name) as folder:
+            folder.write_config(write_toml(tree))
+            if tree.seeds > 1:
+                return _each_seed(folder, tree, graph, custom, watching)
+            return _carry_out(folder, tree, graph, trainer, watching)
 
 
 def resume(
@@ -108,72 +117,41 @@ def resume(
     *,
     graph: Graph | None = None,
     model: nn.Module | None = None,
-    onlooker: Onlooker = NOBODY,
+    onlooker: Onlooker | None = None,
 ) -> Run:
-    """Go on with a run that was stopped or killed, exactly as it would have gone on.
+    """Go on with a run that was stopped or killed, exactly as it would have gone on; one that ended is opened.
 
     ``graph`` and ``model`` are needed where they were given as Python values.
     """
     folder = existing_folder(Path(run))
-    tree = build(read_toml(folder.config))
-    if tree.model.kind == "custom" and model is None:
-        raise ValueError(f"{folder.path}: trained a module of your own; resume it from Python with model=")
-    graph = _same_graph(folder, tree, graph)
-    trainer = _trainer(graph, tree, model)
-    with folder.locked():
+    if folder.finished:
+        return open_run(run, model=model)
+    with folder.locked(), _watched(onlooker) as watching:
+        tree = parse_toml(folder.read_config())
+        if tree.model.kind == "custom" and model is None:
+            raise ValueError(
+                f"{folder.path}: trained a module of your own; resume it from Python with model="
+            )
+        graph = _same_graph(folder, tree, graph, watching)
+        if tree.seeds > 1:
+            return _each_seed(folder, tree, graph, model, watching)
+        trainer = _trainer(graph, tree, model)
         if folder.checkpoint.is_file():
             trainer.resume(folder.checkpoint)
-        return _carry_out(folder, tree, graph, trainer, onlooker)
-
-
-def train_seeds(
-    graph: Graph | str | Path,
-    *,
-    seeds: int,
-    out: Path | str | None = None,
-    onlooker: Onlooker = NOBODY,
-    **settings: Any,
-) -> dict[str, Any]:
-    """Train with the seeds 0 to ``seeds`` - 1, each below ``out``; the mean of every metric, and its ``_std``."""
-    graph = graph if isinstance(graph, Graph) else load(graph)
-    folder = new_folder(None if out is None else Path(out), name=f"{graph.name}-seeds")
-    runs: list[Run] = []
-    for seed in range(seeds):
-        runs.append(train(graph, out=folder.path / f"seed-{seed}", seed=seed, onlooker=onlooker, **settings))
-        if not runs[-1].metrics["finished"]:
-            return runs[-1].metrics
-    spread = across_seeds([run.metrics for run in runs])
-    found = runs[0].metrics | {
-        "run": str(folder.path),
-        "seeds": seeds,
-        "runs": [str(run.directory) for run in runs],
-    }
-    return (
-        found
-        | {key: s.mean for key, s in spread.items()}
-        | {f"{key}_std": s.std for key, s in spread.items()}
-    )
+        return _carry_out(folder, tree, graph, trainer, watching, resumed=True)
 
 
 def open_run(run: Path | str, *, model: nn.Module | None = None) -> Run:
     """A finished run, loaded again; ``model`` is needed where it was a module of your own."""
     folder = existing_folder(Path(run))
-    if not folder.weights.is_file() or not folder.metrics.is_file():
+    if not folder.finished:
         raise ValueError(
             f'{folder.path}: this run has not ended; continue it with "siafu resume {folder.path}"'
         )
-    tree = build(read_toml(folder.config))
-    weights, shape = load_tensors(folder.weights)
-    if model is None:
-        if tree.model.kind == "custom":
-            raise ValueError(f"{folder.path}: trained a module of your own; open it from Python with model=")
-        model = Gnn(tree.model, in_features=shape["in_features"], out_features=shape["out_features"])
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError as error:
-        raise ValueError(f"{folder.weights}: its weights do not fit the model ({error})") from None
-    found = json.loads(folder.metrics.read_text(encoding="utf-8"))
-    return Run(folder.path, tree, found, model)
+    tree, found = parse_toml(folder.read_config()), folder.read_metrics()
+    if tree.seeds > 1:
+        return Run(folder.path, tree, found, None)
+    return Run(folder.path, tree, found, _load_weights(folder, tree, model))
 
 
 @torch.no_grad()
@@ -183,40 +161,74 @@ def predict(run: Run, graph: Graph, *, embeddings: bool = False) -> dict[str, Te
     Returns ``output`` (N, C), the model's bare output, and with ``embeddings`` also ``embedding`` (N, H).
     """
     if run.model is None:
-        raise ValueError(
-            f'{run.directory}: stopped before its end; continue it with "siafu resume {run.directory}"'
-        )
-    config = inputs.resolve(run.settings.data.model_copy(update={"reorder": "auto"}), graph)
-    graph = inputs.prepare(graph, config)
-    x = inputs.features(graph, config)
+        raise ValueError(_without_model(run))
+    config = run.settings.data.model_copy(update={"reorder": "auto"})
+    tree = run.settings.model_copy(update={"data": inputs.resolve(config, graph)})
+    graph, x = _inputs(graph, tree)
     block = graph.block.with_static(x)
     run.model.eval()
-    try:
-        found = {"output": run.model(block, x)}
-    except RuntimeError as error:
-        raise ValueError(f"{graph.name}: its {x.shape[1]} features do not fit the model ({error})") from None
-    if embeddings:
-        if not isinstance(run.model, Gnn):
+    if not isinstance(run.model, Gnn):
+        if embeddings:
             raise ValueError("embeddings are known of siafu's own models only")
+        return {"output": inputs.in_user_order(run.model(block, x), graph)}
+    first = run.model.layers[0]
+    assert isinstance(first, Layer)
+    if x.shape[1] != first.in_features:
+        raise ValueError(
+            f"{graph.name}: has {x.shape[1]} features, but the model of {run.directory} was trained on "
+            f"{first.in_features}; give a graph with the same features"
+        )
+    found = {"output": run.model(block, x)}
+    if embeddings:
         found["embedding"] = run.model.embed(block, x)
     return {name: inputs.in_user_order(rows, graph) for name, rows in found.items()}
 
 
-def source_graph(run: Run, source: str | None = None) -> Graph:
+def source_graph(run: Run, source: str | None = None, *, progress: Progress = silent) -> Graph:
     """The graph of ``source``, or the one a run was trained on."""
     source = source or run.settings.source
     if not source:
         raise ValueError(f"{run.directory}: trained on a graph given in Python; name the data to predict")
-    return load(source, fold=run.settings.data.fold)
+    return load(source, fold=run.settings.data.fold, progress=progress)
 
 
-def _same_graph(folder: RunFolder, tree: Settings, graph: Graph | None) -> Graph:
+@contextmanager
+def _watched(onlooker: Onlooker | None) -> Iterator[Onlooker]:
+    """Whoever is given, else a progress bar where somebody may see it."""
+    if onlooker is not None:
+        yield onlooker
+    elif in_notebook() or sys.stderr.isatty():
+        with TrainingProgress() as progress:
+            yield Onlooker(progress.epoch, progress=progress)
+    else:
+        yield Onlooker(lambda *_, **__: None)
+
+
+def _settle(graph: Graph | str | Path, tree: Settings, onlooker: Onlooker) -> tuple[Graph, Settings]:
+    """The graph, and the settings with all that depends on it."""
+    source = ""
+    if not isinstance(graph, Graph):
+        source, path = str(graph), Path(graph).expanduser()
+        graph = load(graph, fold=tree.data.fold, progress=onlooker.progress)
+        if path.is_file() or is_store(path):
+            source = str(path.absolute())  # so that the run can be resumed from elsewhere
+    return graph, tree.model_copy(
+        update={
+            "data": inputs.resolve(tree.data, graph),
+            "source": source,
+            "fingerprint": inputs.fingerprint(graph),
+            "class_names": graph.class_names or (),
+        }
+    )
+
+
+def _same_graph(folder: RunFolder, tree: Settings, graph: Graph | None, onlooker: Onlooker) -> Graph:
     if graph is None:
         if not tree.source:
             raise ValueError(
                 f"{folder.path}: trained on a graph given in Python; resume it from there with graph="
             )
-        graph = load(tree.source, fold=tree.data.fold)
+        graph = load(tree.source, fold=tree.data.fold, progress=onlooker.progress)
     found = inputs.fingerprint(graph)
     if found != tree.fingerprint:
         raise ValueError(
@@ -226,58 +238,127 @@ def _same_graph(folder: RunFolder, tree: Settings, graph: Graph | None) -> Graph
     return graph
 
 
-def _trainer(graph: Graph, tree: Settings, custom: nn.Module | None) -> FullTrainer:
+def _inputs(graph: Graph, tree: Settings) -> tuple[Graph, Tensor]:
+    """The graph and its input rows as the model reads them; a plain GCN alone reads narrow numbers."""
     graph = inputs.prepare(graph, tree.data)
-    task = task_of(graph, tree.train)
     x = inputs.features(graph, tree.data)
+    return graph, x if tree.model.kind == "gcn" and not tree.model.residual else x.float()
+
+
+def _trainer(graph: Graph, tree: Settings, custom: nn.Module | None) -> FullTrainer:
+    graph, x = _inputs(graph, tree)
+    task = task_of(graph, tree.train)
     model = custom
     if model is None:
         model = Gnn(tree.model, in_features=x.shape[1], out_features=task.num_outputs)
         model.reset(torch.Generator().manual_seed(tree.seed))
-    return FullTrainer(model, graph.block, x, task, tree.train, seed=tree.seed)
+    trainer = FullTrainer(model, graph.block, x, task, tree.train, seed=tree.seed)
+    trainer.done.run = checksum(write_toml(tree))
+    return trainer
 
 
 def _carry_out(
-    folder: RunFolder, tree: Settings, graph: Graph, trainer: FullTrainer, onlooker: Onlooker
+    folder: RunFolder,
+    tree: Settings,
+    graph: Graph,
+    trainer: FullTrainer,
+    onlooker: Onlooker,
+    *,
+    resumed: bool = False,
 ) -> Run:
     """Train to the end, or to where somebody stops it, and write what came of it."""
     folder.checkpoint.parent.mkdir(exist_ok=True)
+    going = f"from epoch {trainer.done.epoch + 1} of" if trainer.done.epoch else "for up to"
+    onlooker.say(
+        f"training {tree.model.kind} {going} {tree.train.epochs} epochs, seed {tree.seed}, in {folder.path}"
+    )
     events = Events(folder.events)
     try:
-        if trainer.done.epoch:
-            events.write("resume", epoch=trainer.done.epoch)
-        else:
-            about = {"name": graph.name, "nodes": graph.num_nodes, "edges": graph.num_edges}
-            about |= {"features": trainer.x_src.shape[1], "outputs": trainer.task.num_outputs}
-            events.write("start", config=tree.model_dump(), graph=about, machine=describe_machine())
-        watch = Watch(events, folder.checkpoint, onlooker.should_stop, onlooker.on_epoch)
-        reason = trainer.train(watch)
-        finished = reason in ("done", "patience")
-        found = _measure(folder, tree, trainer) | {"finished": finished, "stopped_by": reason}
-        if finished:
-            _write_result(folder, graph, trainer, events)
+        _begin(events, tree, graph, trainer, resumed=resumed)
+        reason = trainer.train(Watch(events, folder.checkpoint, onlooker.should_stop, onlooker.on_epoch))
+        out = trainer.outputs()
+        found = _measure(folder, tree, trainer, out)
+        if reason in _ENDS:
+            _write_result(folder, graph, trainer, events, out)
             if tree.baseline:
-                found["baseline"] = _baseline(folder, tree, graph, onlooker)
+                without = _baseline(folder, tree, graph, onlooker).metrics
+                found["baseline"] = {key: without[key] for key in _SOME_OF_BASELINE}
+                reason = reason if without["finished"] else without["stopped_by"]
+        found |= {"finished": reason in _ENDS, "stopped_by": reason}
+        if found["finished"]:
             events.write("end", **found)
-            write_atomically(folder.metrics, (json.dumps(found, indent=1) + "\n").encode())
+            events.flush()
+            folder.write_metrics(found)
+    except OSError as error:
+        error.filename = error.filename or str(folder.events)  # a failed write does not say where
+        raise
     finally:
         events.close()
-    return Run(folder.path, tree, found, trainer.model if finished else None)
+    return Run(folder.path, tree, found, trainer.model if found["finished"] else None)
 
 
-def _baseline(folder: RunFolder, tree: Settings, graph: Graph, onlooker: Onlooker) -> dict[str, Any]:
-    """What a model of the same size reaches without the graph, in a folder of its own below the run's."""
-    out = folder.path / "baseline"
+def _begin(events: Events, tree: Settings, graph: Graph, trainer: FullTrainer, *, resumed: bool) -> None:
+    if not trainer.done.epoch:
+        about = {"name": graph.name, "nodes": graph.num_nodes, "edges": graph.num_edges}
+        about |= {"features": trainer.x_src.shape[1], "outputs": trainer.task.num_outputs}
+        events.write("start", config=tree.model_dump(), graph=about, machine=describe_machine())
+    if resumed:
+        events.write("resume", epoch=trainer.done.epoch)
+
+
+def _about(graph: Graph, trainer: FullTrainer) -> str:
+    """What is trained on, for a person to read."""
+    task, outputs = trainer.task, {"class": "classes", "labels": "labels", "regression": "targets"}
+    train, val, test = (task.rows[split].numel() for split in SPLITS)
+    return (
+        f"{graph.name}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {trainer.x_src.shape[1]:,} features, "
+        f"{task.num_outputs} {outputs[task.kind]}; {train:,} nodes train, {val:,} validate, {test:,} test"
+    )
+
+
+def _part(out: Path, tree: Settings, graph: Graph, custom: nn.Module | None, onlooker: Onlooker) -> Run:
+    """Train a run below another's folder, or go on with it."""
     if (out / "config.toml").is_file():
-        run = resume(out, graph=graph, onlooker=onlooker)
-    else:
-        config = tree.model_dump(exclude={"baseline", "source", "fingerprint"})
-        run = train(graph, model="mlp", out=out, config=config, onlooker=onlooker)
-    return {key: run.metrics[key] for key in ("model", "test_score", "val_score", "epochs", "epoch_seconds")}
+        return resume(out, graph=graph, model=custom, onlooker=onlooker)
+    trainer = _trainer(graph, tree, custom)
+    with new_folder(out, name=out.name) as folder:
+        folder.write_config(write_toml(tree))
+        return _carry_out(folder, tree, graph, trainer, onlooker)
 
 
-def _write_result(folder: RunFolder, graph: Graph, trainer: FullTrainer, events: Events) -> None:
-    task, out = trainer.task, trainer.outputs()
+def _baseline(folder: RunFolder, tree: Settings, graph: Graph, onlooker: Onlooker) -> Run:
+    """Train a model of the same size without the graph."""
+    model = tree.model.model_copy(update={"kind": "mlp"})
+    without = tree.model_copy(update={"model": model, "baseline": False})
+    return _part(folder.path / "baseline", without, graph, None, onlooker)
+
+
+def _each_seed(
+    folder: RunFolder, tree: Settings, graph: Graph, custom: nn.Module | None, onlooker: Onlooker
+) -> Run:
+    """Train with one seed after another; the mean of every metric, and its deviation as ``…_std``."""
+    runs: list[Run] = []
+    for place in range(tree.seeds):
+        one = tree.model_copy(update={"seeds": 1, "seed": tree.seed + place})
+        runs.append(_part(folder.seed(place), one, graph, copy.deepcopy(custom), onlooker))
+        if not runs[-1].metrics["finished"]:
+            return Run(folder.path, tree, runs[-1].metrics | {"run": str(folder.path)}, None)
+    found = _means([run.metrics for run in runs])
+    if tree.baseline:
+        found["baseline"] = _means([run.metrics["baseline"] for run in runs])
+    found |= {"run": str(folder.path), "seeds": tree.seeds, "runs": [str(run.directory) for run in runs]}
+    folder.write_metrics(found)
+    return Run(folder.path, tree, found, None)
+
+
+def _means(each: list[dict[str, Any]]) -> dict[str, Any]:
+    spread = across_seeds(each)
+    means = {key: value.mean for key, value in spread.items()}
+    return each[0] | means | {f"{key}_std": value.std for key, value in spread.items()}
+
+
+def _write_result(folder: RunFolder, graph: Graph, trainer: FullTrainer, events: Events, out: Tensor) -> None:
+    task = trainer.task
     rows = task.rows["test"]
     fields: dict[str, Any] = {f"{split}_scores": task.scores(out, split) for split in SPLITS}
     if task.kind == "class" and rows.numel():
@@ -288,14 +369,40 @@ def _write_result(folder: RunFolder, graph: Graph, trainer: FullTrainer, events:
     save_tensors(folder.weights, trainer.model.state_dict(), shape)
 
 
-def _measure(folder: RunFolder, tree: Settings, trainer: FullTrainer) -> dict[str, Any]:
+def _load_weights(folder: RunFolder, tree: Settings, model: nn.Module | None) -> nn.Module:
+    try:
+        weights, shape = load_tensors(folder.weights)
+    except ValueError as error:
+        raise ValueError(
+            f'{error}; delete it and "siafu resume {folder.path}" writes it again from the checkpoint'
+        ) from None
+    if model is None:
+        if tree.model.kind == "custom":
+            raise ValueError(f"{folder.path}: trained a module of your own; open it from Python with model=")
+        if shape.keys() != {"in_features", "out_features"}:
+            raise ValueError(f"{folder.weights}: not the weights of a run; put the right file back")
+        model = Gnn(tree.model, **shape)
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise ValueError(f"{folder.weights}: its weights do not fit the model ({error})") from None
+    return model
+
+
+def _without_model(run: Run) -> str:
+    if run.settings.seeds > 1:
+        return f"{run.directory}: holds {run.settings.seeds} runs; choose one, such as {run.directory / 'seed-0'}"
+    return f'{run.directory}: stopped before its end; continue it with "siafu resume {run.directory}"'
+
+
+def _measure(folder: RunFolder, tree: Settings, trainer: FullTrainer, out: Tensor) -> dict[str, Any]:
     """The object that ``--json`` prints."""
-    task, done, out = trainer.task, trainer.done, trainer.outputs()
+    task, done = trainer.task, trainer.done
     found: dict[str, Any] = {"metric": task.metric}
     for split in SPLITS:
         scores = task.scores(out, split)
         found |= {f"{split}_{name}": value for name, value in scores.items()}
-        found[f"{split}_score"] = scores.get(task.metric)
+        found[f"{split}_score"] = scores[task.metric]
     return found | {
         "epochs": done.epoch,
         "best_epoch": done.best_epoch,

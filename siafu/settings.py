@@ -26,9 +26,11 @@ class Settings(BaseModel):
     engine: Literal["local"] = "local"
     ranks: int = Field(1, ge=1, le=1)
     seed: int = Field(0, ge=0, lt=2**63)
+    seeds: int = Field(1, ge=1)  # how many, from ``seed`` on
     baseline: bool = False  # also train a model without the graph, to compare with
     source: str = ""  # the data set's name or path; empty for a graph given in Python
     fingerprint: str = ""  # of the data, so that a run is not resumed on other data
+    class_names: tuple[str, ...] = ()  # of the data, so that predictions of other data use the same
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
     train: TrainConfig = TrainConfig()
@@ -51,11 +53,21 @@ def merge(*layers: Mapping[str, Any]) -> Tree:
 
 
 def read_toml(path: Path) -> Tree:
-    """The tables of a settings file."""
+    """The tables of a settings file; errors name the file and the key."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path}: not a TOML file: {error}") from None
+    try:
+        build(tree)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    return tree
+
+
+def parse_toml(text: str) -> Settings:
+    """The settings that :func:`write_toml` wrote."""
+    return build(tomllib.loads(text))
 
 
 def write_toml(settings: Settings) -> str:
@@ -94,9 +106,8 @@ def from_keywords(keywords: Mapping[str, Any]) -> Tree:
             continue
         tables = [name for name, fields in _tables().items() if key in fields]
         if len(tables) > 1:
-            raise ValueError(
-                f"{key} is ambiguous: give one of {', '.join(f'{t}={{{key!r}: …}}' for t in tables)}"
-            )
+            known = " or ".join(f"config={{{table!r}: {{{key!r}: …}}}}" for table in tables)
+            raise ValueError(f"{key} is ambiguous: it is a setting of {', '.join(tables)}; give {known}")
         if not tables:
             raise ValueError(f"{key} is not a setting; did you mean {_nearest(key, _all_keys())}?")
         _merge(tree, {tables[0]: {key: value}})
@@ -128,7 +139,8 @@ def _nested(path: list[str], value: Any) -> Tree:
 
 
 def _literal(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)  # a JSON string, number or truth value is one of TOML too
+    """A JSON string, number, truth value or list is one of TOML too, but for one character."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _nearest(key: str, known: list[str]) -> str:
@@ -146,6 +158,13 @@ def _explain(error: ValidationError) -> str:
             prefix = f"{path[0]}." if len(path) > 1 else ""
             problems.append(f"{key} is not a setting; did you mean {prefix}{_nearest(path[-1], known)}?")
         else:
-            message = detail["msg"]
-            problems.append(f"{key} is {detail['input']!r}; {message[:1].lower()}{message[1:]}")
+            problems.append(f"{key} is {detail['input']!r}; expected {_expected(key, detail['msg'])}")
     return "\n".join(problems)
+
+
+def _expected(key: str, message: str) -> str:
+    """What a message of the validation asks for, to be read after "expected"."""
+    if key in _tables():
+        return f"a table; its settings are {', '.join(f'{key}.{name}' for name in _tables()[key])}"
+    wanted = message.removeprefix("Input should be ")
+    return f"a number {wanted}" if wanted.startswith(("greater", "less")) else wanted

@@ -20,11 +20,10 @@ from torch import Tensor
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], state: dict[str, Any]) -> int:
     """Write tensors and state under a temporary name, then rename; returns the bytes written."""
-    text = json.dumps(state, sort_keys=True, separators=(",", ":"))
-    tensors = {name: tensors[name].detach().contiguous() for name in sorted(tensors)}
-    data = save_bytes(
-        tensors, {"siafu": json.dumps([text, _digest(tensors, text)])}
-    )  # one key: their order varies
+    text = json.dumps(state, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    tensors = {name: _own(tensors[name]) for name in sorted(tensors)}
+    metadata = {"siafu": json.dumps([text, _digest(tensors, text)])}  # one key: the order of several varies
+    data = save_bytes(tensors, metadata)
     write_atomically(path, data)
     return len(data)
 
@@ -46,17 +45,27 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a whole file or nothing, and have it on disk before the name appears."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Write a whole file or nothing, and have it on disk before the name appears; one writer at a time.
+
+    The temporary name is always the same, so that what a kill left behind is overwritten by the next writer.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")
     try:
         with temporary.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)  # a failed write does not say where
         raise
+
+
+def _own(tensor: Tensor) -> Tensor:
+    """A copy that shares no memory, as the format wants it: a model may use one parameter twice."""
+    return tensor.detach().clone(memory_format=torch.contiguous_format)
 
 
 def _digest(tensors: dict[str, Tensor], text: str) -> str:
