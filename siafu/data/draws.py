@@ -26,6 +26,7 @@ class Draws:
 
     def below(self, high: int, count: int) -> NDArray[np.int32]:
         """Draw (count,) integers in ``[0, high)``, ``high`` at most 2**31."""
+        assert 0 < high <= 2**31
         high_word = (self.raw(count) >> _HALF) * np.uint64(high)
         return (high_word >> _HALF).astype(np.int32)
 

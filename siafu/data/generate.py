@@ -127,8 +127,9 @@ def _community_bounds(num_nodes: int, *, degree: float, classes: int, seed: int)
             f"community: {num_nodes} nodes of degree {degree} make {count} communities, fewer than the "
             f"{classes} classes; ask for {classes * smallest} nodes, for fewer classes or for a lower degree"
         )
-    ends = np.cumsum(_power_law(Draws(seed, "sizes"), count, spread=_SIZE_SPREAD, scale=1000))
-    return np.concatenate([[0], ends * num_nodes // ends[-1]])
+    sizes = _power_law(Draws(seed, "sizes"), count, spread=_SIZE_SPREAD, scale=1000)
+    ends = np.concatenate([[0], np.cumsum(sizes)])
+    return np.arange(count + 1) + ends * (num_nodes - count) // ends[-1]  # none is empty
 
 
 def _power_law(draws: Draws, count: int, *, spread: float, scale: float) -> NDArray[np.int64]:
@@ -162,9 +163,8 @@ def _community_pairs(
         return _pairs(one, home_stub[np.minimum(place, high - 1)])
 
     wanted = round(num_nodes * degree / 2)
-    within = _distinct(two_of_one, round(wanted * inside))
-    across = _distinct(any_two, wanted - round(wanted * inside))
-    return np.concatenate([within, across])
+    within = _distinct(two_of_one, round(wanted * inside), besides=np.empty(0, dtype=np.int64))
+    return _distinct(any_two, wanted, besides=within)
 
 
 def _stubs(weight: NDArray[np.int64]) -> NDArray[np.int32]:
@@ -177,9 +177,9 @@ def _pairs(one: NDArray[np.int32], other: NDArray[np.int32]) -> Pairs:
     return (low.astype(np.int64) << 32 | high)[low != high]
 
 
-def _distinct(draw: Callable[[int], Pairs], wanted: int) -> Pairs:
+def _distinct(draw: Callable[[int], Pairs], wanted: int, *, besides: Pairs) -> Pairs:
     """Draw until about ``wanted`` distinct pairs are there: never more, at most half a per cent fewer."""
-    pairs: Pairs = np.empty(0, dtype=np.int64)
+    pairs = besides
     for _ in range(100):
         lacking = wanted - len(pairs)
         if lacking * 200 <= wanted:
@@ -187,7 +187,7 @@ def _distinct(draw: Callable[[int], Pairs], wanted: int) -> Pairs:
         drawn = [draw(min(_CHUNK, lacking - done)) for done in range(0, lacking, _CHUNK)]
         pairs = np.concatenate([pairs, *drawn])
         pairs.sort()
-        pairs = pairs[np.concatenate([[True], pairs[1:] != pairs[:-1]])]
+        pairs = pairs[np.diff(pairs, prepend=-1) != 0]
     raise ValueError(f"community: no room for {wanted} distinct pairs; ask for more nodes or a lower degree")
 
 
@@ -196,7 +196,7 @@ def _undirected(pairs: Pairs, order: NDArray[np.int32], *, name: str) -> Graph:
     one = torch.from_numpy(order[pairs >> 32])
     other = torch.from_numpy(order[pairs & 0xFFFFFFFF])
     csr = native.build_csr(torch.cat([one, other]), torch.cat([other, one]), num_rows=len(order))
-    csr = native.deduplicate(native.sort_rows(csr))  # a pair may have been drawn within and across
+    csr = native.sort_rows(csr)
     return Graph(csr.indptr, csr.indices, name=name)
 
 
