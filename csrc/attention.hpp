@@ -46,9 +46,10 @@ struct AttendBackward {
 
 namespace {
 
+// Without a branch, which would be taken at random.
 template <typename T>
 [[gnu::always_inline]] inline T leaky(T x, T slope) {
-    return x > T(0) ? x : x * slope;
+    return (x > T(0) ? x : T(0)) + slope * (x > T(0) ? T(0) : x);
 }
 
 // acc[h] += sum_i weight[i, h] * x[ids[i], h] for N rows.
@@ -229,12 +230,17 @@ void weigh_batch(const AttendBackward<T>& a, int64_t s, const Batch& batch, Sour
         for (int64_t k = 0; k < batch.size; ++k) {
             const T* at = a.at_dst + batch.row[k] * 4 * heads;
             for (int64_t h = 0; h < heads; ++h) {
-                const T raw = from[h] + at[h];
-                edges.slope[k * heads + h] = raw > T(0) ? T(1) : a.slope;
-                edges.alpha[k * heads + h] = leaky(raw, a.slope) - at[heads + h];
+                edges.slope[k * heads + h] = from[h] + at[h];  // the score before leaky, for now
+                edges.alpha[k * heads + h] = at[heads + h];
             }
         }
-        exp_all(edges.alpha, batch.size * heads);
+        const int64_t size = batch.size * heads;
+#pragma omp simd
+        for (int64_t i = 0; i < size; ++i) {
+            const T raw = edges.slope[i];
+            edges.alpha[i] = exp_of(leaky(raw, a.slope) - edges.alpha[i]);
+            edges.slope[i] = raw > T(0) ? T(1) : a.slope;
+        }
         for (int64_t k = 0; k < batch.size; ++k) {
             const T* inverse = a.at_dst + batch.row[k] * 4 * heads + 2 * heads;
             for (int64_t h = 0; h < heads; ++h) {

@@ -56,50 +56,65 @@ template <typename T>
     return T(1);
 }
 
+// Everything a loop reads is a local, so that the compiler need not fear that a store changes it. Kept: nothing is dropped.
+template <Activation A, bool Kept, typename T>
+[[gnu::always_inline]] inline void epilogue_columns(const T* x, const T* bias, T* out, int width, uint32_t state,
+                                                    uint32_t threshold, T scale) {
+#pragma omp simd
+    for (int f = 0; f < width; ++f) {
+        const T h = activate<T>(x[f] + bias[f], A);
+        if constexpr (Kept) out[f] = h;
+        else out[f] = element_hash(state, uint32_t(f)) < threshold ? T(0) : h * scale;
+    }
+}
+
 template <Activation A, typename T>
-void epilogue_row(const Epilogue<T>& a, int64_t r) {
+void epilogue_row(const Epilogue<T>& a, const T* bias, int64_t r) {
     const T* x = a.x + r * a.width;
     T* out = a.out + r * a.width;
     const uint32_t state = row_state(a.key, a.row_id ? a.row_id[r] : r);
+    if (a.threshold) epilogue_columns<A, false>(x, bias, out, int(a.width), state, a.threshold, a.scale);
+    else epilogue_columns<A, true>(x, bias, out, int(a.width), state, 0, T(1));
+}
+
+template <Activation A, bool Kept, typename T>
+[[gnu::always_inline]] inline void epilogue_backward_columns(const T* grad, const T* output, T* out, int width, uint32_t state,
+                                                             uint32_t threshold, T scale) {
+    const T back = T(1) / scale;
 #pragma omp simd
-    for (int64_t f = 0; f < a.width; ++f) {
-        const T h = activate<T>(x[f] + (a.bias ? a.bias[f] : T(0)), A);
-        out[f] = element_hash(state, uint32_t(f)) >= a.threshold ? h * a.scale : T(0);
+    for (int f = 0; f < width; ++f) {
+        const T local = grad[f] * scale * slope_at<T>(output[f] * back, A);
+        // What ReLU's output shows as zero was cut off or dropped, so it needs no mask.
+        if constexpr (Kept || A == Activation::relu) out[f] = local;
+        else out[f] = element_hash(state, uint32_t(f)) < threshold ? T(0) : local;
     }
 }
 
 template <Activation A, typename T>
 void epilogue_backward_row(const EpilogueBackward<T>& a, int64_t r) {
-    const T* grad = a.grad + r * a.width;
-    const T* output = a.output + r * a.width;
+    const T *grad = a.grad + r * a.width, *output = a.output + r * a.width;
     T* out = a.out + r * a.width;
-    if constexpr (A == Activation::relu) {  // what is dropped is zero, as what is not active
-#pragma omp simd
-        for (int64_t f = 0; f < a.width; ++f) out[f] = output[f] > T(0) ? grad[f] * a.scale : T(0);
-        return;
-    }
     const uint32_t state = row_state(a.key, a.row_id ? a.row_id[r] : r);
-    const T back = T(1) / a.scale;
-#pragma omp simd
-    for (int64_t f = 0; f < a.width; ++f) {
-        const T local = grad[f] * a.scale * slope_at<T>(output[f] * back, A);
-        out[f] = element_hash(state, uint32_t(f)) >= a.threshold ? local : T(0);
-    }
+    if (a.threshold) epilogue_backward_columns<A, false>(grad, output, out, int(a.width), state, a.threshold, a.scale);
+    else epilogue_backward_columns<A, true>(grad, output, out, int(a.width), state, 0, a.scale);
 }
 
 template <typename T>
 void epilogue(const Epilogue<T>& a) {
-#pragma omp parallel for schedule(static)
+    T* zeros = a.bias ? nullptr : new T[a.width]();
+    const T* bias = a.bias ? a.bias : zeros;
+#pragma omp parallel for schedule(static) if (a.rows * a.width > 1 << 14)
     for (int64_t r = 0; r < a.rows; ++r) switch (a.activation) {
-            case Activation::relu: epilogue_row<Activation::relu>(a, r); break;
-            case Activation::elu: epilogue_row<Activation::elu>(a, r); break;
-            default: epilogue_row<Activation::none>(a, r);
+            case Activation::relu: epilogue_row<Activation::relu>(a, bias, r); break;
+            case Activation::elu: epilogue_row<Activation::elu>(a, bias, r); break;
+            default: epilogue_row<Activation::none>(a, bias, r);
         }
+    delete[] zeros;
 }
 
 template <typename T>
 void epilogue_backward(const EpilogueBackward<T>& a) {
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (a.rows * a.width > 1 << 14)
     for (int64_t part = 0; part < kBiasParts; ++part) {
         T* sums = a.bias_parts ? a.bias_parts + part * a.width : nullptr;
         if (sums) std::fill(sums, sums + a.width, T(0));

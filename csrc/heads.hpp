@@ -177,14 +177,17 @@ template <bool FixedIsDst, typename T>
 void drop_edges(const EdgeDropout<T>& drop, int64_t fixed, const Batch& batch, int64_t count, T* weight) {
     if (drop.threshold == 0) return;
     const auto id = [&](int64_t i) { return drop.node_id ? drop.node_id[i] : i; };
+    uint32_t hash[kScores];
     with_heads(count, [&](auto heads) {
         for (int64_t k = 0; k < batch.size; ++k) {
             const int64_t dst = FixedIsDst ? fixed : batch.row[k], src = FixedIsDst ? batch.row[k] : fixed;
             const uint32_t state = uint32_t(mixed(mixed(drop.key, id(dst)), id(src)));
-            for (int64_t h = 0; h < heads; ++h)
-                weight[k * heads + h] *= element_hash(state, uint32_t(h)) >= drop.threshold ? drop.scale : T(0);
+            for (int64_t h = 0; h < heads; ++h) hash[k * heads + h] = element_hash(state, uint32_t(h));
         }
     });
+    const int64_t size = batch.size * count;
+#pragma omp simd
+    for (int64_t i = 0; i < size; ++i) weight[i] *= hash[i] >= drop.threshold ? drop.scale : T(0);
 }
 
 // Calls use(first, N) for groups of N rows of a batch, N a compile-time number.

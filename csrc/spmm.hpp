@@ -110,7 +110,7 @@ void spmm_rows(const Spmm<T, X>& a, int64_t begin, int64_t end) {
 
 template <typename T, typename X>
 void spmm(const Spmm<T, X>& a) {
-#pragma omp parallel for schedule(dynamic, 4)
+#pragma omp parallel for schedule(dynamic, 4) if (a.csr.indptr[a.csr.num_dst] * a.width > 1 << 14)
     for (int64_t begin = 0; begin < a.csr.num_dst; begin += kRowChunk)
         spmm_rows(a, begin, std::min(begin + kRowChunk, a.csr.num_dst));
 }

@@ -32,8 +32,11 @@ class Events:
     """Appends events to a file; each line is whole on disk before :meth:`flush` returns."""
 
     def __init__(self, path: Path, *, rank: int = 0) -> None:
+        cut_off = _is_cut_off(path)
         self._file = path.open("a", encoding="utf-8")
         self._rank = rank
+        if cut_off:
+            self._file.write("\n")
 
     def write(self, phase: str, **fields: Any) -> None:
         """Write one event."""
@@ -47,3 +50,12 @@ class Events:
     def close(self) -> None:
         """Flush and close."""
         self._file.close()
+
+
+def _is_cut_off(path: Path) -> bool:
+    """Whether a writer was killed in the middle of the last line."""
+    if not path.is_file() or path.stat().st_size == 0:
+        return False
+    with path.open("rb") as file:
+        file.seek(-1, 2)
+        return file.read(1) != b"\n"
