@@ -72,11 +72,38 @@ class Block:
         return torch.arange(self.num_dst).repeat_interleave(self.indptr.diff())
 
     @cached_property
+    def loop_edge(self) -> Tensor:
+        """(L,) int64, the places of the edges from a node to itself."""
+        return (self.row_edge == self.indices).nonzero()[:, 0]
+
+    @cached_property
     def lacks_loop(self) -> Tensor:
         """(D,) uint8, 1 where a destination has no edge to itself."""
-        looped = torch.zeros(self.num_dst, dtype=torch.bool)
-        looped[self.row_edge[self.row_edge == self.indices]] = True
-        return (~looped).to(torch.uint8)
+        lacks = torch.ones(self.num_dst, dtype=torch.uint8)
+        lacks[self.row_edge[self.loop_edge]] = 0
+        return lacks
+
+    @property
+    def single_loops(self) -> "Block":
+        """The same block, of several loops at a destination only the last."""
+        return self._less_loops or self
+
+    @cached_property
+    def _less_loops(self) -> "Block | None":
+        """What ``single_loops`` is where it is another block; a block that held itself would not be freed at once."""
+        dst_loop = self.row_edge[self.loop_edge]  # ascends
+        again = self.loop_edge[:-1][dst_loop[1:] == dst_loop[:-1]]
+        if again.numel() == 0:
+            return None
+        kept = torch.ones(self.num_edges, dtype=torch.bool)
+        kept[again] = False
+        before = torch.cat(
+            [torch.zeros(1, dtype=torch.int64), kept.cumsum(0)]
+        )  # edges kept before each place
+        weight = None if self.edge_weight is None else self.edge_weight[kept]
+        return replace(
+            self, indptr=before[self.indptr], indices=self.indices[kept], edge_weight=weight, memo={}
+        )
 
     @cached_property
     def in_degree(self) -> Tensor:

@@ -31,13 +31,14 @@ def mean_in(block: Block, x_src: Tensor) -> Tensor:
 def gcn_in(block: Block, x_src: Tensor) -> Tensor:
     """``D^-1/2 (A + I) D^-1/2 x`` with D the in-degrees of ``A + I``: (N, F) -> (N, F).
 
-    A node that has an edge to itself keeps it and gets no second one. No weight per edge is stored.
+    A node that has an edge to itself keeps it, of several the last, and gets no other. No weight per edge is stored.
     """
     if block.num_src != block.num_dst:
         raise ValueError(
             f"GCN's normalisation needs every source's degree, but this block has {block.num_dst} destinations "
             f"for {block.num_src} sources"
         )
+    block = block.single_loops
 
     def inverse_root() -> Tensor:
         degree = block.in_degree.double() + block.lacks_loop
@@ -49,10 +50,19 @@ def gcn_in(block: Block, x_src: Tensor) -> Tensor:
 
 def max_in(block: Block, x_src: Tensor) -> Tensor:
     """Maximum of each destination's in-neighbour rows, zero where it has none: (S, F) -> (D, F)."""
-    return _kept(block, "max", x_src, lambda: _Max.apply(x_src, block))
+    return _kept(block, "max", x_src, lambda: _Max.apply(widened(x_src), block))
+
+
+def widened(rows: Tensor) -> Tensor:
+    """Rows to calculate with: what is stored as bfloat16 becomes float32."""
+    return rows.float() if rows.dtype == torch.bfloat16 else rows
 
 
 def _kept(block: Block, name: str, x_src: Tensor, compute: Callable[[], Tensor]) -> Tensor:
+    if x_src.ndim != 2 or x_src.shape[0] != block.num_src:
+        raise ValueError(
+            f"x is {tuple(x_src.shape)}; expected {block.num_src} rows, one for each of the block's sources"
+        )
     return block.keep(("aggregate", name), compute) if x_src is block.static_src else compute()
 
 

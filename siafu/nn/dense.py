@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from siafu.graph import Block
+from siafu.nn.aggregate import widened
 from siafu.nn.layer import Drop, Layer, first_generator, glorot, no_drop
 
 
@@ -32,4 +33,4 @@ class Dense(Layer):
 
     def combine(self, block: Block, x_src: Tensor, drop: Drop = no_drop) -> Tensor:
         """``x W`` of the destinations."""
-        return self.project(drop(x_src[: block.num_dst]))
+        return self.project(drop(widened(x_src[: block.num_dst])))

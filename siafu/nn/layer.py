@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from siafu.graph import Block
+from siafu.nn.aggregate import widened
 
 Drop = Callable[[Tensor], Tensor]
 
@@ -62,8 +63,8 @@ class Layer(nn.Module):
         if self.linear and x_src is block.static_src:
             x_dst = x_src[: block.num_dst]
             m_dst = self.project(drop(self.aggregate(block, x_src)))
-            return self.update(m_dst, drop(x_dst) if self.reads_dst else x_dst)
-        x_src = drop(x_src)
+            return self.update(m_dst, drop(widened(x_dst)) if self.reads_dst else x_dst)
+        x_src = drop(widened(x_src))
         x_dst = x_src[: block.num_dst]
         if self.linear and self.in_features < self.out_features:
             return self.update(self.project(self.aggregate(block, x_src)), x_dst)

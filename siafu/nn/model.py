@@ -8,13 +8,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from siafu.graph import Block
+from siafu.nn.aggregate import widened
 from siafu.nn.dense import Dense
 from siafu.nn.dropout import Dropout, epilogue
 from siafu.nn.gat import Gat
 from siafu.nn.gatv2 import GatV2
 from siafu.nn.gcn import Gcn
 from siafu.nn.gin import Gin
-from siafu.nn.layer import Layer
+from siafu.nn.layer import Layer, first_generator, glorot
 from siafu.nn.sage import Sage
 
 Kind = Literal["gcn", "sage", "gat", "gatv2", "gin", "mlp", "custom"]
@@ -71,8 +72,10 @@ class Gnn(nn.Module):
     def reset(self, generator: torch.Generator) -> None:
         """Draw new parameters, in a fixed order."""
         for module in self.modules():
-            if isinstance(module, Layer):
+            if isinstance(module, Layer | _Widen):
                 module.reset(generator)
+            elif isinstance(module, nn.LayerNorm | nn.BatchNorm1d):
+                module.reset_parameters()
 
     def forward(self, block: Block, x_src: Tensor) -> Tensor:
         """Scores of the destinations."""
@@ -86,7 +89,7 @@ class Gnn(nn.Module):
         """The rows that the last layer reads: (S, in_features) -> (D, hidden)."""
         hidden = self.hidden(block, x_src)
         if not hidden:
-            return x_src[: block.num_dst]
+            return widened(x_src[: block.num_dst])
         return self._joined(hidden) if self.head is not None else hidden[-1]
 
     def hidden(self, block: Block, x_src: Tensor) -> list[Tensor]:
@@ -105,7 +108,7 @@ class Gnn(nn.Module):
         else:
             z_dst = layer.combine(block, x_src)
         if not isinstance(skip, _Nothing):
-            z_dst = z_dst + skip(x_src[: block.num_dst])
+            z_dst = z_dst + skip(widened(x_src[: block.num_dst]))
         bias = None
         if isinstance(norm, nn.Identity):
             bias = layer.bias
@@ -181,9 +184,18 @@ def _skip(config: ModelConfig, in_features: int, out_features: int) -> nn.Module
     return nn.Identity() if in_features == out_features else _Widen(in_features, out_features)
 
 
-class _Widen(Dense):
-    """A skip connection between different widths."""
+class _Widen(nn.Module):
+    """A skip connection between different widths: ``x W``."""
 
-    def forward(self, x_dst: Tensor) -> Tensor:  # type: ignore[override]
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(in_features, out_features))
+        self.reset(first_generator())
+
+    def reset(self, generator: torch.Generator) -> None:
+        """Draw new parameters."""
+        glorot(self.weight, generator)
+
+    def forward(self, x_dst: Tensor) -> Tensor:
         """``x W``."""
-        return self.project(x_dst)
+        return x_dst @ self.weight

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from siafu.graph import Block
-from siafu.nn.aggregate import max_in, mean_in
+from siafu.nn.aggregate import max_in, mean_in, widened
 from siafu.nn.layer import Drop, Layer, first_generator, glorot, no_drop
 
 
@@ -55,8 +55,8 @@ class Sage(Layer):
         if self.reduce == "mean":
             return super().combine(block, x_src, drop)
         if x_src is block.static_src:
-            m_dst, x_dst = drop(self.aggregate(block, x_src)), drop(x_src[: block.num_dst])
+            m_dst, x_dst = drop(self.aggregate(block, x_src)), drop(widened(x_src[: block.num_dst]))
         else:
-            x_src = drop(x_src)
+            x_src = drop(widened(x_src))
             m_dst, x_dst = self.aggregate(block, x_src), x_src[: block.num_dst]
         return self.update(self.project(m_dst), x_dst)
