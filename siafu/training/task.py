@@ -78,7 +78,7 @@ class Task:
         """The chosen metric alone."""
         rows = self.rows[split]
         if self.kind == "class" and self.metric == "accuracy" and rows.numel():
-            return float((out[rows].argmax(1) == self.y[rows]).float().mean())
+            return float((out[rows].argmax(1) == self.y[rows]).double().mean())
         return self.scores(out, split).get(self.metric)
 
 

@@ -1,0 +1,67 @@
+"""A small graph whose labels can be learned, and a trainer of it."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from siafu.data import community
+from siafu.events import Events
+from siafu.graph import Graph
+from siafu.nn.model import Gnn, ModelConfig
+from siafu.training.config import TrainConfig
+from siafu.training.full import FullTrainer, Watch
+from siafu.training.task import task_of
+
+MakeTrainer = Callable[..., FullTrainer]
+MakeWatch = Callable[..., Watch]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """So small a graph is trained fastest by one thread, above all where tests run side by side."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def graph() -> Graph:
+    """300 nodes of 3 classes."""
+    return community(300, degree=8, classes=3, features=12)
+
+
+@pytest.fixture
+def make_trainer(graph: Graph) -> MakeTrainer:
+    """A trainer of a small GCN, or of ``model``, with settings of training as keywords."""
+
+    def make(model: nn.Module | None = None, *, seed: int = 0, **settings: Any) -> FullTrainer:
+        config = TrainConfig.model_validate({"epochs": 8, **settings})
+        assert graph.x is not None
+        if model is None:
+            model = Gnn(ModelConfig(hidden=8), in_features=12, out_features=3)
+            model.reset(torch.Generator().manual_seed(seed))
+        return FullTrainer(model, graph.block, graph.x, task_of(graph, config), config, seed=seed)
+
+    return make
+
+
+@pytest.fixture
+def make_watch(tmp_path: Path) -> Iterator[MakeWatch]:
+    """An onlooker that writes below ``tmp_path``."""
+    events = Events(tmp_path / "events.jsonl")
+
+    def make(**changes: Any) -> Watch:
+        return Watch(
+            events=events,
+            checkpoint=tmp_path / "latest.safetensors",
+            should_stop=changes.get("should_stop", lambda: None),
+            on_epoch=changes.get("on_epoch", lambda *_, **__: None),
+        )
+
+    yield make
+    events.close()

@@ -1,0 +1,82 @@
+"""The exact state of training: written, read, refused."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from siafu.store.tensors import load_tensors, save_tensors
+from siafu.training.checkpoint import Progression, load_checkpoint, save_checkpoint
+from siafu.training.full import FullTrainer, Watch
+
+MakeTrainer = Callable[..., FullTrainer]
+MakeWatch = Callable[..., Watch]
+
+
+def test_a_checkpoint_brings_back_weights_optimiser_and_progression(
+    make_trainer: MakeTrainer, make_watch: MakeWatch
+) -> None:
+    trainer, watch = make_trainer(checkpoint_seconds=0, patience=0), make_watch()
+    trainer.train(watch)
+    trainer.model.load_state_dict({name: value + 1 for name, value in trainer.model.state_dict().items()})
+    save_checkpoint(watch.checkpoint, trainer.model, trainer.optimizer, trainer.done)
+    other = make_trainer()
+    other.resume(watch.checkpoint)
+    for name, value in trainer.model.state_dict().items():
+        assert torch.equal(other.model.state_dict()[name], value), name
+    wanted, found = trainer.optimizer.state_dict()["state"], other.optimizer.state_dict()["state"]
+    assert wanted.keys() == found.keys()
+    for slot in wanted:
+        for name, value in wanted[slot].items():
+            assert torch.equal(torch.as_tensor(found[slot][name]), torch.as_tensor(value)), name
+    assert other.done.best.keys() == trainer.done.best.keys()
+    for name, value in trainer.done.best.items():
+        assert torch.equal(other.done.best[name], value), name
+    trainer.done.best = other.done.best = {}
+    assert other.done == trainer.done
+
+
+def test_a_checkpoint_of_another_run_is_refused(make_trainer: MakeTrainer, make_watch: MakeWatch) -> None:
+    trainer, watch = make_trainer(), make_watch()
+    trainer.done.run = "mine"
+    trainer.train(watch)
+    with pytest.raises(ValueError, match="the checkpoint of another run; put the right one back"):
+        make_trainer().resume(watch.checkpoint)
+
+
+def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path) -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    save_checkpoint(tmp_path / "c", model, optimizer, Progression())
+    tensors, state = load_tensors(tmp_path / "c")
+    save_tensors(tmp_path / "c", tensors, state | {"version": 99})
+    with pytest.raises(ValueError, match="not a checkpoint of this version of siafu"):
+        load_checkpoint(tmp_path / "c", model, optimizer, run="")
+
+
+def test_a_checkpoint_that_does_not_fit_the_model_is_refused(tmp_path: Path) -> None:
+    model, wider = nn.Linear(2, 2), nn.Linear(2, 3)
+    save_checkpoint(tmp_path / "c", model, torch.optim.Adam(model.parameters()), Progression())
+    with pytest.raises(ValueError, match="its weights do not fit the model"):
+        load_checkpoint(tmp_path / "c", wider, torch.optim.Adam(wider.parameters()), run="")
+
+
+def test_a_damaged_checkpoint_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    save_checkpoint(tmp_path / "c", model, optimizer, Progression())
+    data = bytearray((tmp_path / "c").read_bytes())
+    data[-1] ^= 1
+    (tmp_path / "c").write_bytes(data)
+    with pytest.raises(ValueError, match=r"c: damaged: .*; delete it to train from the first epoch"):
+        load_checkpoint(tmp_path / "c", model, optimizer, run="")
+
+
+def test_a_parameter_that_is_used_twice_can_be_saved(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[1].weight = model[0].weight
+    optimizer = torch.optim.Adam(model.parameters())
+    save_checkpoint(tmp_path / "c", model, optimizer, Progression(epoch=3))
+    assert load_checkpoint(tmp_path / "c", model, optimizer, run="").epoch == 3
