@@ -17,7 +17,7 @@ struct Attend {
     Rows<const T> score_src;  // (num_src, heads)
     Rows<const T> score_dst;  // (num_dst, heads)
     Heads heads;
-    T slope;                  // of leaky below zero
+    T slope;                  // of leaky below zero, not negative
     EdgeDropout<T> drop;
     T* out;                   // (num_dst, heads * width)
     T* softmax;               // (num_dst, 2, heads): top, 1 / total
@@ -117,21 +117,18 @@ void exp_all(T* values, int64_t size) {
     for (int64_t i = 0; i < size; ++i) values[i] = exp_of(values[i]);
 }
 
-// The largest score of each head.
+// The largest score of each head. leaky never falls, so the largest is that of the largest source.
 template <typename T>
 void top_scores(const Attend<T>& a, int64_t d, T* top) {
     const T *own = row_of(a.score_src, d), *to = row_of(a.score_dst, d);
     with_heads(a.heads.count, [&](auto heads) {
         T most[kMaxHeads];
-        for (int64_t h = 0; h < heads; ++h) most[h] = leaky(own[h] + to[h], a.slope);
+        for (int64_t h = 0; h < heads; ++h) most[h] = own[h];
         for (int64_t e = a.csr.indptr[d]; e < a.csr.indptr[d + 1]; ++e) {
             const T* from = row_of(a.score_src, a.csr.indices[e]);
-            for (int64_t h = 0; h < heads; ++h) {
-                const T score = leaky(from[h] + to[h], a.slope);
-                most[h] = score > most[h] ? score : most[h];
-            }
+            for (int64_t h = 0; h < heads; ++h) most[h] = from[h] > most[h] ? from[h] : most[h];
         }
-        for (int64_t h = 0; h < heads; ++h) top[h] = most[h];
+        for (int64_t h = 0; h < heads; ++h) top[h] = leaky(most[h] + to[h], a.slope);
     });
 }
 
@@ -140,11 +137,14 @@ template <typename T>
 void weigh_batch(const Attend<T>& a, int64_t d, const Batch& batch, const T* top, T* total, T* weight) {
     const T* to = row_of(a.score_dst, d);
     with_heads(a.heads.count, [&](auto heads) {
+        T less[kScores];
         for (int64_t k = 0; k < batch.size; ++k) {
             const T* from = row_of(a.score_src, batch.row[k]);
-            for (int64_t h = 0; h < heads; ++h) weight[k * heads + h] = leaky(from[h] + to[h], a.slope) - top[h];
+            for (int64_t h = 0; h < heads; ++h) weight[k * heads + h] = from[h] + to[h], less[k * heads + h] = top[h];
         }
-        exp_all(weight, batch.size * heads);
+        const int64_t size = batch.size * heads;
+#pragma omp simd
+        for (int64_t i = 0; i < size; ++i) weight[i] = exp_of(leaky(weight[i], a.slope) - less[i]);
         for (int64_t k = 0; k < batch.size; ++k)
             for (int64_t h = 0; h < heads; ++h) total[h] += weight[k * heads + h];
     });

@@ -25,7 +25,7 @@ class Attention(NamedTuple):
 
     Attributes:
         heads: H, at most ``MAX_HEADS``.
-        slope: of the leaky ReLU below zero.
+        slope: of the leaky ReLU below zero, 0 or more.
         dropout: of the weights, keyed by (key, id of the destination, id of the source, head).
         node_id: (S,) int64, the ids of the sources, of which the first are the destinations; None: the row.
     """
@@ -149,4 +149,6 @@ def _scores(z_src: Tensor, how: Attention) -> tuple[Tensor, Tensor]:
 def _args(how: Attention, width: int) -> tuple[int, int, float, int, int, float]:
     if not 0 < how.heads <= MAX_HEADS or width % how.heads:
         raise ValueError(f"{how.heads} heads for rows of {width}; expected 1 to {MAX_HEADS} that divide them")
+    if how.slope < 0:
+        raise ValueError(f"the leaky ReLU's slope below zero is {how.slope}; expected 0 or more")
     return how.heads, width // how.heads, how.slope, how.dropout.key, how.dropout.threshold, how.dropout.scale

@@ -223,6 +223,11 @@ def test_dropout_drops_at_its_rate_and_heads_differ() -> None:
     assert not torch.equal(kept, swapped)  # an edge and its reverse are two
 
 
+def test_a_negative_slope_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"slope below zero is -0\.1"):
+        native.attend(small().csr, rows(8, 3), Attention(1, -0.1))
+
+
 def test_too_many_heads_are_refused() -> None:
     with pytest.raises(ValueError, match="513 heads"):
         native.attend(small().csr, rows(8, 3 * 513), Attention(513))
