@@ -58,9 +58,11 @@ class RunFolder:
         """The folder of one of several seeds."""
         return self.path / f"seed-{place}"
 
-    def write_config(self, text: str) -> None:
-        """Write the settings with a last line that holds their checksum."""
-        write_atomically(self.config, f"{text}{_SEAL}{checksum(text)}\n".encode())
+    def write_config(self, text: str) -> str:
+        """Write the settings with a last line that holds their checksum; returns it."""
+        seal = checksum(text)
+        write_atomically(self.config, f"{text}{_SEAL}{seal}\n".encode())
+        return seal
 
     def read_config(self) -> str:
         """The settings, exactly as they were written."""

@@ -106,7 +106,7 @@ def train(
         watching.say(_about(graph, trainer))
         name = f"{graph.name}-{tree.model.kind}-{tree.method}"
         with new_folder(None if out is None else Path(out), name=name) as folder:
-            folder.write_config(write_toml(tree))
+            trainer.done.run = folder.write_config(write_toml(tree))
             if tree.seeds > 1:
                 return _each_seed(folder, tree, graph, custom, watching)
             return _carry_out(folder, tree, graph, trainer, watching)
@@ -127,7 +127,8 @@ def resume(
     if folder.finished:
         return open_run(run, model=model)
     with folder.locked(), _watched(onlooker) as watching:
-        tree = parse_toml(folder.read_config())
+        text = folder.read_config()
+        tree = parse_toml(text)
         if tree.model.kind == "custom" and model is None:
             raise ValueError(
                 f"{folder.path}: trained a module of your own; resume it from Python with model="
@@ -136,6 +137,7 @@ def resume(
         if tree.seeds > 1:
             return _each_seed(folder, tree, graph, model, watching)
         trainer = _trainer(graph, tree, model)
+        trainer.done.run = checksum(text)
         if folder.checkpoint.is_file():
             trainer.resume(folder.checkpoint)
         return _carry_out(folder, tree, graph, trainer, watching, resumed=True)
@@ -252,9 +254,7 @@ def _trainer(graph: Graph, tree: Settings, custom: nn.Module | None) -> FullTrai
     if model is None:
         model = Gnn(tree.model, in_features=x.shape[1], out_features=task.num_outputs)
         model.reset(torch.Generator().manual_seed(tree.seed))
-    trainer = FullTrainer(model, graph.block, x, task, tree.train, seed=tree.seed)
-    trainer.done.run = checksum(write_toml(tree))
-    return trainer
+    return FullTrainer(model, graph.block, x, task, tree.train, seed=tree.seed)
 
 
 def _carry_out(
@@ -322,7 +322,7 @@ def _part(out: Path, tree: Settings, graph: Graph, custom: nn.Module | None, onl
         return resume(out, graph=graph, model=custom, onlooker=onlooker)
     trainer = _trainer(graph, tree, custom)
     with new_folder(out, name=out.name) as folder:
-        folder.write_config(write_toml(tree))
+        trainer.done.run = folder.write_config(write_toml(tree))
         return _carry_out(folder, tree, graph, trainer, onlooker)
 
 

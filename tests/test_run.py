@@ -1,0 +1,382 @@
+"""Runs from Python: train, resume, open, predict; what is the same, and what is refused."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import siafu
+from siafu.data import community, random_labels
+from siafu.folder import RunFolder
+from siafu.graph import Block, Graph
+from siafu.nn import Gcn
+from siafu.run import Onlooker
+
+KINDS = ["gcn", "sage", "gat", "gatv2", "gin", "mlp"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    """240 nodes of 3 classes."""
+    return community(240, degree=8, classes=3, features=12)
+
+
+def stop_after(epochs: int) -> Onlooker:
+    """Stops a run once, so many epochs after it began."""
+    left = iter([None] * (epochs - 1) + ["SIGTERM"])
+    return Onlooker(lambda *_, **__: None, lambda: next(left, None))
+
+
+class Own(nn.Module):
+    """A user's model with a layer of siafu's, and dropout and batch norm of torch's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.first, self.drop, self.norm, self.last = (
+            Gcn(12, 8),
+            nn.Dropout(),
+            nn.BatchNorm1d(8),
+            nn.Linear(8, 3),
+        )
+
+    def forward(self, block: Block, x: Tensor) -> Tensor:
+        return self.last(self.drop(torch.relu(self.norm(self.first(block, x)))))
+
+
+def weights(run: siafu.Run | Path) -> bytes:
+    path = run if isinstance(run, Path) else run.directory
+    return (path / "model.safetensors").read_bytes()
+
+
+def test_the_documented_way_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    graph = siafu.load("karate")
+    run = siafu.train(graph, model="gcn", method="full", epochs=30, seed=0)
+    assert run.directory == Path("runs/karate-gcn-full-1")
+    assert run.test_accuracy == run.metrics["test_accuracy"] > 0.5
+    assert isinstance(run.model, nn.Module)
+    again = siafu.open(run.directory)
+    assert again.metrics == run.metrics
+    assert again.settings == run.settings
+    one, other = siafu.predict(run, graph), siafu.predict(again, graph)
+    assert torch.equal(one["output"], other["output"])
+    assert one["output"].shape == (34, 4)
+    assert siafu.train("karate", epochs=1).directory == Path("runs/karate-gcn-full-2")
+
+
+def test_a_run_leaves_the_files_it_promises(graph: Graph, tmp_path: Path) -> None:
+    siafu.train(graph, out=tmp_path / "run", epochs=2)
+    found = sorted(
+        str(path.relative_to(tmp_path / "run")) for path in (tmp_path / "run").rglob("*") if path.is_file()
+    )
+    assert found == [
+        *(".lock", "checkpoint/latest.safetensors", "config.toml", "events.jsonl", "metrics.json"),
+        "model.safetensors",
+    ]
+
+
+def test_predictions_are_what_the_metrics_were_counted_on(graph: Graph, tmp_path: Path) -> None:
+    run = siafu.train(graph, out=tmp_path / "run", epochs=5)
+    guess = siafu.predict(siafu.open(tmp_path / "run"), graph)["output"].argmax(1)
+    assert graph.y is not None
+    assert graph.test_mask is not None
+    right = (guess == graph.y)[graph.test_mask].double().mean()
+    assert run.test_accuracy == pytest.approx(float(right))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(
+    graph: Graph, tmp_path: Path, kind: str
+) -> None:
+    def train(name: str, seed: int) -> bytes:
+        return weights(
+            siafu.train(graph, model=kind, out=tmp_path / name, epochs=3, hidden=8, heads=2, seed=seed)
+        )
+
+    first = train("one", 5)
+    assert train("again", 5) == first
+    assert train("other", 6) != first
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_resumes_exactly(graph: Graph, tmp_path: Path, kind: str) -> None:
+    settings = {"model": kind, "epochs": 6, "hidden": 8, "heads": 2, "norm": "batch"}
+    whole = siafu.train(graph, out=tmp_path / "whole", **settings)
+    stopped = siafu.train(graph, out=tmp_path / "run", onlooker=stop_after(2), **settings)
+    assert (stopped.metrics["finished"], stopped.metrics["epochs"], stopped.model) == (False, 2, None)
+    resumed = siafu.resume(tmp_path / "run", graph=graph)
+    assert weights(resumed) == weights(whole)
+    assert resumed.metrics["test_score"] == whole.metrics["test_score"]
+
+
+def test_a_users_module_trains_resumes_and_opens_as_ours_do(graph: Graph, tmp_path: Path) -> None:
+    whole = siafu.train(graph, model=Own(), out=tmp_path / "whole", epochs=8)
+    assert (whole.metrics["model"], whole.test_accuracy > 1 / 3) == ("custom", True)
+    siafu.train(graph, model=Own(), out=tmp_path / "run", epochs=8, onlooker=stop_after(3))
+    with pytest.raises(ValueError, match="trained a module of your own; resume it from Python with model="):
+        siafu.resume(tmp_path / "run", graph=graph)
+    siafu.resume(tmp_path / "run", graph=graph, model=Own())
+    assert weights(tmp_path / "run") == weights(whole)
+    with pytest.raises(ValueError, match="trained a module of your own; open it from Python with model="):
+        siafu.open(tmp_path / "run")
+    opened = siafu.open(tmp_path / "run", model=Own())
+    assert torch.equal(siafu.predict(opened, graph)["output"], siafu.predict(whole, graph)["output"])
+    with pytest.raises(ValueError, match="embeddings are known of siafu's own models only"):
+        siafu.predict(opened, graph, embeddings=True)
+
+
+def test_random_labels_are_learned_no_better_than_by_chance(tmp_path: Path) -> None:
+    graph = random_labels(community(2000, degree=10, classes=4, features=16))
+    run = siafu.train(graph, out=tmp_path / "run", epochs=40, hidden=32)
+    assert abs(run.test_accuracy - 1 / 4) < 0.08  # 500 nodes: four deviations
+
+
+def test_the_graph_is_worth_more_than_the_features_alone(tmp_path: Path) -> None:
+    graph = community(1000, degree=10, classes=4, features=16)
+    run = siafu.train(graph, out=tmp_path / "run", epochs=40, baseline=True)
+    assert run.metrics["baseline"]["model"] == "mlp"
+    assert run.metrics["test_score"] > run.metrics["baseline"]["test_score"] + 0.1
+    alone = siafu.train(graph, out=tmp_path / "alone", epochs=40, model="mlp")
+    assert alone.metrics["test_score"] == run.metrics["baseline"]["test_score"]
+
+
+@pytest.mark.parametrize("stops", [[3], [6], [3, 4, 2]])
+def test_a_run_with_a_baseline_resumes_exactly_wherever_it_stopped(
+    graph: Graph, tmp_path: Path, stops: list[int]
+) -> None:
+    whole = siafu.train(graph, out=tmp_path / "whole", epochs=5, baseline=True)
+    run = siafu.train(graph, out=tmp_path / "run", epochs=5, baseline=True, onlooker=stop_after(stops[0]))
+    for epochs in stops[1:]:
+        assert not run.metrics["finished"]
+        run = siafu.resume(tmp_path / "run", graph=graph, onlooker=stop_after(epochs))
+    assert not run.metrics["finished"]
+    assert not (tmp_path / "run" / "metrics.json").exists()
+    run = siafu.resume(tmp_path / "run", graph=graph)
+    assert weights(run) == weights(whole)
+    assert weights(tmp_path / "run" / "baseline") == weights(tmp_path / "whole" / "baseline")
+    assert run.metrics["baseline"]["test_score"] == whole.metrics["baseline"]["test_score"]
+
+
+def test_several_seeds_give_means_and_deviations(graph: Graph, tmp_path: Path) -> None:
+    run = siafu.train(graph, out=tmp_path / "run", epochs=4, seed=7, seeds=3, baseline=True)
+    each = [siafu.open(tmp_path / "run" / f"seed-{place}") for place in range(3)]
+    assert [one.metrics["seed"] for one in each] == [7, 8, 9]
+    scores = torch.tensor([one.test_accuracy for one in each], dtype=torch.float64)
+    assert run.metrics["test_accuracy"] == pytest.approx(float(scores.mean()))
+    assert run.metrics["test_accuracy_std"] == pytest.approx(float(scores.std()))
+    assert (run.metrics["seeds"], run.metrics["finished"], run.model) == (3, True, None)
+    without = torch.tensor([one.metrics["baseline"]["test_score"] for one in each], dtype=torch.float64)
+    assert run.metrics["baseline"]["test_score"] == pytest.approx(float(without.mean()))
+    assert siafu.open(tmp_path / "run").metrics == run.metrics
+    with pytest.raises(ValueError, match=r"holds 3 runs; choose one, such as .*seed-0"):
+        siafu.predict(run, graph)
+    alone = siafu.train(graph, out=tmp_path / "alone", epochs=4, seed=8)
+    assert weights(alone) == weights(each[1])
+
+
+def test_several_seeds_resume_where_they_stopped(graph: Graph, tmp_path: Path) -> None:
+    whole = siafu.train(graph, out=tmp_path / "whole", epochs=4, seeds=3)
+    stopped = siafu.train(graph, out=tmp_path / "run", epochs=4, seeds=3, onlooker=stop_after(6))
+    assert (stopped.metrics["finished"], stopped.metrics["run"]) == (False, str(tmp_path / "run"))
+    run = siafu.resume(tmp_path / "run", graph=graph)
+    assert run.metrics["test_accuracy"] == whole.metrics["test_accuracy"]
+    for place in range(3):
+        assert weights(tmp_path / "run" / f"seed-{place}") == weights(tmp_path / "whole" / f"seed-{place}")
+
+
+def test_several_seeds_of_a_users_module_each_begin_with_its_weights(graph: Graph, tmp_path: Path) -> None:
+    siafu.train(graph, model=Own(), out=tmp_path / "run", epochs=3, seeds=2)
+    alone = siafu.train(graph, model=Own(), out=tmp_path / "alone", epochs=3, seed=1)
+    assert weights(tmp_path / "run" / "seed-1") == weights(alone)
+
+
+def test_resuming_a_finished_run_only_opens_it(graph: Graph, tmp_path: Path) -> None:
+    run = siafu.train(graph, out=tmp_path / "run", epochs=3)
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    again = siafu.resume(tmp_path / "run")  # needs no graph either
+    assert again.metrics == run.metrics
+    assert again.model is not None
+    assert before == {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+
+
+def test_a_run_without_a_checkpoint_begins_again(graph: Graph, tmp_path: Path) -> None:
+    whole = siafu.train(graph, out=tmp_path / "whole", epochs=4)
+    siafu.train(graph, out=tmp_path / "run", epochs=4, onlooker=stop_after(2))
+    shutil.rmtree(tmp_path / "run" / "checkpoint")
+    assert weights(siafu.resume(tmp_path / "run", graph=graph)) == weights(whole)
+    phases = [
+        json.loads(line)["phase"] for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()
+    ]
+    assert phases.count("start") == 2
+    assert phases.count("resume") == 1
+
+
+def test_a_run_is_not_resumed_on_other_data(graph: Graph, tmp_path: Path) -> None:
+    siafu.train(graph, out=tmp_path / "run", epochs=4, onlooker=stop_after(1))
+    assert graph.x is not None
+    with pytest.raises(ValueError, match="trained on other data: community now has the fingerprint"):
+        siafu.resume(tmp_path / "run", graph=replace(graph, x=graph.x + 1))
+    with pytest.raises(
+        ValueError, match="trained on a graph given in Python; resume it from there with graph="
+    ):
+        siafu.resume(tmp_path / "run")
+
+
+def test_an_unfinished_run_is_not_opened(graph: Graph, tmp_path: Path) -> None:
+    run = siafu.train(graph, out=tmp_path / "run", epochs=4, onlooker=stop_after(1))
+    with pytest.raises(ValueError, match=r'has not ended; continue it with "siafu resume'):
+        siafu.open(tmp_path / "run")
+    with pytest.raises(ValueError, match=r'stopped before its end; continue it with "siafu resume'):
+        siafu.predict(run, graph)
+
+
+def test_a_path_is_found_again_from_another_folder(
+    graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from siafu.store import write_store
+
+    (tmp_path / "there").mkdir()
+    write_store(graph, tmp_path / "there" / "store")
+    monkeypatch.chdir(tmp_path / "there")
+    siafu.train("store", out=tmp_path / "run", epochs=4, onlooker=stop_after(1))
+    monkeypatch.chdir(tmp_path)
+    assert siafu.resume("run").metrics["finished"]
+
+
+def test_reordering_is_invisible(graph: Graph, tmp_path: Path) -> None:
+    off = siafu.train(graph, out=tmp_path / "off", epochs=5, reorder="off")
+    on = siafu.train(graph, out=tmp_path / "on", epochs=5, reorder="on")
+    one, other = (siafu.predict(run, graph)["output"] for run in (off, on))
+    torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_narrow_features_train_every_kind(graph: Graph, tmp_path: Path, kind: str) -> None:
+    assert graph.x is not None
+    narrow = replace(graph, x=graph.x.bfloat16())
+    wide = replace(graph, x=graph.x.bfloat16().float())
+    one = siafu.train(narrow, model=kind, out=tmp_path / "narrow", epochs=3, hidden=8, heads=2)
+    other = siafu.train(wide, model=kind, out=tmp_path / "wide", epochs=3, hidden=8, heads=2)
+    outputs = [siafu.predict(run, each)["output"] for run, each in ((one, narrow), (other, wide))]
+    torch.testing.assert_close(*outputs, rtol=1e-4, atol=1e-5)
+
+
+def with_labels(graph: Graph, make: Callable[[Tensor], Tensor]) -> Graph:
+    assert graph.y is not None
+    return replace(graph, y=make(graph.y))
+
+
+def test_many_labels_are_learned(graph: Graph, tmp_path: Path) -> None:
+    labels = with_labels(graph, lambda y: torch.nn.functional.one_hot(y, 3).to(torch.uint8))
+    run = siafu.train(labels, out=tmp_path / "run", epochs=60, class_weights="balanced")
+    assert run.metrics["metric"] == "micro_f1"
+    assert run.metrics["test_score"] == run.metrics["test_micro_f1"] > 0.5
+    with pytest.raises(AttributeError, match="no test accuracy: this run measured micro_f1"):
+        _ = run.test_accuracy
+
+
+@pytest.mark.parametrize("targets", [1, 2])
+def test_numbers_are_learned(graph: Graph, tmp_path: Path, targets: int) -> None:
+    numbers = with_labels(graph, lambda y: y.float()[:, None].repeat(1, targets))
+    run = siafu.train(numbers, out=tmp_path / "run", epochs=60)
+    assert (run.metrics["metric"], run.metrics["task"]) == ("mae", "regression")
+    assert run.metrics["test_mae"] < 0.65  # the mean of the classes 0, 1 and 2 would be off by 0.67
+    assert siafu.predict(run, numbers)["output"].shape == (240, targets)
+
+
+def test_embeddings_are_what_the_last_layer_reads(graph: Graph, tmp_path: Path) -> None:
+    run = siafu.train(graph, out=tmp_path / "run", epochs=2, hidden=8)
+    found = siafu.predict(run, graph, embeddings=True)
+    assert found["embedding"].shape == (240, 8)
+    assert isinstance(run.model, nn.Module)
+    torch.testing.assert_close(run.model.layers[-1](graph.block, found["embedding"]), found["output"])  # type: ignore[operator, union-attr, index]
+
+
+def test_a_graph_with_other_features_is_not_predicted(graph: Graph, tmp_path: Path) -> None:
+    run = siafu.train(graph, out=tmp_path / "run", epochs=2)
+    assert graph.x is not None
+    with pytest.raises(ValueError, match=r"community: has 5 features, but the model of .* was trained on 12"):
+        siafu.predict(run, replace(graph, x=graph.x[:, :5]))
+
+
+def test_settings_come_from_keywords_and_tables(graph: Graph, tmp_path: Path) -> None:
+    run = siafu.train(
+        graph,
+        out=tmp_path / "run",
+        config={"model": {"kind": "sage", "hidden": 4}, "train": {"epochs": 9}},
+        epochs=2,
+    )
+    assert (run.metrics["model"], run.settings.model.hidden, run.metrics["epochs"]) == ("sage", 4, 2)
+    with pytest.raises(ValueError, match=r"hiden is not a setting; did you mean hidden\?"):
+        siafu.train(graph, out=tmp_path / "other", hiden=4)
+    assert not (tmp_path / "other").exists()
+
+
+def test_nothing_is_written_for_a_graph_that_cannot_be_trained_on(graph: Graph, tmp_path: Path) -> None:
+    for bad in (replace(graph, x=None), replace(graph, y=None), replace(graph, train_mask=None)):
+        with pytest.raises(ValueError, match="community: no "):
+            siafu.train(bad, out=tmp_path / "run")
+        with pytest.raises(ValueError, match="community: no "):
+            siafu.train(bad, out=tmp_path / "run", seeds=2)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_holds_something_is_refused(graph: Graph, tmp_path: Path) -> None:
+    siafu.train(graph, out=tmp_path / "run", epochs=1)
+    with pytest.raises(
+        ValueError, match=r'run: already holds a run; continue it with "siafu resume .*run" or choose'
+    ):
+        siafu.train(graph, out=tmp_path / "run")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").touch()
+    with pytest.raises(ValueError, match=r"other: not empty \(it holds notes.txt\); choose another --out"):
+        siafu.train(graph, out=tmp_path / "other")
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="file: a file stands there; choose another --out"):
+        siafu.train(graph, out=tmp_path / "file")
+
+
+def test_an_empty_folder_and_what_a_kill_left_in_it_are_taken(graph: Graph, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".config.toml.tmp").write_text("half")
+    siafu.train(graph, out=tmp_path / "run", epochs=1)
+    assert not (tmp_path / "run" / ".config.toml.tmp").exists()
+
+
+def test_a_folder_that_another_process_writes_is_refused(graph: Graph, tmp_path: Path) -> None:
+    siafu.train(graph, out=tmp_path / "run", epochs=4, onlooker=stop_after(1))
+    with RunFolder(tmp_path / "run").locked():
+        with pytest.raises(ValueError, match="run: another process is writing this run; wait for it"):
+            siafu.resume(tmp_path / "run", graph=graph)
+        with pytest.raises(ValueError, match="run: another process is writing this run; wait for it"):
+            siafu.train(graph, out=tmp_path / "run")
+    assert siafu.resume(tmp_path / "run", graph=graph).metrics["finished"]
+
+
+@pytest.mark.parametrize("action", [siafu.resume, siafu.open])
+def test_what_is_no_run_is_said_to_be_none(tmp_path: Path, action: Callable[[Path], siafu.Run]) -> None:
+    with pytest.raises(ValueError, match="nothing: no such folder; give the folder of a run"):
+        action(tmp_path / "nothing")
+    with pytest.raises(ValueError, match=r"not a run: it has no config\.toml"):
+        action(tmp_path)
+
+
+def test_progress_is_shown_where_somebody_may_see_it(
+    graph: Graph, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    siafu.train(graph, out=tmp_path / "run", epochs=1)
+    assert capsys.readouterr() == ("", ""), "a library that nobody watches is silent"
