@@ -15,18 +15,20 @@ class Gin(Layer):
 
     Shapes:
         x_src: (S, in_features), rows ordered as in the block.
+        W_1, W_2: (in_features, hidden), (hidden, out_features), ``hidden`` being ``out_features`` unless told.
         returns: (D, out_features).
     """
 
     reads_dst = True
 
-    def __init__(self, in_features: int, out_features: int) -> None:
+    def __init__(self, in_features: int, out_features: int, *, hidden: int | None = None) -> None:
         super().__init__()
-        self.in_features, self.out_features = in_features, out_features
+        hidden = out_features if hidden is None else hidden
+        self.in_features, self.out_features, self.hidden = in_features, out_features, hidden
         self.eps = nn.Parameter(torch.empty(()))
-        self.weight_in = nn.Parameter(torch.empty(in_features, out_features))
-        self.bias_in = nn.Parameter(torch.empty(out_features))
-        self.weight_out = nn.Parameter(torch.empty(out_features, out_features))
+        self.weight_in = nn.Parameter(torch.empty(in_features, hidden))
+        self.bias_in = nn.Parameter(torch.empty(hidden))
+        self.weight_out = nn.Parameter(torch.empty(hidden, out_features))
         self.bias = nn.Parameter(torch.empty(out_features))
         self.reset(first_generator())
 
@@ -36,6 +38,11 @@ class Gin(Layer):
             glorot(weight, generator)
         for parameter in (self.eps, self.bias_in, self.bias):
             nn.init.zeros_(parameter)
+
+    @property
+    def z_features(self) -> int:
+        """The width of the inner layer."""
+        return self.hidden
 
     def project(self, x_src: Tensor) -> Tensor:
         """``x W_1``: linear, so it may come before or after the sum."""

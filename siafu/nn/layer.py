@@ -39,6 +39,11 @@ class Layer(nn.Module):
     out_features: int
     bias: nn.Parameter
 
+    @property
+    def z_features(self) -> int:
+        """Z, the width that project gives."""
+        return self.out_features
+
     def project(self, x_src: Tensor) -> Tensor:
         """Tensor work on sources, row by row."""
         raise NotImplementedError
@@ -66,7 +71,7 @@ class Layer(nn.Module):
             return self.update(m_dst, drop(widened(x_dst)) if self.reads_dst else x_dst)
         x_src = drop(widened(x_src))
         x_dst = x_src[: block.num_dst]
-        if self.linear and self.in_features < self.out_features:
+        if self.linear and self.in_features < self.z_features:
             return self.update(self.project(self.aggregate(block, x_src)), x_dst)
         return self.update(self.aggregate(block, self.project(x_src)), x_dst)
 

@@ -152,7 +152,7 @@ def _layer(config: ModelConfig, in_features: int, out_features: int, *, last: bo
         case "sage":
             return Sage(in_features, out_features, reduce=config.reduce)
         case "gin":
-            return Gin(in_features, out_features)
+            return Gin(in_features, out_features, hidden=config.hidden)
         case "mlp":
             return Dense(in_features, out_features)
         case "gat" | "gatv2":

@@ -28,6 +28,7 @@ LAYERS: dict[str, Callable[[int, int], Layer]] = {
     "sage": Sage,
     "sage-max": lambda i, o: Sage(i, o, reduce="max"),
     "gin": Gin,
+    "gin-wide": lambda i, o: Gin(i, o, hidden=7),
     "dense": Dense,
 }
 AGGREGATES = {"sum": sum_in, "mean": mean_in, "gcn": gcn_in, "max": max_in}
@@ -131,10 +132,11 @@ def test_sage_agrees_with_pyg(widths: tuple[int, int], edges: Tensor, reduce: st
 
 @pytest.mark.parametrize("widths", WIDTHS)
 @pytest.mark.parametrize("edges", [EDGES, PLAIN, EDGES[:, :0]], ids=["loops", "no loops", "no edges"])
-def test_gin_agrees_with_pyg(widths: tuple[int, int], edges: Tensor) -> None:
-    layer = Gin(*widths)
+@pytest.mark.parametrize("hidden", [None, 2, 13])
+def test_gin_agrees_with_pyg(widths: tuple[int, int], edges: Tensor, hidden: int | None) -> None:
+    layer = Gin(*widths, hidden=hidden)
     randomise(layer)
-    inner, outer = nn.Linear(*widths), nn.Linear(widths[1], widths[1])
+    inner, outer = nn.Linear(widths[0], hidden or widths[1]), nn.Linear(hidden or widths[1], widths[1])
     peer = GINConv(nn.Sequential(inner, nn.ReLU(), outer), train_eps=True)
     with torch.no_grad():
         peer.eps.copy_(layer.eps)
@@ -209,8 +211,8 @@ def test_a_wide_and_a_narrow_input_give_the_same_layer(name: str) -> None:
     randomise(layer)
     x, block = rows(NUM_NODES, 6), whole()
     outputs = []
-    for narrower in (5, 6):  # below, and not below the width of the output
-        layer.in_features = narrower
+    for pretended in (1, 100):  # below and above the width of what project gives
+        layer.in_features = pretended
         layer.zero_grad()
         outputs.append([*run(lambda x: layer(block, x), x), *(p.grad for p in layer.parameters())])
     for one, other in zip(*outputs, strict=True):
