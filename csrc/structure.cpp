@@ -15,7 +15,7 @@ namespace {
 template <typename Each>
 void counting_sort(int64_t num_keys, int blocks, const Each& each, int64_t* indptr, int32_t* values, int64_t* from) {
     std::vector<std::vector<int64_t>> next(blocks);
-#pragma omp parallel for schedule(static, 1)
+#pragma omp parallel for schedule(static, 1) if (blocks > 1)
     for (int b = 0; b < blocks; ++b) {
         next[b].assign(num_keys, 0);
         each(b, [&](int64_t, int64_t key, int64_t) { ++next[b][key]; });
@@ -26,7 +26,7 @@ void counting_sort(int64_t num_keys, int blocks, const Each& each, int64_t* indp
         for (int b = 0; b < blocks; ++b) total += std::exchange(next[b][k], total);
         indptr[k + 1] = total;
     }
-#pragma omp parallel for schedule(static, 1)
+#pragma omp parallel for schedule(static, 1) if (blocks > 1)
     for (int b = 0; b < blocks; ++b)
         each(b, [&](int64_t edge, int64_t key, int64_t value) {
             const int64_t slot = next[b][key]++;
@@ -35,8 +35,11 @@ void counting_sort(int64_t num_keys, int blocks, const Each& each, int64_t* indp
         });
 }
 
+constexpr int64_t kSmall = 1 << 14;  // edges; fewer are not worth a second thread
+
 // As many blocks as threads, while their counters stay small beside the edges.
 int blocks_for(int64_t num_edges, int64_t num_keys) {
+    if (num_edges < kSmall) return 1;
     const int64_t affordable = std::max<int64_t>(1, num_edges / std::max<int64_t>(1, num_keys));
     return int(std::min<int64_t>({omp_get_max_threads(), 16, affordable}));
 }
@@ -63,7 +66,7 @@ void transpose_csr(const int64_t* indptr, const int32_t* indices, int64_t num_ro
 }
 
 void sort_rows(const int64_t* indptr, int32_t* indices, int64_t* from, int64_t num_rows) {
-#pragma omp parallel
+#pragma omp parallel if (indptr[num_rows] >= kSmall)
     {
         std::vector<std::pair<int32_t, int64_t>> row;
 #pragma omp for schedule(dynamic, 256)
@@ -106,7 +109,7 @@ void relabel_csr(const int64_t* indptr, const int32_t* indices, const int64_t* o
         place[order[i]] = int32_t(i);
         out_indptr[i + 1] = out_indptr[i] + indptr[order[i] + 1] - indptr[order[i]];
     }
-#pragma omp parallel for schedule(dynamic, 256)
+#pragma omp parallel for schedule(dynamic, 256) if (indptr[num_nodes] >= kSmall)
     for (int64_t i = 0; i < num_nodes; ++i) {
         int64_t slot = out_indptr[i];
         for (int64_t e = indptr[order[i]]; e < indptr[order[i] + 1]; ++e, ++slot) {
