@@ -6,6 +6,7 @@ Row sets, used as name suffixes everywhere:
     _edge  E rows, in CSR order of the destinations
 """
 
+import warnings
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -20,6 +21,7 @@ from siafu import native
 from siafu.native import Csr
 
 MAX_NODES = 2**31 - 1
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,6 +173,8 @@ class Graph:
 
     def reordered(self, order: Tensor) -> "Graph":
         """The same graph with row ``order[i]`` at row ``i``; ``node_id`` says where each row stood."""
+        if not torch.equal(order.sort().values, torch.arange(self.num_nodes)):
+            raise ValueError(f"{self.name}: the order does not name each of {self.num_nodes} rows once")
         weighted = self.edge_weight is not None
         csr = native.relabel(Csr(self.indptr, self.indices), order, origin=weighted)
 
@@ -211,18 +215,15 @@ class Graph:
 
         ``undirected`` adds each edge's reverse and drops repeated edges (the first weight is kept).
         """
-        edges = _tensor(edge_index, "edge_index")
-        if edges.ndim != 2 or edges.shape[0] != 2 or edges.is_floating_point():
-            raise ValueError(
-                f"{name}: edge_index is {tuple(edges.shape)} {edges.dtype}; expected two rows of integers, "
-                "sources above targets"
-            )
-        rows = _given(x, y, train_mask, val_mask, test_mask)
-        count = num_nodes if num_nodes is not None else rows if rows is not None else _largest(edges) + 1
+        edges = _edges(edge_index, name)
+        given = {"x": x, "y": y, "train_mask": train_mask, "val_mask": val_mask, "test_mask": test_mask}
+        rows: dict[str, Any] = {
+            key: _node_rows(value, key) for key, value in given.items() if value is not None
+        }
+        known = [num_nodes] if num_nodes is not None else [value.shape[0] for value in rows.values()]
+        count = known[0] if known else _largest(edges) + 1
         check_edges(edges, count, name)
-        weight = None if edge_weight is None else _tensor(edge_weight, "edge_weight").to(torch.float32)
-        if weight is not None and weight.shape != edges.shape[1:]:
-            raise ValueError(f"{name}: edge_weight is {tuple(weight.shape)}; expected ({edges.shape[1]},)")
+        weight = None if edge_weight is None else _edge_weight(edge_weight, edges.shape[1], name)
         src, dst = edges.to(torch.int32)
         if undirected:
             src, dst = torch.cat([src, dst]), torch.cat([dst, src])
@@ -232,13 +233,9 @@ class Graph:
         graph = cls(
             csr.indptr,
             csr.indices,
-            x=None if x is None else _features(_tensor(x, "x")),
-            y=None if y is None else _labels(_tensor(y, "y")),
-            train_mask=_mask(train_mask, "train_mask"),
-            val_mask=_mask(val_mask, "val_mask"),
-            test_mask=_mask(test_mask, "test_mask"),
             edge_weight=None if weight is None or csr.origin is None else weight[csr.origin],
             name=name,
+            **rows,
         )
         check(graph)
         return graph
@@ -324,6 +321,9 @@ def check(graph: Graph) -> None:
     if graph.y is not None and graph.y.dtype == torch.int64 and int(graph.y.min()) < -1:
         row = int(graph.y.argmin())
         raise ValueError(f"{name}: y[{row}] is {int(graph.y[row])}; expected a class from 0, or -1 for none")
+    if graph.y is not None and graph.y.is_floating_point() and bool(graph.y.isinf().any()):
+        row = int(graph.y.isinf().nonzero()[0, 0])
+        raise ValueError(f"{name}: y[{row}] is infinite; expected a finite number, or NaN for none")
     seen = torch.zeros(rows, dtype=torch.bool)
     for field_name in ("train_mask", "val_mask", "test_mask"):
         mask: Tensor | None = getattr(graph, field_name)
@@ -348,22 +348,53 @@ def _check_finite(rows: Tensor, what: str) -> None:
 
 def _tensor(values: ArrayLike | Tensor, name: str) -> Tensor:
     if isinstance(values, Tensor):
-        return values.detach().cpu()
+        unsigned = values.dtype in (torch.uint16, torch.uint32, torch.uint64)
+        return (values.to(torch.int64) if unsigned else values).detach().cpu()
     array = np.asarray(values)
     if array.dtype == object or array.dtype.kind not in "biuf":
         raise ValueError(f"{name} is an array of {array.dtype}; expected numbers")
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
         array = array.astype(np.int64)
-    return torch.from_numpy(np.ascontiguousarray(array))
-
-
-def _given(*values: ArrayLike | Tensor | None) -> int | None:
-    """The number of rows of the first that is there."""
-    return next((len(value) for value in values if value is not None), None)  # type: ignore[arg-type]
+    with warnings.catch_warnings():  # nobody writes to an array that is mapped for reading
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(np.asarray(array, array.dtype.newbyteorder("="), order="C"))
 
 
 def _largest(edges: Tensor) -> int:
     return int(edges.max()) if edges.numel() else -1
+
+
+def _edges(edge_index: ArrayLike | Tensor, name: str) -> Tensor:
+    edges = _tensor(edge_index, "edge_index")
+    if edges.ndim != 2 or edges.shape[0] != 2 or (edges.numel() and edges.dtype not in _INTEGERS):
+        raise ValueError(
+            f"{name}: edge_index is {tuple(edges.shape)} {edges.dtype}; expected two rows of integers, "
+            "sources above targets"
+        )
+    return edges
+
+
+def _edge_weight(edge_weight: ArrayLike | Tensor, num_edges: int, name: str) -> Tensor:
+    weight = _tensor(edge_weight, "edge_weight").to(torch.float32)
+    if weight.shape != (num_edges,):
+        raise ValueError(f"{name}: edge_weight is {tuple(weight.shape)}; expected ({num_edges},)")
+    if not bool(weight.isfinite().all()):
+        edge = int((~weight.isfinite()).nonzero()[0])
+        raise ValueError(f"{name}: edge_weight[{edge}] is {float(weight[edge])}; expected a finite number")
+    return weight
+
+
+def _node_rows(values: ArrayLike | Tensor, name: str) -> Tensor:
+    """What was given for each node, as the field of that name keeps it."""
+    rows = _tensor(values, name)
+    if rows.ndim == 0:
+        raise ValueError(f"{name} is one number; expected a row for each node")
+    match name:
+        case "x":
+            return _features(rows)
+        case "y":
+            return _labels(rows)
+    return _mask(rows, name)
 
 
 def _features(x: Tensor) -> Tensor:
@@ -374,19 +405,29 @@ def _features(x: Tensor) -> Tensor:
 
 
 def _labels(y: Tensor) -> Tensor:
+    if y.ndim > 2:
+        raise ValueError(f"y is {tuple(y.shape)}; expected one value a node, or a row of them")
     if y.is_floating_point():
         return y.to(torch.float32).contiguous()
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
-    return y.to(torch.uint8 if y.ndim == 2 else torch.int64).contiguous()
+    if y.ndim == 1:
+        return y.to(torch.int64).contiguous()
+    _check_zero_or_one(y, "y", "expected 0 or 1 in each column, a column a label")
+    return y.to(torch.uint8).contiguous()
 
 
-def _mask(mask: ArrayLike | Tensor | None, name: str) -> Tensor | None:
-    if mask is None:
-        return None
-    value = _tensor(mask, name)
-    if value.ndim != 1:
+def _mask(mask: Tensor, name: str) -> Tensor:
+    if mask.ndim != 1:
         raise ValueError(
-            f"{name} is {tuple(value.shape)}; expected one value a node (pick one fold of several)"
+            f"{name} is {tuple(mask.shape)}; expected one value a node (pick one fold of several)"
         )
-    return value.to(torch.bool)
+    _check_zero_or_one(mask, name, "expected True or False for each node, not row numbers")
+    return mask.to(torch.bool)
+
+
+def _check_zero_or_one(values: Tensor, name: str, expected: str) -> None:
+    bad = ~((values == 0) | (values == 1))
+    if bool(bad.any()):
+        place = bad.nonzero()[0].tolist()
+        raise ValueError(f"{name}{place} is {values[tuple(place)].item()}; {expected}")
