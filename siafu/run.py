@@ -6,7 +6,7 @@ import resource
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -272,28 +272,26 @@ def _carry_out(
     onlooker.say(
         f"training {tree.model.kind} {going} {tree.train.epochs} epochs, seed {tree.seed}, in {folder.path}"
     )
-    events = Events(folder.events)
     try:
-        _begin(events, tree, graph, trainer, resumed=resumed)
-        reason = trainer.train(Watch(events, folder.checkpoint, onlooker.should_stop, onlooker.on_epoch))
-        out = trainer.outputs()
-        found = _measure(folder, tree, trainer, out)
-        if reason in _ENDS:
-            _write_result(folder, graph, trainer, events, out)
-            if tree.baseline:
-                without = _baseline(folder, tree, graph, onlooker).metrics
-                found["baseline"] = {key: without[key] for key in _SOME_OF_BASELINE}
-                reason = reason if without["finished"] else without["stopped_by"]
-        found |= {"finished": reason in _ENDS, "stopped_by": reason}
+        with closing(Events(folder.events)) as events:
+            _begin(events, tree, graph, trainer, resumed=resumed)
+            reason = trainer.train(Watch(events, folder.checkpoint, onlooker.should_stop, onlooker.on_epoch))
+            out = trainer.outputs()
+            found = _measure(folder, tree, trainer, out)
+            if reason in _ENDS:
+                _write_result(folder, graph, trainer, events, out)
+                if tree.baseline:
+                    without = _baseline(folder, tree, graph, onlooker).metrics
+                    found["baseline"] = {key: without[key] for key in _SOME_OF_BASELINE}
+                    reason = reason if without["finished"] else without["stopped_by"]
+            found |= {"finished": reason in _ENDS, "stopped_by": reason}
+            if found["finished"]:
+                events.write("end", **found)
         if found["finished"]:
-            events.write("end", **found)
-            events.flush()
             folder.write_metrics(found)
     except OSError as error:
         error.filename = error.filename or str(folder.events)  # a failed write does not say where
         raise
-    finally:
-        events.close()
     return Run(folder.path, tree, found, trainer.model if found["finished"] else None)
 
 

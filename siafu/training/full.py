@@ -169,6 +169,7 @@ class FullTrainer:
         return None
 
     def _save(self, watch: Watch) -> None:
+        watch.events.flush()  # first, so that no epoch of a checkpoint lacks its event
         start = time.perf_counter()
         size = save_checkpoint(watch.checkpoint, self.model, self.optimizer, self.done)
         seconds = time.perf_counter() - start
