@@ -280,6 +280,13 @@ def test_static_inputs_are_aggregated_once(name: str, monkeypatch: pytest.Monkey
     assert len(calls) > 1
 
 
+def test_one_block_keeps_each_kind_of_aggregate() -> None:
+    x = rows(NUM_NODES, 4)
+    static = whole().with_static(x)
+    for aggregate in [*AGGREGATES.values()] * 2:
+        close(aggregate(static, x), aggregate(whole(), x))
+
+
 def test_other_static_inputs_get_their_own_aggregate() -> None:
     x, layer = rows(NUM_NODES, 4), Gcn(4, 3)
     first = whole().with_static(x)
