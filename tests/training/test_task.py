@@ -5,6 +5,7 @@ from math import log
 
 import pytest
 import torch
+from torch import Tensor
 
 from siafu.graph import Graph
 from siafu.training.config import TrainConfig
@@ -21,6 +22,11 @@ def graph_of(y: object, **changes: object) -> Graph:
     )
     assert made.y is not None
     return made
+
+
+def bad(y: Tensor) -> Graph:
+    """The same with labels that nobody has checked."""
+    return replace(graph_of([0, 1, 1, 0, 1]), y=y)
 
 
 def config(**settings: object) -> TrainConfig:
@@ -128,9 +134,18 @@ def test_a_metric_that_does_not_fit_the_labels_is_refused() -> None:
             replace(graph_of([0, 1, 7, 0, 1]), class_names=("a", "b")),
             r"five: y\[2\] is 7, outside of the 2 classes",
         ),
-        (graph_of([0, 1, 10**12, 0, 1]), r"five: y\[2\] is 1000000000000, more than there are nodes"),
-        (graph_of([[0, 1], [1, 2], [0, 0], [0, 0], [0, 0]]), r"five: y\[1, 1\] is 2; expected 0 or 1"),
-        (graph_of([0.0, float("inf"), 0.0, 0.0, 0.0]), r"five: y\[1, 0\] is inf; expected a number, or NaN"),
+        (
+            bad(torch.tensor([0, 1, 10**12, 0, 1])),
+            r"five: y\[2\] is 1000000000000, more than there are nodes",
+        ),
+        (
+            bad(torch.tensor([[0, 1], [1, 2], [0, 0], [0, 0], [0, 0]], dtype=torch.uint8)),
+            r"five: y\[1, 1\] is 2; expected 0 or 1",
+        ),
+        (
+            bad(torch.tensor([0.0, float("inf"), 0.0, 0.0, 0.0])),
+            r"five: y\[1, 0\] is inf; expected a number, or NaN",
+        ),
     ],
 )
 def test_labels_that_pose_no_task_are_refused_with_the_place(graph: Graph, message: str) -> None:
