@@ -146,7 +146,7 @@ def epilogue(
             x, bias=bias, activation=activation, dropout=dropout, row_id=row_id, out=out
         )
     x = x.contiguous()
-    out = empty_rows(*x.shape, x.dtype) if out is None else out
+    out = empty_rows(x.shape[0], x.shape[1], x.dtype) if out is None else out
     act = _ACTIVATIONS[activation]
     _core.epilogue(x, bias, row_id, act, dropout.key, dropout.threshold, dropout.scale, out)
     return out
@@ -161,7 +161,7 @@ def epilogue_backward(
             grad, output, activation=activation, dropout=dropout, row_id=row_id, with_bias=with_bias
         )
     grad = grad.contiguous()
-    out = empty_rows(*grad.shape, grad.dtype)
+    out = empty_rows(grad.shape[0], grad.shape[1], grad.dtype)
     parts = grad.new_empty(_core.bias_parts, grad.shape[1]) if with_bias else None
     act = _ACTIVATIONS[activation]
     _core.epilogue_backward(
@@ -272,7 +272,7 @@ def _advise(out: Tensor) -> None:
 
 
 def _check_index(index: Tensor, rows: int) -> None:
-    if index.numel() and not (0 <= int(index.min()) and int(index.max()) < rows):
+    if index.numel() and (int(index.min()) < 0 or int(index.max()) >= rows):
         raise IndexError(f"rows {int(index.min())} to {int(index.max())} asked of {rows}")
 
 
