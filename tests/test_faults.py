@@ -213,7 +213,18 @@ def test_a_folder_below_a_file_cannot_be_made(tmp_path: Path, capsys: pytest.Cap
     assert "Traceback" not in text
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_disk_that_may_only_be_read_is_told(tiny_disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old = ("train", "karate", "--epochs", "1", "--hidden", "2", "--out", str(tiny_disk / "old"))
+    assert command(*old, capsys=capsys)[0] == 0
+    subprocess.run(["mount", "-o", "remount,ro", str(tiny_disk)], check=True)
+    code, text = command("train", "karate", "--out", str(tiny_disk / "run"), capsys=capsys)
+    assert code == 1
+    assert f"error: {tiny_disk / 'run'}: Read-only file system" in text
+    assert "Traceback" not in text
+    assert command("resume", str(tiny_disk / "old"), capsys=capsys)[0] == 0, "a finished run is only read"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere, but for a disk that is read-only")
 def test_a_folder_without_permission_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tmp_path.chmod(0o500)
     code, text = command("train", "karate", "--out", str(tmp_path / "run"), capsys=capsys)
