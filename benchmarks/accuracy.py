@@ -1,6 +1,6 @@
 """Test accuracy on public citation graphs with the default settings, mean of ten seeds, beside the published figures.
 
-    SIAFU_DATA=... python benchmarks/accuracy.py [--seeds 10]
+SIAFU_DATA=... python benchmarks/accuracy.py [--seeds 10]
 """
 
 import argparse
@@ -23,12 +23,16 @@ ROWS = [
 
 def accuracies(graph: siafu.Graph, model: str, seeds: int) -> list[float]:
     with tempfile.TemporaryDirectory() as folder:
-        runs = [siafu.train(graph, model=model, seed=seed, out=Path(folder, str(seed))) for seed in range(seeds)]
+        runs = [
+            siafu.train(graph, model=model, seed=seed, out=Path(folder, str(seed))) for seed in range(seeds)
+        ]
         return [100 * run.test_accuracy for run in runs]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--only", nargs="*", help="such as cora-gcn")
     args = parser.parse_args()

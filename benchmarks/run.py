@@ -84,7 +84,13 @@ def write_graph(case: Case, folder: Path) -> None:
 
     graph = community(case.nodes, degree=case.degree, features=100, classes=47, seed=0)
     edges = np.stack([graph.indices.numpy(), graph.block.row_edge.numpy().astype(np.int32)])
-    arrays = {"edges": edges, "x": graph.x, "y": graph.y, "train_mask": graph.train_mask, "test_mask": graph.test_mask}
+    arrays = {
+        "edges": edges,
+        "x": graph.x,
+        "y": graph.y,
+        "train_mask": graph.train_mask,
+        "test_mask": graph.test_mask,
+    }
     for name, array in arrays.items():
         np.save(folder / f"{name}.npy", np.asarray(array))
 
@@ -117,7 +123,9 @@ def show(case: Case, rows: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--dgl-python", help="a Python that has DGL")
     parser.add_argument("--large", action="store_true", help="also the graph of 15M edges")
     parser.add_argument("--only", nargs="*", help="names of cases")

@@ -46,7 +46,7 @@ def to_pyg(graph: Graph) -> Any:
     found = {key: value[rows] for key, value in fields.items() if value is not None}
     if graph.edge_weight is not None:
         found["edge_weight"] = graph.edge_weight
-    edge_index = torch.stack([row_of[graph.indices.long()], row_of[graph.block.row_edge]])
+    edge_index = torch.stack([row_of[graph.indices.long()], row_of[graph.block.row_edge.long()]])
     return Data(edge_index=edge_index, num_nodes=graph.num_nodes, **found)
 
 

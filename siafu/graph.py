@@ -68,10 +68,10 @@ class Block:
         """Rows and columns exchanged, for the backward pass; ``origin`` is the edge's place in this block."""
         return native.transpose(self.csr, num_cols=self.num_src, origin=True)
 
-    @cached_property
+    @property
     def row_edge(self) -> Tensor:
-        """(E,) int64, the destination of each edge."""
-        return torch.arange(self.num_dst).repeat_interleave(self.indptr.diff())
+        """(E,) int32, the destination of each edge; made anew each time, since it is as large as the block."""
+        return torch.arange(self.num_dst, dtype=torch.int32).repeat_interleave(self.indptr.diff())
 
     @cached_property
     def loop_edge(self) -> Tensor:
@@ -82,8 +82,13 @@ class Block:
     def lacks_loop(self) -> Tensor:
         """(D,) uint8, 1 where a destination has no edge to itself."""
         lacks = torch.ones(self.num_dst, dtype=torch.uint8)
-        lacks[self.row_edge[self.loop_edge]] = 0
+        lacks[self._loop_dst] = 0
         return lacks
+
+    @property
+    def _loop_dst(self) -> Tensor:
+        """(L,) int64, ascending, the destination of each loop."""
+        return torch.searchsorted(self.indptr, self.loop_edge, right=True) - 1
 
     @property
     def single_loops(self) -> "Block":
@@ -93,7 +98,7 @@ class Block:
     @cached_property
     def _less_loops(self) -> "Block | None":
         """What ``single_loops`` is where it is another block; a block that held itself would not be freed at once."""
-        dst_loop = self.row_edge[self.loop_edge]  # ascends
+        dst_loop = self._loop_dst
         again = self.loop_edge[:-1][dst_loop[1:] == dst_loop[:-1]]
         if again.numel() == 0:
             return None

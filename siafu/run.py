@@ -268,9 +268,9 @@ def _carry_out(
 ) -> Run:
     """Train to the end, or to where somebody stops it, and write what came of it."""
     folder.checkpoint.parent.mkdir(exist_ok=True)
-    going = f"from epoch {trainer.done.epoch + 1} of" if trainer.done.epoch else "for up to"
+    done = f" ({trainer.done.epoch} done)" if trainer.done.epoch else ""
     onlooker.say(
-        f"training {tree.model.kind} {going} {tree.train.epochs} epochs, seed {tree.seed}, in {folder.path}"
+        f"training {tree.model.kind} for up to {tree.train.epochs} epochs{done}, seed {tree.seed}, in {folder.path}"
     )
     try:
         with closing(Events(folder.events)) as events:

@@ -177,9 +177,7 @@ def gather(rows: Tensor, index: Tensor, *, widen: bool = False) -> Tensor:
     rows, index = rows.contiguous(), index.contiguous()
     _check_index(index, rows.shape[0])
     narrow = rows.dtype == torch.bfloat16
-    out = torch.empty(
-        index.numel(), *rows.shape[1:], dtype=torch.float32 if narrow and widen else rows.dtype
-    )
+    out = torch.empty(index.numel(), *rows.shape[1:], dtype=torch.float32 if narrow and widen else rows.dtype)
     _advise(out)
     if narrow and widen:
         _core.gather_widen(rows.view(torch.uint16), index, out)

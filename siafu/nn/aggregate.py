@@ -58,11 +58,16 @@ def widened(rows: Tensor) -> Tensor:
     return rows.float() if rows.dtype == torch.bfloat16 else rows
 
 
-def _kept(block: Block, name: str, x_src: Tensor, compute: Callable[[], Tensor]) -> Tensor:
+def check_rows(block: Block, x_src: Tensor) -> None:
+    """Refuse rows that are not one for each source."""
     if x_src.ndim != 2 or x_src.shape[0] != block.num_src:
         raise ValueError(
             f"x is {tuple(x_src.shape)}; expected {block.num_src} rows, one for each of the block's sources"
         )
+
+
+def _kept(block: Block, name: str, x_src: Tensor, compute: Callable[[], Tensor]) -> Tensor:
+    check_rows(block, x_src)
     return block.keep(("aggregate", name), compute) if x_src is block.static_src else compute()
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from siafu import native
 from siafu.graph import Block
 from siafu.native import Attention
+from siafu.nn.aggregate import check_rows
 
 
 def attend(block: Block, z_src: Tensor, *, heads: int, slope: float, dropout: native.Dropout) -> Tensor:
@@ -18,6 +19,7 @@ def attend(block: Block, z_src: Tensor, *, heads: int, slope: float, dropout: na
 
     The columns are the row to sum, then a node's H scores as a source, then as a destination.
     """
+    check_rows(block, z_src)
     return _Attend.apply(z_src, block, Attention(heads, slope, dropout, block.node_id))
 
 
@@ -28,6 +30,7 @@ def attend_v2(
 
     The columns are a node's row as a source, then its row as a destination.
     """
+    check_rows(block, z_src)
     return _AttendV2.apply(z_src, vector, block, Attention(vector.shape[0], slope, dropout, block.node_id))
 
 

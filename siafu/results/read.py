@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from siafu.results.record import Epochs, Event, Result, RunRecord, flatten
 
-_EVENT_START = '{"time":'
 _NOT_MEASURED = frozenset({"seed", "ranks"})
 _NOT_CHOSEN = frozenset({"seed", "seeds", "run", "out", "directory"})
 
@@ -162,24 +161,24 @@ def _read_metrics(path: Path) -> dict[str, Any] | None:
 
 def _read_events(path: Path) -> tuple[list[Event], list[str]]:
     """Every event; a line that a kill cut short is left out with a note, any other is an error."""
-    *lines, rest = path.read_bytes().split(b"\n")
+    lines = path.read_bytes().split(b"\n")
     events: list[Event] = []
     notes: list[str] = []
-    for number, line in enumerate([*lines, rest], 1):
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         event = _parse(line)
-        if event is None:
-            cut = f"{path.name}, line {number}: cut off by a kill while writing; its event is left out"
-            event = _after_cut(line)
-            if event is None and number <= len(lines):
-                raise ValueError(
-                    f"{path}, line {number}: {_shorten(line)} is no event; expected a JSON object with "
-                    "time and phase; restore the file, or delete the line"
-                )
-            notes.append(cut)
         if event is not None:
             events.append(event)
+        elif number == len(lines) or _begins_anew(lines[number]):
+            notes.append(
+                f"{path.name}, line {number}: cut off by a kill while writing; its event is left out"
+            )
+        else:
+            raise ValueError(
+                f"{path}, line {number}: {_shorten(line)} is no event; expected a JSON object with "
+                "time and phase; restore the file, or delete the line"
+            )
     return events, notes
 
 
@@ -192,10 +191,10 @@ def _parse(line: bytes) -> Event | None:
     return event if good else None
 
 
-def _after_cut(line: bytes) -> Event | None:
-    """Return the event that a resumed run appended to a line its predecessor had left half-written."""
-    start = line.rfind(_EVENT_START.encode())
-    return _parse(line[start:]) if start > 0 else None
+def _begins_anew(line: bytes) -> bool:
+    """Whether a run that was started again wrote this line, after one that its predecessor left half-written."""
+    event = _parse(line)
+    return event is not None and event["phase"] in ("start", "resume")
 
 
 def _shorten(line: bytes) -> str:
