@@ -321,7 +321,7 @@ def _summary(found: dict[str, Any]) -> list[str]:
         without = found["baseline"]
         lines.append(f"{without['model']:8} {_scores(without, found['metric'])} (the same without the graph)")
     kept = f", the weights of epoch {found['best_epoch']}" if found["best_epoch"] and not many else ""
-    time = f"{found['epochs']:g} epochs of {fmt_seconds(found['epoch_seconds'])}{kept}"
+    time = f"{found['epochs']:.0f} epochs of {fmt_seconds(found['epoch_seconds'])}{kept}"
     lines.append(f"{'time':8} {time}; peak memory {fmt_bytes(found['peak_rss_bytes'])}")
     return [*lines, f"{'run':8} {found['run']}", f"{'next':8} siafu report {found['run']}"]
 
