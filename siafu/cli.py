@@ -150,14 +150,12 @@ def predict(
 ) -> None:
     """Write what a trained model says of every node."""
     from siafu import run
-    from siafu.predictions import write_predictions
     from siafu.results.progress import LiveProgress
 
     trained = run.open_run(path)
     with LiveProgress() as progress:
         graph = run.source_graph(trained, data, progress=progress)
-    predicted = run.predict(trained, graph, embeddings=embeddings)
-    write_predictions(out, graph, predicted, kind=trained.metrics["task"], names=trained.settings.class_names)
+    run.predict(trained, graph, embeddings=embeddings, out=out)
     found = {"run": str(path), "out": str(out), "nodes": graph.num_nodes}
     _print(found, as_json, f"wrote the predictions of {graph.num_nodes:,} nodes to {out}")
 

@@ -18,9 +18,10 @@ from siafu import data
 from siafu.data.lookup import is_store
 from siafu.events import Events, Progress, silent
 from siafu.folder import RunFolder, checksum, existing_folder, new_folder
-from siafu.graph import Graph
+from siafu.graph import Block, Graph
 from siafu.nn.layer import Layer
 from siafu.nn.model import Gnn
+from siafu.predictions import write_predictions
 from siafu.results.machine import describe_machine
 from siafu.results.progress import TrainingProgress, in_notebook
 from siafu.results.read import across_seeds
@@ -156,34 +157,44 @@ def open_run(run: Path | str, *, model: nn.Module | None = None) -> Run:
     return Run(folder.path, tree, found, _load_weights(folder, tree, model))
 
 
-@torch.no_grad()
-def predict(run: Run, graph: Graph, *, embeddings: bool = False) -> dict[str, Tensor]:
+def predict(
+    run: Run, graph: Graph, *, embeddings: bool = False, out: Path | str | None = None
+) -> dict[str, Tensor]:
     """What a run's model says of a graph's nodes, in the user's order.
 
-    Returns ``output`` (N, C), the model's bare output, and with ``embeddings`` also ``embedding`` (N, H).
+    Returns ``output`` (N, C), the model's bare output, and with ``embeddings`` also ``embedding`` (N, H). ``out`` is
+    a Parquet file to write it to, with the ids, the class and the probabilities of each node.
     """
     if run.model is None:
         raise ValueError(_without_model(run))
     config = run.settings.data.model_copy(update={"reorder": "auto"})
     tree = run.settings.model_copy(update={"data": inputs.resolve(config, graph)})
-    graph, x = _inputs(graph, tree)
-    block = graph.block.with_static(x)
-    run.model.eval()
-    if not isinstance(run.model, Gnn):
+    prepared, x = _inputs(graph, tree)
+    found = _outputs(run.model, prepared.block.with_static(x), x, embeddings=embeddings, graph=graph)
+    found = {name: inputs.in_user_order(rows, prepared) for name, rows in found.items()}
+    if out is not None:
+        write_predictions(Path(out), graph, found, kind=run.metrics["task"], names=run.settings.class_names)
+    return found
+
+
+@torch.no_grad()
+def _outputs(
+    model: nn.Module, block: Block, x: Tensor, *, embeddings: bool, graph: Graph
+) -> dict[str, Tensor]:
+    model.eval()
+    if not isinstance(model, Gnn):
         if embeddings:
             raise ValueError("embeddings are known of siafu's own models only")
-        return {"output": inputs.in_user_order(run.model(block, x), graph)}
-    first = run.model.layers[0]
+        return {"output": model(block, x)}
+    first = model.layers[0]
     assert isinstance(first, Layer)
     if x.shape[1] != first.in_features:
         raise ValueError(
-            f"{graph.name}: has {x.shape[1]} features, but the model of {run.directory} was trained on "
-            f"{first.in_features}; give a graph with the same features"
+            f"{graph.name}: has {x.shape[1]} features, but the model was trained on {first.in_features}; give a "
+            "graph with the same features"
         )
-    found = {"output": run.model(block, x)}
-    if embeddings:
-        found["embedding"] = run.model.embed(block, x)
-    return {name: inputs.in_user_order(rows, graph) for name, rows in found.items()}
+    found = {"output": model(block, x)}
+    return found | {"embedding": model.embed(block, x)} if embeddings else found
 
 
 def source_graph(run: Run, source: str | None = None, *, progress: Progress = silent) -> Graph:

@@ -205,7 +205,7 @@ def test_another_graph_is_predicted_with_the_names_of_the_classes_that_were_lear
         *[("cyd", "lake"), ("dan", "lake")],
     ]
     wrong = siafu("predict", "run", "karate", "--out", "k.parquet")
-    assert (wrong.code, "karate: has 34 features, but the model of run was trained on 2" in wrong.err) == (
+    assert (wrong.code, "karate: has 34 features, but the model was trained on 2" in wrong.err) == (
         1,
         True,
     )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 from torch import Tensor, nn
@@ -302,7 +303,8 @@ def test_numbers_are_learned(graph: Graph, tmp_path: Path, targets: int) -> None
 
 def test_embeddings_are_what_the_last_layer_reads(graph: Graph, tmp_path: Path) -> None:
     run = siafu.train(graph, out=tmp_path / "run", epochs=2, hidden=8)
-    found = siafu.predict(run, graph, embeddings=True)
+    found = siafu.predict(run, graph, embeddings=True, out=tmp_path / "p.parquet")
+    assert pq.read_table(tmp_path / "p.parquet").column_names == ["id", "class", "probability", "embedding"]
     assert found["embedding"].shape == (240, 8)
     assert isinstance(run.model, nn.Module)
     torch.testing.assert_close(run.model.layers[-1](graph.block, found["embedding"]), found["output"])  # type: ignore[operator, union-attr, index]
@@ -311,7 +313,7 @@ def test_embeddings_are_what_the_last_layer_reads(graph: Graph, tmp_path: Path) 
 def test_a_graph_with_other_features_is_not_predicted(graph: Graph, tmp_path: Path) -> None:
     run = siafu.train(graph, out=tmp_path / "run", epochs=2)
     assert graph.x is not None
-    with pytest.raises(ValueError, match=r"community: has 5 features, but the model of .* was trained on 12"):
+    with pytest.raises(ValueError, match=r"community: has 5 features, but the model was trained on 12"):
         siafu.predict(run, replace(graph, x=graph.x[:, :5]))
 
 
