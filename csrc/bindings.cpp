@@ -41,6 +41,7 @@ Choice choose() {
 }
 
 Choice chosen = choose();
+Pool& pool = *new Pool;  // never destroyed: tensors may outlive the module
 
 template <typename T>
 const RowKernelsOf<T>& rows() {
@@ -266,5 +267,10 @@ NB_MODULE(_core, m) {
     m.def("advise_large_pages", [](nb::ndarray<nb::c_contig, nb::device::cpu> array) {
         advise_large_pages(array.data(), int64_t(array.nbytes()));
     });
-    m.def("keep_freed_memory", [](bool on) { keep_freed_memory(on); });
+    m.def("take", [](int64_t num_bytes) {
+        void* data = pool.take(num_bytes);
+        nb::capsule owner(data, [](void* p) noexcept { pool.give_back(p); });
+        return nb::ndarray<nb::pytorch, uint8_t, nb::ndim<1>>(data, {size_t(num_bytes)}, owner);
+    }, "A large array, one that was given back where there is one; it is given back when the tensor dies.");
+    m.def("keep_given_back", [](bool on) { pool.keep(on); });
 }

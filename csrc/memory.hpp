@@ -1,28 +1,72 @@
-// What is asked of the system about memory. Large fresh arrays cost more in page faults than in arithmetic: 100 MB take
-// 25,000 faults in small pages and 50 in large ones, and none where freed memory is kept and handed out again.
+// Large arrays that are used again. A fresh array of 100 MB costs 25,000 page faults in small pages, which takes longer than
+// computing what goes into it; one that is handed out again costs none.
 #pragma once
 
-#include <malloc.h>
 #include <sys/mman.h>
 
-#include <climits>
 #include <cstdint>
+#include <map>
+#include <mutex>
+#include <new>
+
+constexpr int64_t kLargePage = int64_t(1) << 21;
 
 // Asks for large pages below an array that is about to be written. A hint: where the system has none, nothing happens.
 inline void advise_large_pages(void* data, int64_t num_bytes) {
-    constexpr uintptr_t page = uintptr_t(1) << 21;
-    const uintptr_t begin = (reinterpret_cast<uintptr_t>(data) + page - 1) & ~(page - 1);
-    const uintptr_t end = (reinterpret_cast<uintptr_t>(data) + uintptr_t(num_bytes)) & ~(page - 1);
+    const uintptr_t begin = (reinterpret_cast<uintptr_t>(data) + kLargePage - 1) & ~uintptr_t(kLargePage - 1);
+    const uintptr_t end = (reinterpret_cast<uintptr_t>(data) + uintptr_t(num_bytes)) & ~uintptr_t(kLargePage - 1);
     if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
 }
 
-// Keeps freed arrays in the heap for the next allocation instead of giving them back, or goes back to the usual.
-inline void keep_freed_memory(bool on) {
-#if defined(__GLIBC__)
-    mallopt(M_MMAP_MAX, on ? 0 : 65536);
-    mallopt(M_TRIM_THRESHOLD, on ? INT_MAX : 128 * 1024);
-    if (!on) malloc_trim(0);
-#else
-    (void)on;
-#endif
-}
+// Arrays in large pages. While kept is set, one that is given back waits for the next of about its size; else it is freed.
+class Pool {
+public:
+    void* take(int64_t num_bytes) {
+        const int64_t size = (num_bytes + kLargePage - 1) / kLargePage * kLargePage;
+        const std::lock_guard lock(mutex_);
+        const auto found = free_.lower_bound(size);
+        if (found != free_.end() && found->first <= size + size / 4) {
+            void* data = found->second;
+            used_[data] = found->first;
+            free_.erase(found);
+            return data;
+        }
+        void* data = map(size);
+        used_[data] = size;
+        return data;
+    }
+
+    void give_back(void* data) {
+        const std::lock_guard lock(mutex_);
+        const auto found = used_.find(data);
+        if (kept_) free_.emplace(found->second, data);
+        else munmap(data, size_t(found->second));
+        used_.erase(found);
+    }
+
+    void keep(bool on) {
+        const std::lock_guard lock(mutex_);
+        kept_ = on;
+        if (on) return;
+        for (const auto& [size, data] : free_) munmap(data, size_t(size));
+        free_.clear();
+    }
+
+private:
+    // Aligned to large pages: what is too much at either end is given back at once.
+    static void* map(int64_t size) {
+        void* raw = mmap(nullptr, size_t(size + kLargePage), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (raw == MAP_FAILED) throw std::bad_alloc();
+        const uintptr_t begin = reinterpret_cast<uintptr_t>(raw);
+        const uintptr_t first = (begin + kLargePage - 1) & ~uintptr_t(kLargePage - 1);
+        if (first > begin) munmap(raw, first - begin);
+        if (begin + kLargePage > first) munmap(reinterpret_cast<void*>(first + size), begin + kLargePage - first);
+        madvise(reinterpret_cast<void*>(first), size_t(size), MADV_HUGEPAGE);
+        return reinterpret_cast<void*>(first);
+    }
+
+    std::mutex mutex_;
+    std::multimap<int64_t, void*> free_;  // by size
+    std::map<void*, int64_t> used_;       // their sizes
+    bool kept_ = false;
+};

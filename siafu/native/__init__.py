@@ -33,6 +33,7 @@ __all__ = [
     "Attention",
     "Csr",
     "Dropout",
+    "arrays_reused",
     "attend",
     "attend_backward",
     "attend_v2",
@@ -43,7 +44,6 @@ __all__ = [
     "empty_rows",
     "epilogue",
     "epilogue_backward",
-    "freed_memory_kept",
     "gather",
     "instruction_set",
     "locality_order",
@@ -189,23 +189,26 @@ def gather(rows: Tensor, index: Tensor, *, widen: bool = False) -> Tensor:
 
 
 def empty_rows(rows: int, width: int, dtype: torch.dtype) -> Tensor:
-    """A fresh array for a kernel to fill, in large pages where it is large."""
-    out = torch.empty(rows, width, dtype=dtype)
-    _advise(out)
-    return out
+    """An array for a kernel to fill; where it is large, in large pages, and one used before where there is one."""
+    num_bytes = rows * width * dtype.itemsize
+    if _core is None or num_bytes < _LARGE_BYTES:
+        return torch.empty(rows, width, dtype=dtype)
+    storage = _core.take(num_bytes).untyped_storage()
+    out: Any = torch.empty(0, dtype=dtype)
+    return out.set_(storage, 0, (rows, width))  # not a view, so that autograd lets it be overwritten
 
 
 @contextmanager
-def freed_memory_kept() -> Iterator[None]:
-    """Have freed arrays handed out again instead of given back to the system, which saves their page faults."""
+def arrays_reused() -> Iterator[None]:
+    """Have large arrays of kernels used again when their tensors die, which saves their page faults."""
     if _core is None:
         yield
         return
-    _core.keep_freed_memory(True)
+    _core.keep_given_back(True)
     try:
         yield
     finally:
-        _core.keep_freed_memory(False)
+        _core.keep_given_back(False)
 
 
 def build_csr(row: Tensor, col: Tensor, *, num_rows: int, origin: bool = False) -> Csr:

@@ -45,7 +45,8 @@ def attend(csr: "Csr", z_src: Tensor, how: Attention) -> tuple[Tensor, Tensor]:
         return reference.attend(csr, z_src, how)
     z_src = _rows(z_src)
     num_dst, width = csr.indptr.numel() - 1, z_src.shape[1] - 2 * how.heads
-    out, softmax = z_src.new_empty(num_dst, width), z_src.new_empty(num_dst, 2, how.heads)
+    out = native.empty_rows(num_dst, width, z_src.dtype)
+    softmax = z_src.new_empty(num_dst, 2, how.heads)
     native._core.attend(
         csr.indptr,
         csr.indices,
@@ -72,13 +73,13 @@ def attend_backward(
         return reference.attend_backward(csr, z_src, grad_dst, how)
     z_src, grad_dst = _rows(z_src), grad_dst.contiguous()
     num_dst, width = grad_dst.shape
-    grad_src = z_src.new_empty(z_src.shape)
+    grad_src = native.empty_rows(z_src.shape[0], z_src.shape[1], z_src.dtype)
     grad_src[num_dst:, width + how.heads :] = 0.0  # what is no destination has no score as one
     native._core.attend_backward(
         *(csr.indptr, csr.indices, transposed.indptr, transposed.indices, transposed.origin),
         *(z_src[:, :width], *_scores(z_src, how), _args(how, width), how.node_id, *saved, grad_dst),
         z_src.new_empty(num_dst, 4, how.heads),
-        z_src.new_empty(csr.indices.numel(), how.heads),
+        native.empty_rows(csr.indices.numel(), how.heads, z_src.dtype),
         *(grad_src[:, :width], grad_src[:, width : width + how.heads], grad_src[:, width + how.heads :]),
     )
     return grad_src
@@ -93,7 +94,8 @@ def attend_v2(csr: "Csr", z_src: Tensor, vector: Tensor, how: Attention) -> tupl
         return reference.attend_v2(csr, z_src, vector, how)
     z_src = _rows(z_src)
     num_dst, width = csr.indptr.numel() - 1, z_src.shape[1] // 2
-    out, softmax = z_src.new_empty(num_dst, width), z_src.new_empty(num_dst, 2, how.heads)
+    out = native.empty_rows(num_dst, width, z_src.dtype)
+    softmax = z_src.new_empty(num_dst, 2, how.heads)
     native._core.attend_v2(
         *(csr.indptr, csr.indices, z_src[:, :width], z_src[:, width:], vector.detach().reshape(-1)),
         *(_args(how, width), how.node_id, out, softmax),
@@ -114,7 +116,7 @@ def attend_v2_backward(
         return reference.attend_v2_backward(csr, *inputs, grad_dst, how)
     z_src, vector, grad_dst = _rows(inputs[0]), inputs[1].detach(), grad_dst.contiguous()
     num_dst, width = grad_dst.shape
-    grad_src = z_src.new_empty(z_src.shape)
+    grad_src = native.empty_rows(z_src.shape[0], z_src.shape[1], z_src.dtype)
     grad_src[num_dst:, width:] = 0.0
     parts = z_src.new_empty(native._core.vector_parts, width)
     native._core.attend_v2_backward(

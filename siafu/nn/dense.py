@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from siafu.graph import Block
 from siafu.nn.aggregate import widened
 from siafu.nn.layer import Drop, Layer, first_generator, glorot, no_drop
+from siafu.nn.product import product
 
 
 class Dense(Layer):
@@ -25,7 +26,7 @@ class Dense(Layer):
 
     def project(self, x_src: Tensor) -> Tensor:
         """``x W``."""
-        return x_src @ self.weight
+        return product(x_src, self.weight)
 
     def aggregate(self, block: Block, z_src: Tensor) -> Tensor:
         """The destinations' own rows."""

@@ -8,6 +8,7 @@ from siafu.nn.attend import attend
 from siafu.nn.dropout import Dropout
 from siafu.nn.heads import head_width, join_heads
 from siafu.nn.layer import Layer, first_generator, glorot
+from siafu.nn.product import product
 
 
 class Gat(Layer):
@@ -56,7 +57,7 @@ class Gat(Layer):
         """``x [W | W a_src | W a_dst]``: the scores are columns of the same product."""
         by_head = self.weight.view(self.in_features, self.heads, -1)
         scores = [(by_head * vector).sum(2) for vector in (self.score_src, self.score_dst)]
-        return x_src @ torch.cat([self.weight, *scores], 1)
+        return product(x_src, torch.cat([self.weight, *scores], 1))
 
     def aggregate(self, block: Block, z_src: Tensor) -> Tensor:
         """The attention-weighted sum."""

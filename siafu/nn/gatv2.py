@@ -8,6 +8,7 @@ from siafu.nn.attend import attend_v2
 from siafu.nn.dropout import Dropout
 from siafu.nn.heads import head_width, join_heads
 from siafu.nn.layer import Layer, first_generator, glorot
+from siafu.nn.product import product
 
 
 class GatV2(Layer):
@@ -59,7 +60,7 @@ class GatV2(Layer):
     def project(self, x_src: Tensor) -> Tensor:
         """``x [W_src | W_dst] + [c_src | c_dst]``."""
         weight = torch.cat([self.weight_src, self.weight_dst], 1)
-        return torch.addmm(torch.cat([self.bias_src, self.bias_dst]), x_src, weight)
+        return product(x_src, weight, torch.cat([self.bias_src, self.bias_dst]))
 
     def aggregate(self, block: Block, z_src: Tensor) -> Tensor:
         """The attention-weighted sum."""

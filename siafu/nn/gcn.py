@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from siafu.graph import Block
 from siafu.nn.aggregate import gcn_in
 from siafu.nn.layer import Layer, first_generator, glorot
+from siafu.nn.product import product
 
 
 class Gcn(Layer):
@@ -32,7 +33,7 @@ class Gcn(Layer):
 
     def project(self, x_src: Tensor) -> Tensor:
         """``x W``."""
-        return x_src @ self.weight
+        return product(x_src, self.weight)
 
     def aggregate(self, block: Block, z_src: Tensor) -> Tensor:
         """The normalised sum."""

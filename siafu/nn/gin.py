@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from siafu.graph import Block
 from siafu.nn.aggregate import sum_in
 from siafu.nn.layer import Layer, first_generator, glorot
+from siafu.nn.product import product
 
 
 class Gin(Layer):
@@ -46,7 +47,7 @@ class Gin(Layer):
 
     def project(self, x_src: Tensor) -> Tensor:
         """``x W_1``: linear, so it may come before or after the sum."""
-        return x_src @ self.weight_in
+        return product(x_src, self.weight_in)
 
     def aggregate(self, block: Block, z_src: Tensor) -> Tensor:
         """The sum of the in-neighbours."""
@@ -54,5 +55,5 @@ class Gin(Layer):
 
     def update(self, m_dst: Tensor, x_dst: Tensor) -> Tensor:
         """The MLP of ``(1 + eps) x + m``, its first product shared out over the sum."""
-        z_dst = torch.addmm(m_dst + self.bias_in, x_dst * (1 + self.eps), self.weight_in)
-        return z_dst.relu() @ self.weight_out
+        z_dst = product(x_dst * (1 + self.eps), self.weight_in, m_dst + self.bias_in)
+        return product(z_dst.relu(), self.weight_out)

@@ -16,6 +16,7 @@ from siafu.nn.gatv2 import GatV2
 from siafu.nn.gcn import Gcn
 from siafu.nn.gin import Gin
 from siafu.nn.layer import Layer, first_generator, glorot
+from siafu.nn.product import product
 from siafu.nn.sage import Sage
 
 Kind = Literal["gcn", "sage", "gat", "gatv2", "gin", "mlp", "custom"]
@@ -198,4 +199,4 @@ class _Widen(nn.Module):
 
     def forward(self, x_dst: Tensor) -> Tensor:
         """``x W``."""
-        return x_dst @ self.weight
+        return product(x_dst, self.weight)

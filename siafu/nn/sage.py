@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from siafu.graph import Block
 from siafu.nn.aggregate import max_in, mean_in, widened
 from siafu.nn.layer import Drop, Layer, first_generator, glorot, no_drop
+from siafu.nn.product import product
 
 
 class Sage(Layer):
@@ -40,7 +41,7 @@ class Sage(Layer):
 
     def project(self, x_src: Tensor) -> Tensor:
         """``x W_neigh``; with the maximum, which does not commute with it, this follows the aggregate."""
-        return x_src @ self.weight_neigh
+        return product(x_src, self.weight_neigh)
 
     def aggregate(self, block: Block, z_src: Tensor) -> Tensor:
         """The mean or the maximum of the in-neighbours."""
@@ -48,7 +49,7 @@ class Sage(Layer):
 
     def update(self, m_dst: Tensor, x_dst: Tensor) -> Tensor:
         """``m + x W_self``."""
-        return torch.addmm(m_dst, x_dst, self.weight_self)
+        return product(x_dst, self.weight_self, m_dst)
 
     def combine(self, block: Block, x_src: Tensor, drop: Drop = no_drop) -> Tensor:
         """As every layer; the maximum is always taken before the projection."""

@@ -64,7 +64,7 @@ class FullTrainer:
 
     def train(self, watch: Watch) -> str:
         """Train until done or told to stop; returns why it ended. The model then holds the best weights if done."""
-        with native.freed_memory_kept(), _deterministic(self.config.deterministic):
+        with native.arrays_reused(), _deterministic(self.config.deterministic):
             return self._train(watch)
 
     def _train(self, watch: Watch) -> str:
