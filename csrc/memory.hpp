@@ -18,7 +18,8 @@ inline void advise_large_pages(void* data, int64_t num_bytes) {
     if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
 }
 
-// Arrays in large pages. While kept is set, one that is given back waits for the next of about its size; else it is freed.
+// Arrays in large pages. While somebody wants them kept, one that is given back waits for the next of about its size;
+// else it is freed.
 class Pool {
 public:
     void* take(int64_t num_bytes) {
@@ -39,15 +40,15 @@ public:
     void give_back(void* data) {
         const std::lock_guard lock(mutex_);
         const auto found = used_.find(data);
-        if (kept_) free_.emplace(found->second, data);
+        if (keepers_) free_.emplace(found->second, data);
         else munmap(data, size_t(found->second));
         used_.erase(found);
     }
 
     void keep(bool on) {
         const std::lock_guard lock(mutex_);
-        kept_ = on;
-        if (on) return;
+        keepers_ += on ? 1 : -1;
+        if (keepers_) return;
         for (const auto& [size, data] : free_) munmap(data, size_t(size));
         free_.clear();
     }
@@ -68,5 +69,5 @@ private:
     std::mutex mutex_;
     std::multimap<int64_t, void*> free_;  // by size
     std::map<void*, int64_t> used_;       // their sizes
-    bool kept_ = false;
+    int keepers_ = 0;
 };

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from siafu.graph import Block, Graph
-    from siafu.run import Run, load, predict, resume, train
-    from siafu.run import open_run as open
+    from siafu.run import resume, train
+    from siafu.trained import Run, load, predict
+    from siafu.trained import open_run as open
 
 __version__ = "0.1.0"
 __all__ = ["Block", "Graph", "Run", "load", "open", "predict", "resume", "train"]
@@ -22,10 +23,10 @@ __all__ = ["Block", "Graph", "Run", "load", "open", "predict", "resume", "train"
 _HOMES = {
     "Block": ("siafu.graph", "Block"),
     "Graph": ("siafu.graph", "Graph"),
-    "Run": ("siafu.run", "Run"),
-    "load": ("siafu.run", "load"),
-    "open": ("siafu.run", "open_run"),
-    "predict": ("siafu.run", "predict"),
+    "Run": ("siafu.trained", "Run"),
+    "load": ("siafu.trained", "load"),
+    "open": ("siafu.trained", "open_run"),
+    "predict": ("siafu.trained", "predict"),
     "resume": ("siafu.run", "resume"),
     "train": ("siafu.run", "train"),
 }

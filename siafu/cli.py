@@ -149,13 +149,13 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """Write what a trained model says of every node."""
-    from siafu import run
+    from siafu import trained
     from siafu.results.progress import LiveProgress
 
-    trained = run.open_run(path)
+    run = trained.open_run(path)
     with LiveProgress() as progress:
-        graph = run.source_graph(trained, data, progress=progress)
-    run.predict(trained, graph, embeddings=embeddings, out=out)
+        graph = trained.source_graph(run, data, progress=progress)
+    trained.predict(run, graph, embeddings=embeddings, out=out)
     found = {"run": str(path), "out": str(out), "nodes": graph.num_nodes}
     _print(found, as_json, f"wrote the predictions of {graph.num_nodes:,} nodes to {out}")
 

@@ -1,7 +1,6 @@
 """The one place that composes a run: data, model, procedure, folder. The command line and Python both come here."""
 
 import copy
-import os
 import resource
 import statistics
 import sys
@@ -14,52 +13,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from siafu import data
 from siafu.data.lookup import is_store
 from siafu.events import Events, Progress, silent
 from siafu.folder import RunFolder, checksum, existing_folder, new_folder
-from siafu.graph import Block, Graph
-from siafu.nn.layer import Layer
+from siafu.graph import Graph
 from siafu.nn.model import Gnn
-from siafu.predictions import write_predictions
 from siafu.results.machine import describe_machine
 from siafu.results.progress import TrainingProgress, in_notebook
 from siafu.results.read import across_seeds
 from siafu.settings import Settings, build, from_keywords, parse_toml, write_toml
-from siafu.store.tensors import load_tensors, save_tensors
+from siafu.store.tensors import save_tensors
+from siafu.trained import Run, load, model_inputs, open_run
 from siafu.training import inputs, metrics
 from siafu.training.full import EpochListener, FullTrainer, Watch
 from siafu.training.task import SPLITS, task_of
 
 _ENDS = ("done", "patience")
 _SOME_OF_BASELINE = ("model", "test_score", "val_score", "epochs", "epoch_seconds")
-
-
-@dataclass(frozen=True)
-class Run:
-    """A trained model and what became of it.
-
-    Attributes:
-        directory: where the run's files are.
-        settings: what it was made with.
-        metrics: what ``--json`` prints.
-        model: the model with its best weights; None where the run was stopped before its end, or had several seeds.
-    """
-
-    directory: Path
-    settings: Settings
-    metrics: dict[str, Any]
-    model: nn.Module | None
-
-    @property
-    def test_accuracy(self) -> float:
-        """The share of test nodes whose class is right."""
-        found = self.metrics.get("test_accuracy")
-        if found is None:
-            raise AttributeError(
-                f"no test accuracy: this run measured {self.metrics['metric']}; see run.metrics"
-            )
-        return found
 
 
 @dataclass(frozen=True)
@@ -77,11 +47,6 @@ class Onlooker:
     should_stop: Callable[[], str | None] = lambda: None
     progress: Progress = silent
     say: Callable[[str], None] = lambda _: None
-
-
-def load(source: str | Path, *, fold: int = 0, progress: Progress = silent) -> Graph:
-    """A graph by the name of a data set, or the path of a store or an ``.npz``."""
-    return data.load(source, fold=fold, home=data.data_home(os.environ), progress=progress)
 
 
 def train(
@@ -144,67 +109,6 @@ def resume(
         return _carry_out(folder, tree, graph, trainer, watching, resumed=True)
 
 
-def open_run(run: Path | str, *, model: nn.Module | None = None) -> Run:
-    """A finished run, loaded again; ``model`` is needed where it was a module of your own."""
-    folder = existing_folder(Path(run))
-    if not folder.finished:
-        raise ValueError(
-            f'{folder.path}: this run has not ended; continue it with "siafu resume {folder.path}"'
-        )
-    tree, found = parse_toml(folder.read_config()), folder.read_metrics()
-    if tree.seeds > 1:
-        return Run(folder.path, tree, found, None)
-    return Run(folder.path, tree, found, _load_weights(folder, tree, model))
-
-
-def predict(
-    run: Run, graph: Graph, *, embeddings: bool = False, out: Path | str | None = None
-) -> dict[str, Tensor]:
-    """What a run's model says of a graph's nodes, in the user's order.
-
-    Returns ``output`` (N, C), the model's bare output, and with ``embeddings`` also ``embedding`` (N, H). ``out`` is
-    a Parquet file to write it to, with the ids, the class and the probabilities of each node.
-    """
-    if run.model is None:
-        raise ValueError(_without_model(run))
-    config = run.settings.data.model_copy(update={"reorder": "auto"})
-    tree = run.settings.model_copy(update={"data": inputs.resolve(config, graph)})
-    prepared, x = _inputs(graph, tree)
-    found = _outputs(run.model, prepared.block.with_static(x), x, embeddings=embeddings, graph=graph)
-    found = {name: inputs.in_user_order(rows, prepared) for name, rows in found.items()}
-    if out is not None:
-        write_predictions(Path(out), graph, found, kind=run.metrics["task"], names=run.settings.class_names)
-    return found
-
-
-@torch.no_grad()
-def _outputs(
-    model: nn.Module, block: Block, x: Tensor, *, embeddings: bool, graph: Graph
-) -> dict[str, Tensor]:
-    model.eval()
-    if not isinstance(model, Gnn):
-        if embeddings:
-            raise ValueError("embeddings are known of siafu's own models only")
-        return {"output": model(block, x)}
-    first = model.layers[0]
-    assert isinstance(first, Layer)
-    if x.shape[1] != first.in_features:
-        raise ValueError(
-            f"{graph.name}: has {x.shape[1]} features, but the model was trained on {first.in_features}; give a "
-            "graph with the same features"
-        )
-    found = {"output": model(block, x)}
-    return found | {"embedding": model.embed(block, x)} if embeddings else found
-
-
-def source_graph(run: Run, source: str | None = None, *, progress: Progress = silent) -> Graph:
-    """The graph of ``source``, or the one a run was trained on."""
-    source = source or run.settings.source
-    if not source:
-        raise ValueError(f"{run.directory}: trained on a graph given in Python; name the data to predict")
-    return load(source, fold=run.settings.data.fold, progress=progress)
-
-
 @contextmanager
 def _watched(onlooker: Onlooker | None) -> Iterator[Onlooker]:
     """Whoever is given, else a progress bar where somebody may see it."""
@@ -251,15 +155,8 @@ def _same_graph(folder: RunFolder, tree: Settings, graph: Graph | None, onlooker
     return graph
 
 
-def _inputs(graph: Graph, tree: Settings) -> tuple[Graph, Tensor]:
-    """The graph and its input rows as the model reads them; a plain GCN alone reads narrow numbers."""
-    graph = inputs.prepare(graph, tree.data)
-    x = inputs.features(graph, tree.data)
-    return graph, x if tree.model.kind == "gcn" and not tree.model.residual else x.float()
-
-
 def _trainer(graph: Graph, tree: Settings, custom: nn.Module | None) -> FullTrainer:
-    graph, x = _inputs(graph, tree)
+    graph, x = model_inputs(graph, tree)
     task = task_of(graph, tree.train)
     model = custom
     if model is None:
@@ -376,32 +273,6 @@ def _write_result(folder: RunFolder, graph: Graph, trainer: FullTrainer, events:
     events.write("result", best_epoch=trainer.done.best_epoch, **fields)
     shape = {"in_features": trainer.x_src.shape[1], "out_features": task.num_outputs}
     save_tensors(folder.weights, trainer.model.state_dict(), shape)
-
-
-def _load_weights(folder: RunFolder, tree: Settings, model: nn.Module | None) -> nn.Module:
-    try:
-        weights, shape = load_tensors(folder.weights)
-    except ValueError as error:
-        raise ValueError(
-            f'{error}; delete it and "siafu resume {folder.path}" writes it again from the checkpoint'
-        ) from None
-    if model is None:
-        if tree.model.kind == "custom":
-            raise ValueError(f"{folder.path}: trained a module of your own; open it from Python with model=")
-        if shape.keys() != {"in_features", "out_features"}:
-            raise ValueError(f"{folder.weights}: not the weights of a run; put the right file back")
-        model = Gnn(tree.model, **shape)
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError as error:
-        raise ValueError(f"{folder.weights}: its weights do not fit the model ({error})") from None
-    return model
-
-
-def _without_model(run: Run) -> str:
-    if run.settings.seeds > 1:
-        return f"{run.directory}: holds {run.settings.seeds} runs; choose one, such as {run.directory / 'seed-0'}"
-    return f'{run.directory}: stopped before its end; continue it with "siafu resume {run.directory}"'
 
 
 def _measure(folder: RunFolder, tree: Settings, trainer: FullTrainer, out: Tensor) -> dict[str, Any]:

@@ -24,6 +24,7 @@ ORDER = [
     ["results"],
     ["plan"],
     ["settings", "folder", "predictions"],
+    ["trained"],
     ["run"],
     ["cli"],
 ]

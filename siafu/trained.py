@@ -1,0 +1,146 @@
+"""A run that came to its end: its model, opened again and asked. It trains nothing."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from siafu import data
+from siafu.events import Progress, silent
+from siafu.folder import RunFolder, existing_folder
+from siafu.graph import Block, Graph
+from siafu.nn.layer import Layer
+from siafu.nn.model import Gnn
+from siafu.predictions import write_predictions
+from siafu.settings import Settings, parse_toml
+from siafu.store.tensors import load_tensors
+from siafu.training import inputs
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trained model and what became of it.
+
+    Attributes:
+        directory: where the run's files are.
+        settings: what it was made with.
+        metrics: what ``--json`` prints.
+        model: the model with its best weights; None where the run was stopped before its end, or had several seeds.
+    """
+
+    directory: Path
+    settings: Settings
+    metrics: dict[str, Any]
+    model: nn.Module | None
+
+    @property
+    def test_accuracy(self) -> float:
+        """The share of test nodes whose class is right."""
+        found = self.metrics.get("test_accuracy")
+        if found is None:
+            raise AttributeError(
+                f"no test accuracy: this run measured {self.metrics['metric']}; see run.metrics"
+            )
+        return found
+
+
+def load(source: str | Path, *, fold: int = 0, progress: Progress = silent) -> Graph:
+    """A graph by the name of a data set, or the path of a store or an ``.npz``."""
+    return data.load(source, fold=fold, home=data.data_home(os.environ), progress=progress)
+
+
+def open_run(run: Path | str, *, model: nn.Module | None = None) -> Run:
+    """A finished run, loaded again; ``model`` is needed where it was a module of your own."""
+    folder = existing_folder(Path(run))
+    if not folder.finished:
+        raise ValueError(
+            f'{folder.path}: this run has not ended; continue it with "siafu resume {folder.path}"'
+        )
+    tree, found = parse_toml(folder.read_config()), folder.read_metrics()
+    if tree.seeds > 1:
+        return Run(folder.path, tree, found, None)
+    return Run(folder.path, tree, found, _load_weights(folder, tree, model))
+
+
+def predict(
+    run: Run, graph: Graph, *, embeddings: bool = False, out: Path | str | None = None
+) -> dict[str, Tensor]:
+    """What a run's model says of a graph's nodes, in the user's order.
+
+    Returns ``output`` (N, C), the model's bare output, and with ``embeddings`` also ``embedding`` (N, H). ``out`` is
+    a Parquet file to write it to, with the ids, the class and the probabilities of each node.
+    """
+    if run.model is None:
+        raise ValueError(_without_model(run))
+    config = run.settings.data.model_copy(update={"reorder": "auto"})
+    tree = run.settings.model_copy(update={"data": inputs.resolve(config, graph)})
+    prepared, x = model_inputs(graph, tree)
+    found = _outputs(run.model, prepared.block.with_static(x), x, embeddings=embeddings, graph=graph)
+    found = {name: inputs.in_user_order(rows, prepared) for name, rows in found.items()}
+    if out is not None:
+        write_predictions(Path(out), graph, found, kind=run.metrics["task"], names=run.settings.class_names)
+    return found
+
+
+@torch.no_grad()
+def _outputs(
+    model: nn.Module, block: Block, x: Tensor, *, embeddings: bool, graph: Graph
+) -> dict[str, Tensor]:
+    model.eval()
+    if not isinstance(model, Gnn):
+        if embeddings:
+            raise ValueError("embeddings are known of siafu's own models only")
+        return {"output": model(block, x)}
+    first = model.layers[0]
+    assert isinstance(first, Layer)
+    if x.shape[1] != first.in_features:
+        raise ValueError(
+            f"{graph.name}: has {x.shape[1]} features, but the model was trained on {first.in_features}; give a "
+            "graph with the same features"
+        )
+    found = {"output": model(block, x)}
+    return found | {"embedding": model.embed(block, x)} if embeddings else found
+
+
+def source_graph(run: Run, source: str | None = None, *, progress: Progress = silent) -> Graph:
+    """The graph of ``source``, or the one a run was trained on."""
+    source = source or run.settings.source
+    if not source:
+        raise ValueError(f"{run.directory}: trained on a graph given in Python; name the data to predict")
+    return load(source, fold=run.settings.data.fold, progress=progress)
+
+
+def model_inputs(graph: Graph, tree: Settings) -> tuple[Graph, Tensor]:
+    """The graph and its input rows as the model reads them; a plain GCN alone reads narrow numbers."""
+    graph = inputs.prepare(graph, tree.data)
+    x = inputs.features(graph, tree.data)
+    return graph, x if tree.model.kind == "gcn" and not tree.model.residual else x.float()
+
+
+def _load_weights(folder: RunFolder, tree: Settings, model: nn.Module | None) -> nn.Module:
+    try:
+        weights, shape = load_tensors(folder.weights)
+    except ValueError as error:
+        raise ValueError(
+            f'{error}; delete it and "siafu resume {folder.path}" writes it again from the checkpoint'
+        ) from None
+    if model is None:
+        if tree.model.kind == "custom":
+            raise ValueError(f"{folder.path}: trained a module of your own; open it from Python with model=")
+        if shape.keys() != {"in_features", "out_features"}:
+            raise ValueError(f"{folder.weights}: not the weights of a run; put the right file back")
+        model = Gnn(tree.model, **shape)
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise ValueError(f"{folder.weights}: its weights do not fit the model ({error})") from None
+    return model
+
+
+def _without_model(run: Run) -> str:
+    if run.settings.seeds > 1:
+        return f"{run.directory}: holds {run.settings.seeds} runs; choose one, such as {run.directory / 'seed-0'}"
+    return f'{run.directory}: stopped before its end; continue it with "siafu resume {run.directory}"'

@@ -1,0 +1,74 @@
+"""Large arrays are used again when their tensors die, and never while they live."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from siafu import native
+
+ROWS, WIDTH = 1 << 14, 128  # 8 MB of float32
+
+
+@pytest.fixture(autouse=True)
+def _reuse() -> Iterator[None]:
+    if not native.compiled():
+        pytest.skip("the compiled core is not there")
+    with native.arrays_reused():
+        yield
+
+
+def test_two_living_arrays_share_no_memory() -> None:
+    first, second = (native.empty_rows(ROWS, WIDTH, torch.float32) for _ in range(2))
+    first.fill_(1)
+    second.fill_(2)
+    assert bool((first == 1).all())
+
+
+def test_an_array_whose_tensor_died_is_used_again() -> None:
+    first = native.empty_rows(ROWS, WIDTH, torch.float32)
+    place = first.data_ptr()
+    del first
+    assert native.empty_rows(ROWS, WIDTH, torch.float32).data_ptr() == place
+
+
+def test_an_array_lives_as_long_as_any_view_of_it() -> None:
+    row = native.empty_rows(ROWS, WIDTH, torch.float32)[7]
+    row.fill_(3)
+    other = native.empty_rows(ROWS, WIDTH, torch.float32)
+    other.fill_(4)
+    assert bool((row == 3).all())
+
+
+def test_a_much_smaller_array_does_not_take_a_large_one() -> None:
+    large = native.empty_rows(8 * ROWS, WIDTH, torch.float32)
+    begin, end = large.data_ptr(), large.data_ptr() + large.nbytes
+    del large
+    assert not begin <= native.empty_rows(ROWS, WIDTH, torch.float32).data_ptr() < end
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int32, torch.bfloat16])
+def test_every_type_has_its_shape_and_may_be_written(dtype: torch.dtype) -> None:
+    rows = native.empty_rows(2 * ROWS, WIDTH, dtype)
+    assert rows.dtype == dtype
+    assert rows.shape == (2 * ROWS, WIDTH)
+    assert rows.is_contiguous()
+    rows.fill_(5)
+    assert bool((rows == 5).all())
+
+
+def test_an_array_outlives_the_time_of_reuse() -> None:
+    with native.arrays_reused():
+        rows = native.empty_rows(ROWS, WIDTH, torch.float32)
+        rows.fill_(6)
+    native.empty_rows(ROWS, WIDTH, torch.float32).fill_(7)
+    assert bool((rows == 6).all())
+
+
+def test_reuse_goes_on_until_the_last_who_asked_for_it_ends() -> None:
+    with native.arrays_reused():
+        pass
+    first = native.empty_rows(ROWS, WIDTH, torch.float32)
+    place = first.data_ptr()
+    del first
+    assert native.empty_rows(ROWS, WIDTH, torch.float32).data_ptr() == place
