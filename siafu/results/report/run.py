@@ -17,6 +17,8 @@ _STOPPED = {
     "SIGINT": "it was interrupted (Ctrl-C); “siafu resume” continues it",
 }
 
+_MOST_BYTES = 2**80  # more is no count of bytes
+
 
 def run_page(record: RunRecord) -> Html:
     """Show one run, from its headline to its machine."""
@@ -134,7 +136,11 @@ def _cost(record: RunRecord, key: str) -> Html:
         )
     sent = record.metrics.get("bytes_by_label")
     sent = sent if isinstance(sent, dict) else {}
-    sent = {label: size for label, size in sent.items() if isinstance(size, int | float) and size > 0}
+    sent = {
+        label: size
+        for label, size in sent.items()
+        if isinstance(size, int | float) and 0 < size < _MOST_BYTES
+    }
     if sent:
         parts.append(figure(f"{key}-bytes", frame.bytes_bars(sent), "Bytes sent", "by all ranks, by label"))
     return section("Time and memory", element("div", *parts, class_="grid")) if parts else Html()
