@@ -1,10 +1,10 @@
 """Whole models: layers one after another, with what stands between them."""
 
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
 from siafu.graph import Block
@@ -39,6 +39,14 @@ class ModelConfig(BaseModel):
     norm: Literal["none", "layer", "batch"] = "none"
     residual: bool = False
     jump: Literal["none", "cat", "max"] = "none"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _dropout_of_kind(cls, values: Any) -> Any:
+        """Attention wants more dropout than sums do, as its paper found; what is given stands."""
+        if isinstance(values, dict) and values.get("kind") in ("gat", "gatv2"):
+            return {"dropout": 0.6, **values}
+        return values
 
 
 class Gnn(nn.Module):

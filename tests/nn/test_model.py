@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -218,3 +219,12 @@ def test_settings_that_no_model_can_have_are_refused(settings: dict[str, object]
 def test_a_model_of_ones_own_is_not_built_from_settings() -> None:
     with pytest.raises(ValueError, match=r"model\.kind is custom: give your own module"):
         model_of(kind="custom")
+
+
+@pytest.mark.parametrize(
+    ("settings", "rate"), [({}, 0.5), ({"kind": "gat"}, 0.6), ({"kind": "gat", "dropout": 0.1}, 0.1)]
+)
+def test_attention_has_a_dropout_of_its_own_where_none_is_given(
+    settings: dict[str, Any], rate: float
+) -> None:
+    assert ModelConfig.model_validate(settings).dropout == rate
