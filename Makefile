@@ -8,7 +8,7 @@ SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/*)
 .PHONY: demo test check bench clean
 
 demo: $(VENV)/.installed
-	$(BIN)/siafu train community:nodes=20000 --model gcn --baseline --epochs 60
+	$(BIN)/siafu train community:nodes=20000 --model gcn --baseline
 	$(BIN)/siafu report "$$(ls -td runs/community-gcn-full-* | head -1)" --out report.html
 
 test: check

@@ -17,7 +17,7 @@ from siafu.data.lookup import is_store
 from siafu.events import Events, Progress, silent
 from siafu.folder import RunFolder, checksum, existing_folder, new_folder
 from siafu.graph import Graph
-from siafu.nn.model import Gnn
+from siafu.nn.embedded import build_model
 from siafu.results.machine import describe_machine
 from siafu.results.progress import TrainingProgress, in_notebook
 from siafu.results.read import across_seeds
@@ -158,10 +158,13 @@ def _same_graph(folder: RunFolder, tree: Settings, graph: Graph | None, onlooker
 def _trainer(graph: Graph, tree: Settings, custom: nn.Module | None) -> FullTrainer:
     graph, x = model_inputs(graph, tree)
     task = task_of(graph, tree.train)
-    model = custom
-    if model is None:
-        model = Gnn(tree.model, in_features=x.shape[1], out_features=task.num_outputs)
-        model.reset(torch.Generator().manual_seed(tree.seed))
+    if custom is not None:
+        if graph.x is None:
+            raise ValueError(f"{graph.name}: no features for your module to read; give x")
+        return FullTrainer(custom, graph.block, x, task, tree.train, seed=tree.seed)
+    shape = {"in_features": x.shape[1], "out_features": task.num_outputs, "num_nodes": graph.num_nodes}
+    model = build_model(tree.model, **shape)
+    model.reset(torch.Generator().manual_seed(tree.seed))
     return FullTrainer(model, graph.block, x, task, tree.train, seed=tree.seed)
 
 
@@ -216,8 +219,10 @@ def _about(graph: Graph, trainer: FullTrainer) -> str:
     """What is trained on, for a person to read."""
     task, outputs = trainer.task, {"class": "classes", "labels": "labels", "regression": "targets"}
     train, val, test = (task.rows[split].numel() for split in SPLITS)
+    width = trainer.x_src.shape[1]
+    features = f"{width:,} features" if width else "no features (a row is learned for each node)"
     return (
-        f"{graph.name}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {trainer.x_src.shape[1]:,} features, "
+        f"{graph.name}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {features}, "
         f"{task.num_outputs} {outputs[task.kind]}; {train:,} nodes train, {val:,} validate, {test:,} test"
     )
 
@@ -271,7 +276,8 @@ def _write_result(folder: RunFolder, graph: Graph, trainer: FullTrainer, events:
         fields["confusion"] = metrics.confusion(out[rows].argmax(1), task.y[rows], task.num_outputs).tolist()
         fields["class_names"] = list(graph.class_names or map(str, range(task.num_outputs)))
     events.write("result", best_epoch=trainer.done.best_epoch, **fields)
-    shape = {"in_features": trainer.x_src.shape[1], "out_features": task.num_outputs}
+    nodes, width = trainer.x_src.shape
+    shape = {"in_features": width, "out_features": task.num_outputs, "num_nodes": 0 if width else nodes}
     save_tensors(folder.weights, trainer.model.state_dict(), shape)
 
 

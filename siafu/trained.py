@@ -12,6 +12,7 @@ from siafu import data
 from siafu.events import Progress, silent
 from siafu.folder import RunFolder, existing_folder
 from siafu.graph import Block, Graph
+from siafu.nn.embedded import Embedded, build_model
 from siafu.nn.layer import Layer
 from siafu.nn.model import Gnn
 from siafu.predictions import write_predictions
@@ -90,10 +91,23 @@ def _outputs(
     model: nn.Module, block: Block, x: Tensor, *, embeddings: bool, graph: Graph
 ) -> dict[str, Tensor]:
     model.eval()
-    if not isinstance(model, Gnn):
+    if not isinstance(model, Gnn | Embedded):
         if embeddings:
             raise ValueError("embeddings are known of siafu's own models only")
         return {"output": model(block, x)}
+    _check_fits(model, x, graph)
+    found = {"output": model(block, x)}
+    return found | {"embedding": model.embed(block, x)} if embeddings else found
+
+
+def _check_fits(model: Gnn | Embedded, x: Tensor, graph: Graph) -> None:
+    if isinstance(model, Embedded):
+        if x.shape[1] or graph.num_nodes != model.rows.shape[0]:
+            raise ValueError(
+                f"{graph.name}: the model learned a row for each of the {model.rows.shape[0]} nodes it was trained on, "
+                "which had no features, and knows no others; give the graph it was trained on"
+            )
+        return
     first = model.layers[0]
     assert isinstance(first, Layer)
     if x.shape[1] != first.in_features:
@@ -101,8 +115,6 @@ def _outputs(
             f"{graph.name}: has {x.shape[1]} features, but the model was trained on {first.in_features}; give a "
             "graph with the same features"
         )
-    found = {"output": model(block, x)}
-    return found | {"embedding": model.embed(block, x)} if embeddings else found
 
 
 def source_graph(run: Run, source: str | None = None, *, progress: Progress = silent) -> Graph:
@@ -130,9 +142,9 @@ def _load_weights(folder: RunFolder, tree: Settings, model: nn.Module | None) ->
     if model is None:
         if tree.model.kind == "custom":
             raise ValueError(f"{folder.path}: trained a module of your own; open it from Python with model=")
-        if shape.keys() != {"in_features", "out_features"}:
+        if shape.keys() != {"in_features", "out_features", "num_nodes"}:
             raise ValueError(f"{folder.weights}: not the weights of a run; put the right file back")
-        model = Gnn(tree.model, **shape)
+        model = build_model(tree.model, **shape)
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:

@@ -327,7 +327,7 @@ def test_wrong_use_ends_with_two(siafu: Siafu, arguments: list[str], message: st
         (["train", "karat"], "error: no data set or path 'karat': did you mean karate"),
         (["train", "some/nowhere"], "error: some/nowhere: no such file or store"),
         (["train", "karate", "--config", "none.toml"], "error: none.toml: No such file or directory"),
-        (["train", "rmat:nodes=8,edges=20"], "error: rmat: no features to train on"),
+        (["train", "rmat:nodes=8,edges=20"], "error: rmat: no labels to train on"),
         (["train", "karate", "--set", "data.fold=3"], "error: karate: fold 3 was asked for"),
         (["train", "karate", "--set", "train.metric=mae"], "error: train.metric is mae, which does not fit"),
         (["train", "karate", "--lr", "1e30"], "is nan; lower --lr (now 1e+30) or set train.clip"),

@@ -331,7 +331,7 @@ def test_settings_come_from_keywords_and_tables(graph: Graph, tmp_path: Path) ->
 
 
 def test_nothing_is_written_for_a_graph_that_cannot_be_trained_on(graph: Graph, tmp_path: Path) -> None:
-    for bad in (replace(graph, x=None), replace(graph, y=None), replace(graph, train_mask=None)):
+    for bad in (replace(graph, y=None), replace(graph, train_mask=None)):
         with pytest.raises(ValueError, match="community: no "):
             siafu.train(bad, out=tmp_path / "run")
         with pytest.raises(ValueError, match="community: no "):
@@ -384,3 +384,47 @@ def test_progress_is_shown_where_somebody_may_see_it(
 ) -> None:
     siafu.train(graph, out=tmp_path / "run", epochs=1)
     assert capsys.readouterr() == ("", ""), "a library that nobody watches is silent"
+
+
+def two_cliques() -> siafu.Graph:
+    """Two cliques of ten nodes, joined by one edge; nothing is known of the nodes but the side of a few."""
+    pairs = [(a, b) for side in (0, 10) for a in range(side, side + 10) for b in range(side, a)] + [(9, 10)]
+    place = torch.arange(20)
+    return siafu.Graph.from_edges(
+        torch.tensor(pairs).T,
+        y=(place >= 10).long(),
+        train_mask=place % 5 == 0,
+        val_mask=place % 5 == 1,
+        test_mask=place % 5 > 1,
+        undirected=True,
+    )
+
+
+def test_a_graph_without_features_is_learned_by_a_row_for_each_node(tmp_path: Path) -> None:
+    graph = two_cliques()
+    run = siafu.train(graph, out=tmp_path / "run", epochs=60)
+    assert run.test_accuracy == 1
+    opened = siafu.open(tmp_path / "run")
+    predicted = siafu.predict(opened, graph, embeddings=True)
+    assert predicted["output"].argmax(1).tolist() == graph.y.tolist()
+    assert predicted["embedding"].shape == (20, 64)
+
+
+def test_learned_rows_belong_to_nodes_in_any_order(tmp_path: Path) -> None:
+    graph = two_cliques()
+    plain, mixed = (
+        siafu.train(graph, out=tmp_path / reorder, epochs=5, reorder=reorder) for reorder in ("off", "on")
+    )
+    for one, other in zip(plain.model.parameters(), mixed.model.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_learned_rows_are_refused_for_other_nodes(tmp_path: Path) -> None:
+    run = siafu.train(two_cliques(), out=tmp_path / "run", epochs=2)
+    with pytest.raises(ValueError, match="the 20 nodes it was trained on"):
+        siafu.predict(run, siafu.load("karate"))
+
+
+def test_a_module_of_ones_own_is_refused_a_graph_without_features(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no features for your module"):
+        siafu.train(two_cliques(), model=Gcn(4, 2), out=tmp_path / "run")

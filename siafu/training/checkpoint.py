@@ -21,6 +21,7 @@ class Progression:
         best_epoch: the epoch of the best validation score; 0 before there is one.
         best_score, best_loss: of that epoch on the validation nodes; the score may be undefined.
         best: the weights of that epoch.
+        lowest_epoch, lowest_loss: of the lowest loss on the validation nodes so far.
         epoch_seconds: of every training step.
         seconds: of training so far, all that was interrupted included.
         peak_rss_bytes: the most memory held so far.
@@ -32,6 +33,8 @@ class Progression:
     best_score: float | None = None
     best_loss: float | None = None
     best: dict[str, Tensor] = field(default_factory=dict)
+    lowest_epoch: int = 0
+    lowest_loss: float | None = None
     epoch_seconds: list[float] = field(default_factory=list)
     seconds: float = 0.0
     peak_rss_bytes: int = 0

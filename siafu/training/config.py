@@ -18,7 +18,9 @@ class TrainConfig(BaseModel):
     weight_decay: float = Field(5e-4, ge=0)
     schedule: Literal["constant", "cosine", "linear"] = "constant"
     warmup: int = Field(0, ge=0)  # epochs over which the learning rate rises from zero
-    patience: int = Field(100, ge=0)  # epochs without a better validation score; 0 or None: never stop early
+    patience: int = Field(
+        100, ge=0
+    )  # epochs without a better validation score or loss; 0 or None: never stop
     clip: float = Field(0, ge=0)  # largest norm of the gradient; 0: any
     class_weights: Literal["none", "balanced"] = "none"
     metric: Metric = "auto"

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import psutil
 import torch
@@ -16,6 +16,7 @@ from siafu import native
 from siafu.events import Events
 from siafu.graph import Block
 from siafu.nn.dropout import mix, set_keys
+from siafu.nn.embedded import Embedded
 from siafu.training.checkpoint import Progression, load_checkpoint, save_checkpoint
 from siafu.training.config import TrainConfig
 from siafu.training.task import SPLITS, Task
@@ -55,7 +56,7 @@ class FullTrainer:
     ) -> None:
         self.model, self.task, self.config, self.seed = model, task, config, seed
         self.block, self.x_src = block.with_static(x_src), x_src
-        self.optimizer = torch.optim.Adam(model.parameters(), lr=config.lr, weight_decay=config.weight_decay)
+        self.optimizer = torch.optim.Adam(_groups(model, config.weight_decay), lr=config.lr)
         self.done = Progression()
 
     def resume(self, checkpoint: Path) -> None:
@@ -149,8 +150,13 @@ class FullTrainer:
         return scores
 
     def _keep_best(self, epoch: int, score: float | None, loss: float) -> None:
-        """Keep the weights if they are the best so far: by the score, then by the loss; a tie is not better."""
+        """Keep the weights if they are the best so far: by the score, then by the loss; a tie is not better.
+
+        A lower loss alone keeps no weights, but shows that training is not done: patience waits for either.
+        """
         done, sign = self.done, 1 if self.task.higher_is_better else -1
+        if done.lowest_loss is None or loss < done.lowest_loss:
+            done.lowest_epoch, done.lowest_loss = epoch, loss
         if done.best_epoch and (sign * (score or 0), -loss) <= (
             sign * (done.best_score or 0),
             -(done.best_loss or 0),
@@ -163,7 +169,7 @@ class FullTrainer:
         if self.done.epoch >= self.config.epochs:
             return "done"
         evaluated = self.done.epoch - self.done.epoch % self.config.evaluate_every
-        waited = evaluated - self.done.best_epoch
+        waited = evaluated - max(self.done.best_epoch, self.done.lowest_epoch)
         if self.config.patience and self.done.best_epoch and waited >= self.config.patience:
             return "patience"
         return None
@@ -189,3 +195,12 @@ def _deterministic(on: bool) -> Iterator[None]:
         yield
     finally:
         torch.use_deterministic_algorithms(before, warn_only=warn_only)
+
+
+def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Parameters with their weight decay; the learned rows of nodes have none, since most nodes are seldom heard."""
+    rows = {id(module.rows) for module in model.modules() if isinstance(module, Embedded)}
+    decayed = [parameter for parameter in model.parameters() if id(parameter) not in rows]
+    free = [parameter for parameter in model.parameters() if id(parameter) in rows]
+    groups = [{"params": decayed, "weight_decay": weight_decay}]
+    return groups + ([{"params": free, "weight_decay": 0.0}] if free else [])

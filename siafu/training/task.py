@@ -54,7 +54,10 @@ class Task:
             case "class":
                 return functional.cross_entropy(out, y, weight=self.class_weight)
             case "labels":
-                return functional.binary_cross_entropy_with_logits(out, y, pos_weight=self.class_weight)
+                loss = functional.binary_cross_entropy_with_logits(out, y, pos_weight=self.class_weight)
+                return (
+                    loss * self.num_outputs
+                )  # summed over labels, so that many of them don't each count for little
             case "regression":
                 known = ~y.isnan()
                 return functional.mse_loss(out[known], y[known])

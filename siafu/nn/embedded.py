@@ -1,0 +1,52 @@
+"""Models of nodes without features."""
+
+import torch
+from torch import Tensor, nn
+
+from siafu.graph import Block
+from siafu.nn.model import Gnn, ModelConfig
+
+
+class Embedded(nn.Module):
+    """A model that reads a learned row for each node, for graphs without features.
+
+    It knows the nodes it was trained on and no others.
+
+    Shapes:
+        x_src: (S, 0); the rows are found by the block's ids.
+        returns: (D, out_features).
+    """
+
+    def __init__(self, inner: Gnn, *, num_nodes: int) -> None:
+        super().__init__()
+        self.inner = inner
+        self.rows = nn.Parameter(torch.empty(num_nodes, inner.config.hidden))
+
+    def reset(self, generator: torch.Generator) -> None:
+        """Draw new parameters, in a fixed order."""
+        with torch.no_grad():
+            self.rows.normal_(0, self.rows.shape[1] ** -0.5, generator=generator)
+        self.inner.reset(generator)
+
+    def forward(self, block: Block, x_src: Tensor) -> Tensor:
+        """Scores of the destinations."""
+        return self.inner(block, self._rows_src(block))
+
+    def embed(self, block: Block, x_src: Tensor) -> Tensor:
+        """The rows that the last layer reads: (D, hidden)."""
+        return self.inner.embed(block, self._rows_src(block))
+
+    def _rows_src(self, block: Block) -> Tensor:
+        if block.node_id is not None:
+            return self.rows.index_select(0, block.node_id)
+        return self.rows[: block.num_src]
+
+
+def build_model(
+    config: ModelConfig, *, in_features: int, out_features: int, num_nodes: int
+) -> Gnn | Embedded:
+    """The model that fits a graph's features; where it has none, one that learns a row for each of its nodes."""
+    if in_features:
+        return Gnn(config, in_features=in_features, out_features=out_features)
+    inner = Gnn(config, in_features=config.hidden, out_features=out_features)
+    return Embedded(inner, num_nodes=num_nodes)
