@@ -1,7 +1,6 @@
 """The one place that composes a run: data, model, procedure, folder. The command line and Python both come here."""
 
 import copy
-import resource
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +17,7 @@ from siafu.events import Events, Progress, silent
 from siafu.folder import RunFolder, checksum, existing_folder, new_folder
 from siafu.graph import Graph
 from siafu.nn.embedded import build_model
-from siafu.results.machine import describe_machine
+from siafu.results.machine import describe_machine, peak_rss_bytes
 from siafu.results.progress import TrainingProgress, in_notebook
 from siafu.results.read import across_seeds
 from siafu.settings import Settings, build, from_keywords, parse_toml, write_toml
@@ -296,7 +295,7 @@ def _measure(folder: RunFolder, tree: Settings, trainer: FullTrainer, out: Tenso
         "epoch_seconds": statistics.median(done.epoch_seconds),
         "bytes_sent": 0,
         "bytes_by_label": {},
-        "peak_rss_bytes": max(done.peak_rss_bytes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024),
+        "peak_rss_bytes": max(done.peak_rss_bytes, peak_rss_bytes()),
         "task": task.kind,
         "method": tree.method,
         "model": tree.model.kind,

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,16 @@ def total_memory_bytes() -> int:
 def free_memory_bytes() -> int:
     """Return what may still be taken without swapping."""
     return int(psutil.virtual_memory().available)
+
+
+def peak_rss_bytes(status: Path = Path("/proc/self/status")) -> int:
+    """Return the most memory that this process has held; what ``getrusage`` tells may be a parent's."""
+    try:
+        lines = status.read_text(encoding="ascii").splitlines()
+    except OSError:
+        lines = []
+    peaks = (int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+    return next(peaks, 0) or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def cgroup_memory_bytes(

@@ -8,7 +8,13 @@ import torch
 
 import siafu
 from siafu import native
-from siafu.results.machine import cgroup_memory_bytes, cpu_model, describe_machine, usable_memory_bytes
+from siafu.results.machine import (
+    cgroup_memory_bytes,
+    cpu_model,
+    describe_machine,
+    peak_rss_bytes,
+    usable_memory_bytes,
+)
 
 
 def test_the_description_names_versions_threads_and_memory() -> None:
@@ -54,3 +60,10 @@ def test_the_tightest_limit_of_the_control_groups_counts(
 
 def test_a_system_without_control_groups_has_no_limit(tmp_path: Path) -> None:
     assert cgroup_memory_bytes(tmp_path / "absent", tmp_path) is None
+
+
+def test_the_peak_of_memory_is_the_processes_own(tmp_path: Path) -> None:
+    status = tmp_path / "status"
+    status.write_text("Name:\tpython\nVmPeak:\t  900 kB\nVmHWM:\t  123 kB\n")
+    assert peak_rss_bytes(status) == 123 * 1024
+    assert peak_rss_bytes(tmp_path / "none") > 2**20
