@@ -6,22 +6,18 @@ Row sets, used as name suffixes everywhere:
     _edge  E rows, in CSR order of the destinations
 """
 
-import warnings
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
 from siafu import native
+from siafu.given import check_edges, check_finite, largest_id, read_edge_weight, read_edges, read_node_rows
 from siafu.native import Csr
-
-MAX_NODES = 2**31 - 1
-_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,15 +216,15 @@ class Graph:
 
         ``undirected`` adds each edge's reverse and drops repeated edges (the first weight is kept).
         """
-        edges = _edges(edge_index, name)
+        edges = read_edges(edge_index, name)
         given = {"x": x, "y": y, "train_mask": train_mask, "val_mask": val_mask, "test_mask": test_mask}
         rows: dict[str, Any] = {
-            key: _node_rows(value, key) for key, value in given.items() if value is not None
+            key: read_node_rows(value, key) for key, value in given.items() if value is not None
         }
         known = [num_nodes] if num_nodes is not None else [value.shape[0] for value in rows.values()]
-        count = known[0] if known else _largest(edges) + 1
+        count = known[0] if known else largest_id(edges) + 1
         check_edges(edges, count, name)
-        weight = None if edge_weight is None else _edge_weight(edge_weight, edges.shape[1], name)
+        weight = None if edge_weight is None else read_edge_weight(edge_weight, edges.shape[1], name)
         src, dst = edges.to(torch.int32)
         if undirected:
             src, dst = torch.cat([src, dst]), torch.cat([dst, src])
@@ -292,26 +288,6 @@ class Graph:
         return convert.to_pyg(self)
 
 
-def check_edges(edges: Tensor, num_nodes: int, name: str) -> None:
-    """Refuse edges that name a node that is not there."""
-    if num_nodes > MAX_NODES:
-        raise ValueError(
-            f"{name}: {num_nodes} nodes; at most {MAX_NODES} fit one graph, so cut it into parts"
-        )
-    if num_nodes < 1:
-        raise ValueError(f"{name}: the graph has no node; expected at least one")
-    if edges.numel() == 0:
-        return
-    low, high = int(edges.min()), int(edges.max())
-    if low < 0:
-        raise ValueError(f"{name}: edge_index holds {low}; node ids start at 0")
-    if high >= num_nodes:
-        raise ValueError(
-            f"{name}: edge_index names node {high}, but there are {num_nodes} nodes (0 to {num_nodes - 1}); "
-            "add its features or drop the edge"
-        )
-
-
 def check(graph: Graph) -> None:
     """Refuse features, labels, masks and weights that cannot be trained on, saying which and where."""
     name, rows = graph.name, graph.num_nodes
@@ -320,9 +296,9 @@ def check(graph: Graph) -> None:
         if value is not None and value.shape[0] != rows:
             raise ValueError(f"{name}: {field_name} has {value.shape[0]} rows; expected {rows}, one a node")
     if graph.x is not None:
-        _check_finite(graph.x, f"{name}: x")
+        check_finite(graph.x, f"{name}: x")
     if graph.edge_weight is not None:
-        _check_finite(graph.edge_weight[:, None], f"{name}: edge_weight")
+        check_finite(graph.edge_weight[:, None], f"{name}: edge_weight")
     if graph.y is not None and graph.y.dtype == torch.int64 and int(graph.y.min()) < -1:
         row = int(graph.y.argmin())
         raise ValueError(f"{name}: y[{row}] is {int(graph.y[row])}; expected a class from 0, or -1 for none")
@@ -340,99 +316,3 @@ def check(graph: Graph) -> None:
                 f"{name}: node {row} is in {field_name} and in another mask; splits must be disjoint"
             )
         seen |= mask
-
-
-def _check_finite(rows: Tensor, what: str) -> None:
-    for start in range(0, rows.shape[0], 65536):  # by ranges: a memory-mapped array is read once, not copied
-        bad = ~torch.isfinite(rows[start : start + 65536])
-        if bool(bad.any()):
-            row, col = bad.nonzero()[0].tolist()
-            found = float(rows[start + row, col])
-            raise ValueError(f"{what}: row {start + row}, column {col} is {found}; expected a finite number")
-
-
-def _tensor(values: ArrayLike | Tensor, name: str) -> Tensor:
-    if isinstance(values, Tensor):
-        unsigned = values.dtype in (torch.uint16, torch.uint32, torch.uint64)
-        return (values.to(torch.int64) if unsigned else values).detach().cpu()
-    array = np.asarray(values)
-    if array.dtype == object or array.dtype.kind not in "biuf":
-        raise ValueError(f"{name} is an array of {array.dtype}; expected numbers")
-    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
-        array = array.astype(np.int64)
-    with warnings.catch_warnings():  # nobody writes to an array that is mapped for reading
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(np.asarray(array, array.dtype.newbyteorder("="), order="C"))
-
-
-def _largest(edges: Tensor) -> int:
-    return int(edges.max()) if edges.numel() else -1
-
-
-def _edges(edge_index: ArrayLike | Tensor, name: str) -> Tensor:
-    edges = _tensor(edge_index, "edge_index")
-    if edges.ndim != 2 or edges.shape[0] != 2 or (edges.numel() and edges.dtype not in _INTEGERS):
-        raise ValueError(
-            f"{name}: edge_index is {tuple(edges.shape)} {edges.dtype}; expected two rows of integers, "
-            "sources above targets"
-        )
-    return edges
-
-
-def _edge_weight(edge_weight: ArrayLike | Tensor, num_edges: int, name: str) -> Tensor:
-    weight = _tensor(edge_weight, "edge_weight").to(torch.float32)
-    if weight.shape != (num_edges,):
-        raise ValueError(f"{name}: edge_weight is {tuple(weight.shape)}; expected ({num_edges},)")
-    if not bool(weight.isfinite().all()):
-        edge = int((~weight.isfinite()).nonzero()[0])
-        raise ValueError(f"{name}: edge_weight[{edge}] is {float(weight[edge])}; expected a finite number")
-    return weight
-
-
-def _node_rows(values: ArrayLike | Tensor, name: str) -> Tensor:
-    """What was given for each node, as the field of that name keeps it."""
-    rows = _tensor(values, name)
-    if rows.ndim == 0:
-        raise ValueError(f"{name} is one number; expected a row for each node")
-    match name:
-        case "x":
-            return _features(rows)
-        case "y":
-            return _labels(rows)
-    return _mask(rows, name)
-
-
-def _features(x: Tensor) -> Tensor:
-    x = x[:, None] if x.ndim == 1 else x
-    if x.ndim != 2:
-        raise ValueError(f"x is {tuple(x.shape)}; expected a row of features for each node")
-    return x.contiguous() if x.dtype == torch.bfloat16 else x.to(torch.float32).contiguous()
-
-
-def _labels(y: Tensor) -> Tensor:
-    if y.ndim > 2:
-        raise ValueError(f"y is {tuple(y.shape)}; expected one value a node, or a row of them")
-    if y.is_floating_point():
-        return y.to(torch.float32).contiguous()
-    if y.ndim == 2 and y.shape[1] == 1:
-        y = y[:, 0]
-    if y.ndim == 1:
-        return y.to(torch.int64).contiguous()
-    _check_zero_or_one(y, "y", "expected 0 or 1 in each column, a column a label")
-    return y.to(torch.uint8).contiguous()
-
-
-def _mask(mask: Tensor, name: str) -> Tensor:
-    if mask.ndim != 1:
-        raise ValueError(
-            f"{name} is {tuple(mask.shape)}; expected one value a node (pick one fold of several)"
-        )
-    _check_zero_or_one(mask, name, "expected True or False for each node, not row numbers")
-    return mask.to(torch.bool)
-
-
-def _check_zero_or_one(values: Tensor, name: str, expected: str) -> None:
-    bad = ~((values == 0) | (values == 1))
-    if bool(bad.any()):
-        place = bad.nonzero()[0].tolist()
-        raise ValueError(f"{name}{place} is {values[tuple(place)].item()}; {expected}")

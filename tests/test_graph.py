@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import siafu
-from siafu.graph import MAX_NODES, Block, Graph
+from siafu.given import MAX_NODES
+from siafu.graph import Block, Graph
 
 SRC, DST = [0, 0, 1, 3], [1, 2, 2, 0]
 X = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]]

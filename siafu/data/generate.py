@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from siafu import native
 from siafu.data.draws import Draws
-from siafu.graph import MAX_NODES, Graph
+from siafu.given import MAX_NODES
+from siafu.graph import Graph
 
 _CHUNK = 1 << 20  # draws at a time: what is in hand stays in the cache, and memory is bounded
 _COMMUNITY_NODES = 400

@@ -33,7 +33,8 @@ import torch
 from numpy.typing import NDArray
 
 from siafu import native
-from siafu.graph import Graph, check_edges
+from siafu.given import check_edges
+from siafu.graph import Graph
 
 Array = NDArray[Any]
 _MASKS = ("train_mask", "val_mask", "test_mask")

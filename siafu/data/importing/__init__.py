@@ -18,7 +18,7 @@ from siafu.data.importing.nodes import NodeTable, NodeValues, read_nodes
 from siafu.data.importing.split import masks_of_nodes
 from siafu.data.importing.spool import Spool, write_csr
 from siafu.events import Progress, silent
-from siafu.graph import MAX_NODES
+from siafu.given import MAX_NODES
 from siafu.store import Store, StoreWriter
 from siafu.store.names import names_to_arrays
 from siafu.store.splits import check_disjoint

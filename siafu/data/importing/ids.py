@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from siafu.data.importing.places import Place
-from siafu.graph import MAX_NODES
+from siafu.given import MAX_NODES
 from siafu.store.names import is_string
 
 _MAX_GUESSED = 1 << 29
