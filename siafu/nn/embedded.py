@@ -48,5 +48,7 @@ def build_model(
     """The model that fits a graph's features; where it has none, one that learns a row for each of its nodes."""
     if in_features:
         return Gnn(config, in_features=in_features, out_features=out_features)
+    if config.input_dropout is None:
+        config = config.model_copy(update={"input_dropout": 0.0})  # what is learned is not dropped unasked
     inner = Gnn(config, in_features=config.hidden, out_features=out_features)
     return Embedded(inner, num_nodes=num_nodes)
