@@ -1,6 +1,5 @@
 """Predictions as a Parquet file, with the user's own ids and class names."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pyarrow.parquet as pq
 from torch import Tensor
 
 from siafu.graph import Graph
+from siafu.store.tensors import write_atomically
 
 
 def write_predictions(
@@ -22,13 +22,9 @@ def write_predictions(
     columns: dict[str, pa.Array] = {"id": _ids(graph), **_columns(predicted["output"], names, kind)}
     if "embedding" in predicted:
         columns["embedding"] = _lists(predicted["embedding"])
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        pq.write_table(pa.table(columns), temporary)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    buffer = pa.BufferOutputStream()
+    pq.write_table(pa.table(columns), buffer)
+    write_atomically(path, buffer.getvalue().to_pybytes())
 
 
 def _columns(output: Tensor, names: Sequence[str], kind: str) -> dict[str, pa.Array]:

@@ -86,10 +86,6 @@ def segment_max_backward(transposed: "Csr", grad_dst: Tensor, source: Tensor) ->
     return out.scatter_add(0, index, grad_dst)[:-1].contiguous()
 
 
-def _mul64(x: int, y: int) -> int:
-    return (x * y) & (2**64 - 1)
-
-
 def _row_state(key: int, row_id: Tensor) -> Tensor:
     """The 32-bit state of each row; 64-bit unsigned arithmetic in signed tensors, which wrap alike."""
 

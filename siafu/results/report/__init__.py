@@ -1,7 +1,5 @@
 """Write one HTML file that shows one run, or several side by side. It needs no network and no other file."""
 
-import os
-import tempfile
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +9,7 @@ from siafu.results.record import RunRecord
 from siafu.results.report.comparison import comparison
 from siafu.results.report.page import Html, element, page
 from siafu.results.report.run import run_page
+from siafu.store.tensors import write_atomically
 
 __all__ = ["write_report"]
 
@@ -25,19 +24,8 @@ def write_report(records: Sequence[RunRecord], out: Path) -> None:
         title, body = records[0].name, run_page(records[0])
     else:
         title, body = f"{len(records)} runs", comparison(records)
-    _write(out, page(f"siafu report: {title}", element("main", body, _footer())))
-
-
-def _write(out: Path, content: str) -> None:
-    handle, name = tempfile.mkstemp(dir=out.parent, prefix=f".{out.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(content)
-        Path(name).chmod(0o644)  # mkstemp lets nobody else read it
-        Path(name).replace(out)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    content = page(f"siafu report: {title}", element("main", body, _footer()))
+    write_atomically(out, content.encode())
 
 
 def _footer() -> Html:
