@@ -61,9 +61,10 @@ Csr csr_of(const Array<const int64_t, 1>& indptr, const Array<const int32_t, 1>&
 template <typename T, typename X>
 Spmm<T, X> spmm_of(Array<const int64_t, 1> indptr, Array<const int32_t, 1> indices, Array<const X, 2> x,
                    Optional<const T, 1> weight, Optional<const T, 1> pre, Optional<const T, 1> post,
-                   Optional<const uint8_t, 1> loop, Array<T, 2> out) {
-    return {csr_of(indptr, indices), x.data(), int64_t(x.shape(1)), pointer(weight), pointer(pre), pointer(post),
-            pointer(loop), loop ? int64_t(loop->shape(0)) : 0, out.data()};
+                   Optional<const T, 1> loop, Array<T, 2> out, Optional<const int64_t, 1> ends, int64_t first_src, bool add) {
+    const Csr csr{indptr.data(), indices.data(), int64_t(out.shape(0))};
+    return {csr, x.data(), int64_t(x.shape(1)), pointer(weight), pointer(pre), pointer(post), pointer(loop),
+            loop ? int64_t(loop->shape(0)) : 0, out.data(), pointer(ends), first_src, add};
 }
 
 // Rows that lie within wider ones.
@@ -97,17 +98,19 @@ template <typename T>
 void bind_rows(nb::module_& m) {
     m.def("spmm",
           [](Array<const int64_t, 1> indptr, Array<const int32_t, 1> indices, Array<const T, 2> x, Optional<const T, 1> weight,
-             Optional<const T, 1> pre, Optional<const T, 1> post, Optional<const uint8_t, 1> loop, Array<T, 2> out) {
-              rows<T>().spmm(spmm_of<T, T>(indptr, indices, x, weight, pre, post, loop, out));
+             Optional<const T, 1> pre, Optional<const T, 1> post, Optional<const T, 1> loop, Array<T, 2> out,
+             Optional<const int64_t, 1> ends, int64_t first_src, bool add) {
+              rows<T>().spmm(spmm_of<T, T>(indptr, indices, x, weight, pre, post, loop, out, ends, first_src, add));
           },
           "indptr"_a, "indices"_a, "x"_a.noconvert(), "weight"_a.none(), "pre"_a.none(), "post"_a.none(), "loop"_a.none(),
-          "out"_a.noconvert(), released);
+          "out"_a.noconvert(), "ends"_a.none(), "first_src"_a, "add"_a, released);
     m.def("segment_max",
           [](Array<const int64_t, 1> indptr, Array<const int32_t, 1> indices, Array<const T, 2> x, Array<T, 2> out,
-             Array<int32_t, 2> from) {
-              rows<T>().segment_max({csr_of(indptr, indices), x.data(), int64_t(x.shape(1)), out.data(), from.data()});
+             Array<int32_t, 2> from, Optional<const int64_t, 1> id) {
+              rows<T>().segment_max(
+                  {csr_of(indptr, indices), x.data(), int64_t(x.shape(1)), out.data(), from.data(), pointer(id)});
           },
-          "indptr"_a, "indices"_a, "x"_a.noconvert(), "out"_a.noconvert(), "from_"_a.noconvert(), released);
+          "indptr"_a, "indices"_a, "x"_a.noconvert(), "out"_a.noconvert(), "from_"_a.noconvert(), "id"_a.none(), released);
     m.def("segment_max_backward",
           [](Array<const int64_t, 1> indptr, Array<const int32_t, 1> indices, Array<const T, 2> grad,
              Array<const int32_t, 2> from, Array<T, 2> out) {
@@ -214,13 +217,26 @@ void bind_structure(nb::module_& m) {
               return deduplicate_rows(indptr.data(), indices.data(), pointer(from), int64_t(indptr.shape(0)) - 1);
           },
           "indptr"_a, "indices"_a, "from_"_a.none(), released);
-    m.def("relabel_csr",
-          [](Array<const int64_t, 1> indptr, Array<const int32_t, 1> indices, Array<const int64_t, 1> order,
-             Array<int64_t, 1> out_indptr, Array<int32_t, 1> out_indices, Optional<int64_t, 1> from) {
-              relabel_csr(indptr.data(), indices.data(), order.data(), int64_t(order.shape(0)), out_indptr.data(),
-                          out_indices.data(), pointer(from));
+    m.def("take_rows",
+          [](Array<const int64_t, 1> indptr, Array<const int32_t, 1> indices, Array<const int64_t, 1> rows,
+             Array<const int32_t, 1> name, Array<int64_t, 1> out_indptr, Array<int32_t, 1> out_indices, Optional<int64_t, 1> from) {
+              take_rows(indptr.data(), indices.data(), rows.data(), int64_t(rows.shape(0)), name.data(), out_indptr.data(),
+                        out_indices.data(), pointer(from));
           },
-          "indptr"_a, "indices"_a, "order"_a, "out_indptr"_a, "out_indices"_a, "from_"_a.none(), released);
+          "indptr"_a, "indices"_a, "rows"_a, "name"_a, "out_indptr"_a, "out_indices"_a, "from_"_a.none(), released);
+    m.def("mark_columns",
+          [](Array<const int64_t, 1> indptr, Array<const int32_t, 1> indices, Array<const int64_t, 1> rows,
+             Array<uint8_t, 1> mark) { mark_columns(indptr.data(), indices.data(), rows.data(), int64_t(rows.shape(0)), mark.data()); },
+          "indptr"_a, "indices"_a, "rows"_a, "mark"_a.noconvert(), released);
+    m.def("missing_loops",
+          [](Array<const int64_t, 1> indptr, Array<const int32_t, 1> indices, Optional<const float, 1> weight,
+             Array<double, 1> out) { missing_loops(indptr.data(), indices.data(), pointer(weight), int64_t(out.shape(0)), out.data()); },
+          "indptr"_a, "indices"_a, "weight"_a.none(), "out"_a.noconvert(), released);
+    m.def("split_rows",
+          [](Array<const int64_t, 1> indptr, Array<const int32_t, 1> indices, int32_t column, Array<int64_t, 1> ends) {
+              split_rows(indptr.data(), indices.data(), column, int64_t(ends.shape(0)), ends.data());
+          },
+          "indptr"_a, "indices"_a, "column"_a, "ends"_a.noconvert(), released);
     m.def("locality_order",
           [](Array<const int64_t, 1> indptr, Array<const int32_t, 1> indices, int64_t max_community, int rounds,
              Array<int64_t, 1> order) {
@@ -245,11 +261,12 @@ NB_MODULE(_core, m) {
     m.def("spmm_bf16",
           [](Array<const int64_t, 1> indptr, Array<const int32_t, 1> indices, Array<const uint16_t, 2> x,
              Optional<const float, 1> weight, Optional<const float, 1> pre, Optional<const float, 1> post,
-             Optional<const uint8_t, 1> loop, Array<float, 2> out) {
-              chosen.kernels->spmm_bf16(spmm_of<float, bf16>(indptr, indices, x, weight, pre, post, loop, out));
+             Optional<const float, 1> loop, Array<float, 2> out, Optional<const int64_t, 1> ends, int64_t first_src, bool add) {
+              chosen.kernels->spmm_bf16(
+                  spmm_of<float, bf16>(indptr, indices, x, weight, pre, post, loop, out, ends, first_src, add));
           },
           "indptr"_a, "indices"_a, "x"_a, "weight"_a.none(), "pre"_a.none(), "post"_a.none(), "loop"_a.none(),
-          "out"_a.noconvert(), released);
+          "out"_a.noconvert(), "ends"_a.none(), "first_src"_a, "add"_a, released);
     m.def("gather",
           [](nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu> rows, Array<const int64_t, 1> index,
              nb::ndarray<nb::c_contig, nb::device::cpu> out) {

@@ -3,6 +3,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <atomic>
 #include <numeric>
 #include <tuple>
 #include <utility>
@@ -101,23 +102,44 @@ int64_t deduplicate_rows(int64_t* indptr, int32_t* indices, int64_t* from, int64
     return out;
 }
 
-void relabel_csr(const int64_t* indptr, const int32_t* indices, const int64_t* order, int64_t num_nodes, int64_t* out_indptr,
-                 int32_t* out_indices, int64_t* from) {
-    std::vector<int32_t> place(num_nodes);
+void take_rows(const int64_t* indptr, const int32_t* indices, const int64_t* rows, int64_t num_rows, const int32_t* name,
+               int64_t* out_indptr, int32_t* out_indices, int64_t* from) {
     out_indptr[0] = 0;
-    for (int64_t i = 0; i < num_nodes; ++i) {
-        place[order[i]] = int32_t(i);
-        out_indptr[i + 1] = out_indptr[i] + indptr[order[i] + 1] - indptr[order[i]];
-    }
-#pragma omp parallel for schedule(dynamic, 256) if (indptr[num_nodes] >= kSmall)
-    for (int64_t i = 0; i < num_nodes; ++i) {
+    for (int64_t i = 0; i < num_rows; ++i) out_indptr[i + 1] = out_indptr[i] + indptr[rows[i] + 1] - indptr[rows[i]];
+#pragma omp parallel for schedule(dynamic, 256) if (out_indptr[num_rows] >= kSmall)
+    for (int64_t i = 0; i < num_rows; ++i) {
         int64_t slot = out_indptr[i];
-        for (int64_t e = indptr[order[i]]; e < indptr[order[i] + 1]; ++e, ++slot) {
-            out_indices[slot] = place[indices[e]];
+        for (int64_t e = indptr[rows[i]]; e < indptr[rows[i] + 1]; ++e, ++slot) {
+            out_indices[slot] = name[indices[e]];
             if (from) from[slot] = e;
         }
     }
-    sort_rows(out_indptr, out_indices, from, num_nodes);
+    sort_rows(out_indptr, out_indices, from, num_rows);
+}
+
+void mark_columns(const int64_t* indptr, const int32_t* indices, const int64_t* rows, int64_t num_rows, uint8_t* mark) {
+#pragma omp parallel for schedule(dynamic, 256)
+    for (int64_t i = 0; i < num_rows; ++i)
+        for (int64_t e = indptr[rows[i]]; e < indptr[rows[i] + 1]; ++e) {
+            const std::atomic_ref<uint8_t> at(mark[indices[e]]);
+            if (!at.load(std::memory_order_relaxed)) at.store(1, std::memory_order_relaxed);
+        }
+}
+
+void missing_loops(const int64_t* indptr, const int32_t* indices, const float* weight, int64_t num_rows, double* out) {
+#pragma omp parallel for schedule(dynamic, 256)
+    for (int64_t r = 0; r < num_rows; ++r) {
+        double all = 0, last = 1;
+        for (int64_t e = indptr[r]; e < indptr[r + 1]; ++e)
+            if (indices[e] == r) all += last = weight ? weight[e] : 1;
+        out[r] = last - all;
+    }
+}
+
+void split_rows(const int64_t* indptr, const int32_t* indices, int32_t column, int64_t num_rows, int64_t* ends) {
+#pragma omp parallel for schedule(static)
+    for (int64_t r = 0; r < num_rows; ++r)
+        ends[r] = std::lower_bound(indices + indptr[r], indices + indptr[r + 1], column) - indices;
 }
 
 void locality_order(const int64_t* indptr, const int32_t* indices, int64_t num_nodes, int64_t max_community, int rounds,

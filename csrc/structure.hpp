@@ -19,9 +19,20 @@ void sort_rows(const int64_t* indptr, int32_t* indices, int64_t* from, int64_t n
 // Drops repeated columns of sorted rows in place, keeping the first, and rewrites indptr; returns the edges left.
 int64_t deduplicate_rows(int64_t* indptr, int32_t* indices, int64_t* from, int64_t num_rows);
 
-// The square CSR with node order[i] renamed i; rows are sorted. out_indptr: (n + 1). from: as above, or null.
-void relabel_csr(const int64_t* indptr, const int32_t* indices, const int64_t* order, int64_t num_nodes, int64_t* out_indptr,
-                 int32_t* out_indices, int64_t* from);
+// The CSR of some rows, columns c renamed name[c], which must not be negative; rows come out sorted. out_indptr: (num_rows + 1),
+// out_indices: as many as the rows hold. from: position of each edge in the input, or null.
+void take_rows(const int64_t* indptr, const int32_t* indices, const int64_t* rows, int64_t num_rows, const int32_t* name,
+               int64_t* out_indptr, int32_t* out_indices, int64_t* from);
+
+// Sets mark[c] = 1 for every column c of some rows.
+void mark_columns(const int64_t* indptr, const int32_t* indices, const int64_t* rows, int64_t num_rows, uint8_t* mark);
+
+// What each row lacks of exactly one edge to itself: 1 where it has none; where it has some, the weight of the last less that
+// of all. weight may be null (then 1).
+void missing_loops(const int64_t* indptr, const int32_t* indices, const float* weight, int64_t num_rows, double* out);
+
+// Where in each sorted row the columns from `column` on begin.
+void split_rows(const int64_t* indptr, const int32_t* indices, int32_t column, int64_t num_rows, int64_t* ends);
 
 // A node order in which communities, found by size-bounded label propagation, lie together.
 // order: (n), order[i] is the node at place i. The CSR is read as it stands; it need not be symmetric.

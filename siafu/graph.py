@@ -9,7 +9,7 @@ Row sets, used as name suffixes everywhere:
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from numpy.typing import ArrayLike
@@ -18,6 +18,23 @@ from torch import Tensor
 from siafu import native
 from siafu.given import check_edges, check_finite, largest_id, read_edge_weight, read_edges, read_node_rows
 from siafu.native import Csr
+
+
+class Others(Protocol):
+    """The other parts of a graph, as the block of one part sees them.
+
+    Collective: every part makes the same calls in the same order. What is started is under way until the function that
+    was returned is called, so that work can be done meanwhile.
+    """
+
+    def start_fetch(self, x_own: Tensor, *, learning: bool) -> Callable[[], Tensor]:
+        """Have the rows of the halo brought: (D, F) -> (S - D, F); ``learning`` where gradients will come back."""
+
+    def start_give_back(self, grad_halo: Tensor) -> Callable[[Tensor], None]:
+        """Give gradients of halo rows to their owners; the function adds what came to (D, F) of the own."""
+
+    def total(self, values: Tensor) -> Tensor:
+        """The sum over all parts, the same on each."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,8 +49,12 @@ class Block:
         num_src: S, at least D; the first D sources are the destinations themselves.
         edge_weight: (E,) float, or None where every edge weighs 1.
         node_id: (S,) int64, the user's own row number of each source, or None where it is the row number.
-        static_src: (S, F), input rows that never change, so that what is computed from them alone is kept; or None.
+        static_src: (num_given, F), input rows that never change, so that what is computed from them alone is kept; or
+            None.
         memo: what was computed from this block and is kept: scales, and aggregates of ``static_src``.
+        others: who holds the rows of the sources that are no destinations, the *halo*; None where a layer is given
+            the rows of all sources. With others, the columns of each row ascend.
+        narrow: whether a linear layer may aggregate what it has projected, where that is narrower than its inputs.
     """
 
     indptr: Tensor
@@ -43,11 +64,23 @@ class Block:
     node_id: Tensor | None = None
     static_src: Tensor | None = None
     memo: dict[Hashable, Tensor] = field(default_factory=dict, repr=False)
+    others: Others | None = None
+    narrow: bool = True
 
     @property
     def num_dst(self) -> int:
         """D, the number of destinations."""
         return self.indptr.numel() - 1
+
+    @property
+    def num_given(self) -> int:
+        """How many rows a layer is given: those of all sources, or its own where others hold the rest."""
+        return self.num_src if self.others is None else self.num_dst
+
+    @property
+    def given_id(self) -> Tensor | None:
+        """(num_given,) the user's own row numbers of the rows a layer is given, or None."""
+        return None if self.node_id is None else self.node_id[: self.num_given]
 
     @property
     def num_edges(self) -> int:
@@ -70,43 +103,15 @@ class Block:
         return torch.arange(self.num_dst, dtype=torch.int32).repeat_interleave(self.indptr.diff())
 
     @cached_property
-    def loop_edge(self) -> Tensor:
-        """(L,) int64, the places of the edges from a node to itself."""
-        return (self.row_edge == self.indices).nonzero()[:, 0]
+    def missing_loop(self) -> Tensor:
+        """(D,) float64, what each destination lacks of exactly one edge to itself; of several the last counts."""
+        weight = None if self.edge_weight is None else self.edge_weight.float()
+        return native.missing_loops(self.csr, weight)
 
     @cached_property
-    def lacks_loop(self) -> Tensor:
-        """(D,) uint8, 1 where a destination has no edge to itself."""
-        lacks = torch.ones(self.num_dst, dtype=torch.uint8)
-        lacks[self._loop_dst] = 0
-        return lacks
-
-    @property
-    def _loop_dst(self) -> Tensor:
-        """(L,) int64, ascending, the destination of each loop."""
-        return torch.searchsorted(self.indptr, self.loop_edge, right=True) - 1
-
-    @property
-    def single_loops(self) -> "Block":
-        """The same block, of several loops at a destination only the last."""
-        return self._less_loops or self
-
-    @cached_property
-    def _less_loops(self) -> "Block | None":
-        """What ``single_loops`` is where it is another block; a block that held itself would not be freed at once."""
-        dst_loop = self._loop_dst
-        again = self.loop_edge[:-1][dst_loop[1:] == dst_loop[:-1]]
-        if again.numel() == 0:
-            return None
-        kept = torch.ones(self.num_edges, dtype=torch.bool)
-        kept[again] = False
-        before = torch.cat(
-            [torch.zeros(1, dtype=torch.int64), kept.cumsum(0)]
-        )  # edges kept before each place
-        weight = None if self.edge_weight is None else self.edge_weight[kept]
-        return replace(
-            self, indptr=before[self.indptr], indices=self.indices[kept], edge_weight=weight, memo={}
-        )
+    def own_end(self) -> Tensor:
+        """(D,) int64, where in each row the sources that are no destinations begin; rows must be sorted."""
+        return native.split_rows(self.csr, self.num_dst)
 
     @cached_property
     def in_degree(self) -> Tensor:

@@ -93,7 +93,7 @@ def test_a_graph_without_edges_is_a_graph(nothing: Any) -> None:
     graph = Graph.from_edges(nothing, x=X, edge_weight=[])
     assert (graph.num_nodes, graph.num_edges) == (4, 0)
     assert graph.block.in_degree.tolist() == [0, 0, 0, 0]
-    assert graph.block.lacks_loop.tolist() == [1, 1, 1, 1]
+    assert graph.block.missing_loop.tolist() == [1, 1, 1, 1]
 
 
 def test_an_undirected_graph_has_each_edge_both_ways_and_once() -> None:
@@ -280,20 +280,16 @@ def test_a_block_knows_its_degrees_loops_and_transpose() -> None:
     block = Graph.from_edges([[0, 0, 1, 3, 2], [1, 2, 2, 0, 2]]).block
     assert (block.num_dst, block.num_src, block.num_edges) == (4, 4, 5)
     assert block.in_degree.tolist() == [1, 1, 3, 0]
-    assert block.lacks_loop.tolist() == [1, 1, 0, 1]
+    assert block.missing_loop.tolist() == [1, 1, 0, 1]
     assert block.row_edge.tolist() == [0, 1, 2, 2, 2]
     assert edges_of(Block(*block.transposed[:2], 4)) == [(1, 0), (2, 0), (2, 1), (2, 2), (0, 3)]
     assert full_graph().block.in_degree.tolist() == [4, 1, 10, 0]
 
 
-def test_of_several_loops_the_last_is_the_single_one() -> None:
-    graph = Graph.from_edges([[1, 0, 1, 1, 0], [1, 1, 1, 0, 0]], edge_weight=[1.0, 2.0, 3.0, 4.0, 5.0])
-    single = graph.block.single_loops
-    assert edges_of(single) == [(0, 0), (1, 0), (0, 1), (1, 1)]
-    assert single.edge_weight is not None
-    assert single.edge_weight.tolist() == [5.0, 4.0, 2.0, 3.0]
-    assert graph.block.single_loops is single
-    assert single.single_loops is single
+def test_of_several_loops_all_but_the_last_are_too_many() -> None:
+    edges, weight = [[1, 0, 1, 1, 0], [1, 1, 1, 0, 0]], [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert Graph.from_edges(edges, edge_weight=weight).block.missing_loop.tolist() == [0.0, -1.0]
+    assert Graph.from_edges(edges).block.missing_loop.tolist() == [0.0, -1.0]
 
 
 def test_what_a_block_keeps_is_computed_once_and_not_by_its_copy() -> None:

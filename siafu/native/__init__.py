@@ -47,11 +47,15 @@ __all__ = [
     "gather",
     "instruction_set",
     "locality_order",
+    "mark_columns",
+    "missing_loops",
     "relabel",
     "segment_max",
     "segment_max_backward",
     "sort_rows",
+    "split_rows",
     "spmm",
+    "take_rows",
     "transpose",
 ]
 
@@ -92,32 +96,43 @@ def spmm(
     pre: Tensor | None = None,
     post: Tensor | None = None,
     loop: Tensor | None = None,
+    ends: Tensor | None = None,
+    first_src: int = 0,
+    add_to: Tensor | None = None,
 ) -> Tensor:
     """Sum in-neighbour rows, (S, F) -> (D, F): ``out_d = post_d (sum_e weight_e pre_s x_s + loop_d pre_d x_d)``.
 
-    Rows in bfloat16 are summed and returned in float32. Scales are (E,), (S,), (D,) in the output's dtype; ``loop`` is
-    uint8 of at most D rows, whose destinations are the first sources.
+    Rows in bfloat16 are summed and returned in float32. Scales are (E,), (S,), (D,) in the output's dtype; ``loop`` has
+    at most D rows, whose destinations are the first sources. Where a row's sources lie in several arrays it is summed
+    in several goes: ``ends`` (D,) cuts rows short, ``first_src`` is the column that row 0 of ``x_src`` stands for, and
+    ``add_to`` (D, F) is added to and returned.
     """
     if _core is None:
-        return reference.spmm(csr, x_src, weight=weight, pre=pre, post=post, loop=loop)
+        how = {"weight": weight, "pre": pre, "post": post, "loop": loop}
+        return reference.spmm(csr, x_src, **how, ends=ends, first_src=first_src, add_to=add_to)
     x_src = x_src.contiguous()
     dtype = torch.float32 if x_src.dtype == torch.bfloat16 else x_src.dtype
-    out = empty_rows(csr.indptr.numel() - 1, x_src.shape[1], dtype)
+    num_dst = csr.indptr.numel() - 1 if ends is None else ends.numel()
+    out = empty_rows(num_dst, x_src.shape[1], dtype) if add_to is None else add_to
+    rest = (weight, pre, post, loop, out, ends, first_src, add_to is not None)
     if x_src.dtype == torch.bfloat16:
-        _core.spmm_bf16(csr.indptr, csr.indices, x_src.view(torch.uint16), weight, pre, post, loop, out)
-        return out
-    _core.spmm(csr.indptr, csr.indices, x_src, weight, pre, post, loop, out)
+        _core.spmm_bf16(csr.indptr, csr.indices, x_src.view(torch.uint16), *rest)
+    else:
+        _core.spmm(csr.indptr, csr.indices, x_src, *rest)
     return out
 
 
-def segment_max(csr: Csr, x_src: Tensor) -> tuple[Tensor, Tensor]:
-    """Maximum of in-neighbour rows, zero where there are none, and its source, -1 for none: (S, F) -> 2 x (D, F)."""
+def segment_max(csr: Csr, x_src: Tensor, *, node_id: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Maximum of in-neighbour rows, zero where there are none, and its source, -1 for none: (S, F) -> 2 x (D, F).
+
+    Of equal rows the one with the lowest ``node_id`` (S,) gives the maximum; without ids the first.
+    """
     if _core is None:
-        return reference.segment_max(csr, x_src)
+        return reference.segment_max(csr, x_src, node_id=node_id)
     x_src = x_src.contiguous()
     out = empty_rows(csr.indptr.numel() - 1, x_src.shape[1], x_src.dtype)
     source = torch.empty_like(out, dtype=torch.int32)
-    _core.segment_max(csr.indptr, csr.indices, x_src, out, source)
+    _core.segment_max(csr.indptr, csr.indices, x_src, out, source, node_id)
     return out, source
 
 
@@ -251,11 +266,48 @@ def deduplicate(csr: Csr) -> Csr:
 
 def relabel(csr: Csr, order: Tensor, *, origin: bool = False) -> Csr:
     """The square CSR with node ``order[i]`` renamed ``i``; rows come out sorted."""
+    name = torch.empty(order.numel(), dtype=torch.int32)
+    name[order] = torch.arange(order.numel(), dtype=torch.int32)
+    return take_rows(csr, order, name=name, origin=origin)
+
+
+def take_rows(csr: Csr, rows: Tensor, *, name: Tensor, origin: bool = False) -> Csr:
+    """The CSR of some rows, (R,) int64, with column ``c`` renamed ``name[c]``, int32, not negative; sorted rows."""
     if _core is None:
-        return reference.relabel(csr, order, origin=origin)
-    out = _empty(order.numel(), csr.indices.numel(), origin)
-    _core.relabel_csr(csr.indptr, csr.indices, order, out.indptr, out.indices, out.origin)
+        return reference.take_rows(csr, rows, name=name, origin=origin)
+    out = _empty(rows.numel(), int((csr.indptr[rows + 1] - csr.indptr[rows]).sum()), origin)
+    _core.take_rows(csr.indptr, csr.indices, rows, name, out.indptr, out.indices, out.origin)
     return out
+
+
+def mark_columns(csr: Csr, rows: Tensor, *, num_cols: int) -> Tensor:
+    """Which columns some rows have, (num_cols,) bool."""
+    if _core is None:
+        return reference.mark_columns(csr, rows, num_cols=num_cols)
+    mark = torch.zeros(num_cols, dtype=torch.uint8)
+    _core.mark_columns(csr.indptr, csr.indices, rows, mark)
+    return mark.view(torch.bool)
+
+
+def missing_loops(csr: Csr, weight: Tensor | None) -> Tensor:
+    """What each row lacks of exactly one edge to itself, (D,) float64.
+
+    It is 1 where a row has none; where it has some, the weight (E,) of the last less that of all of them.
+    """
+    if _core is None:
+        return reference.missing_loops(csr, weight)
+    out = torch.empty(csr.indptr.numel() - 1, dtype=torch.float64)
+    _core.missing_loops(csr.indptr, csr.indices, weight, out)
+    return out
+
+
+def split_rows(csr: Csr, column: int) -> Tensor:
+    """Where in each sorted row the columns from ``column`` on begin, (D,) int64."""
+    if _core is None:
+        return reference.split_rows(csr, column)
+    ends = torch.empty(csr.indptr.numel() - 1, dtype=torch.int64)
+    _core.split_rows(csr.indptr, csr.indices, column, ends)
+    return ends
 
 
 def locality_order(csr: Csr, *, max_community: int = 1024, rounds: int = 8) -> Tensor:

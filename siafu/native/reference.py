@@ -49,23 +49,37 @@ def spmm(
     pre: Tensor | None = None,
     post: Tensor | None = None,
     loop: Tensor | None = None,
+    ends: Tensor | None = None,
+    first_src: int = 0,
+    add_to: Tensor | None = None,
 ) -> Tensor:
     """Sum in-neighbour rows; see :func:`siafu.native.spmm`."""
+    begins = csr.indptr[:-1] if ends is None else csr.indptr[: ends.numel()]
+    count = (csr.indptr[1:] if ends is None else ends) - begins
+    row_edge = torch.arange(count.numel()).repeat_interleave(count)  # (E,)
+    edge = torch.arange(row_edge.numel()) + (begins - count.cumsum(0) + count)[row_edge]
     x_src = x_src.float() if x_src.dtype == torch.bfloat16 else x_src
     if pre is not None:
         x_src = x_src * pre[:, None]
-    m_edge = x_src[csr.indices.long()]  # (E, F)
+    m_edge = x_src[csr.indices[edge].long() - first_src]  # (E, F)
     if weight is not None:
-        m_edge = m_edge * weight[:, None]
-    out = x_src.new_zeros(csr.indptr.numel() - 1, x_src.shape[1]).index_add(0, _row_edge(csr), m_edge)
+        m_edge = m_edge * weight[edge][:, None]
+    out = x_src.new_zeros(count.numel(), x_src.shape[1]).index_add(0, row_edge, m_edge)
     if loop is not None:
         rows = loop.numel()
-        out = torch.cat([out[:rows] + x_src[:rows] * loop[:, None].to(x_src.dtype), out[rows:]])
-    return out if post is None else out * post[:, None]
+        out = torch.cat([out[:rows] + x_src[:rows] * loop[:, None], out[rows:]])
+    out = out if post is None else out * post[:, None]
+    return out if add_to is None else add_to.add_(out)
 
 
-def segment_max(csr: "Csr", x_src: Tensor) -> tuple[Tensor, Tensor]:
+def segment_max(csr: "Csr", x_src: Tensor, *, node_id: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Maximum of in-neighbour rows; see :func:`siafu.native.segment_max`."""
+    if node_id is not None:  # in the order of ids the first is the one with the lowest
+        rank = torch.empty_like(node_id)
+        rank[node_id.argsort()] = torch.arange(node_id.numel())
+        order = rank[csr.indices.long()].argsort(stable=True)
+        order = order[_row_edge(csr)[order].argsort(stable=True)]
+        csr = _csr(csr.indptr, csr.indices[order], None)
     row_edge = _row_edge(csr)
     shape = csr.indptr.numel() - 1, x_src.shape[1]
     m_edge = x_src[csr.indices.long()]
@@ -184,14 +198,39 @@ def deduplicate(csr: "Csr") -> "Csr":
     return _csr(indptr, csr.indices[first], None if csr.origin is None else csr.origin[first])
 
 
-def relabel(csr: "Csr", order: Tensor, *, origin: bool = False) -> "Csr":
-    """Rename nodes; see :func:`siafu.native.relabel`."""
-    place = torch.empty_like(order)
-    place[order] = torch.arange(order.numel())
-    row, col = place[_row_edge(csr)], place[csr.indices.long()]
-    return sort_rows(
-        build_csr(row.to(torch.int32), col.to(torch.int32), num_rows=order.numel(), origin=origin)
-    )
+def take_rows(csr: "Csr", rows: Tensor, *, name: Tensor, origin: bool = False) -> "Csr":
+    """Some rows with columns renamed; see :func:`siafu.native.take_rows`."""
+    count = csr.indptr[rows + 1] - csr.indptr[rows]
+    row_edge = torch.arange(rows.numel()).repeat_interleave(count)
+    edge = torch.arange(row_edge.numel()) + (csr.indptr[rows] - count.cumsum(0) + count)[row_edge]
+    col = name[csr.indices[edge].long()]
+    taken = sort_rows(build_csr(row_edge.to(torch.int32), col, num_rows=rows.numel(), origin=True))
+    assert taken.origin is not None
+    return _csr(taken.indptr, taken.indices, edge[taken.origin] if origin else None)
+
+
+def mark_columns(csr: "Csr", rows: Tensor, *, num_cols: int) -> Tensor:
+    """Which columns some rows have; see :func:`siafu.native.mark_columns`."""
+    mark = torch.zeros(num_cols, dtype=torch.bool)
+    mark[take_rows(csr, rows, name=torch.arange(num_cols, dtype=torch.int32)).indices.long()] = True
+    return mark
+
+
+def missing_loops(csr: "Csr", weight: Tensor | None) -> Tensor:
+    """What rows lack of one loop; see :func:`siafu.native.missing_loops`."""
+    row_edge = _row_edge(csr)
+    loop = (row_edge == csr.indices).nonzero()[:, 0]
+    value = torch.ones(loop.numel(), dtype=torch.float64) if weight is None else weight[loop].double()
+    last = torch.ones(csr.indptr.numel() - 1, dtype=torch.float64)
+    for place, row in enumerate(row_edge[loop].tolist()):
+        last[row] = value[place]
+    return last.index_add(0, row_edge[loop], -value)
+
+
+def split_rows(csr: "Csr", column: int) -> Tensor:
+    """Where columns from ``column`` on begin; see :func:`siafu.native.split_rows`."""
+    below = torch.zeros(csr.indptr.numel() - 1, dtype=torch.int64)
+    return csr.indptr[:-1] + below.index_add(0, _row_edge(csr), (csr.indices < column).long())
 
 
 def locality_order(csr: "Csr", *, max_community: int = 1024, rounds: int = 8) -> Tensor:

@@ -1,21 +1,23 @@
 """Aggregates over a block's in-edges: graph work, pure functions without parameters, differentiable in the rows.
 
+They take a row for each source; where others hold the halo, a row for each destination, and have the rest brought.
 The aggregate of a block's static inputs is computed once and kept with the block.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from siafu import native
 from siafu.graph import Block
+from siafu.native import Csr
 
 
 def sum_in(block: Block, x_src: Tensor) -> Tensor:
     """Sum of each destination's in-neighbour rows, weighted where edges have weights: (S, F) -> (D, F)."""
-    return _kept(block, "sum", x_src, lambda: _Sum.apply(x_src, block, None, None, None))
+    return _kept(block, "sum", x_src, lambda: _Sum.apply(x_src, block, _Scales()))
 
 
 def mean_in(block: Block, x_src: Tensor) -> Tensor:
@@ -24,8 +26,8 @@ def mean_in(block: Block, x_src: Tensor) -> Tensor:
     def inverse_degree() -> Tensor:
         return torch.where(block.in_degree != 0, 1.0 / block.in_degree, 0.0)
 
-    scale = _scale(block, "mean", x_src.dtype, inverse_degree)
-    return _kept(block, "mean", x_src, lambda: _Sum.apply(x_src, block, None, scale, None))
+    scales = _Scales(post=_scale(block, "mean", x_src.dtype, inverse_degree))
+    return _kept(block, "mean", x_src, lambda: _Sum.apply(x_src, block, scales))
 
 
 def gcn_in(block: Block, x_src: Tensor) -> Tensor:
@@ -33,24 +35,36 @@ def gcn_in(block: Block, x_src: Tensor) -> Tensor:
 
     A node that has an edge to itself keeps it, of several the last, and gets no other. No weight per edge is stored.
     """
-    if block.num_src != block.num_dst:
+    if block.num_given != block.num_dst:
         raise ValueError(
             f"GCN's normalisation needs every source's degree, but this block has {block.num_dst} destinations "
             f"for {block.num_src} sources"
         )
-    block = block.single_loops
 
     def inverse_root() -> Tensor:
-        degree = block.in_degree.double() + block.lacks_loop
-        return torch.where(degree > 0, degree.rsqrt(), 0.0)
+        degree = block.in_degree.double() + block.missing_loop
+        return with_halo(block, torch.where(degree > 0, degree.rsqrt(), 0.0)[:, None])[:, 0]
 
     scale = _scale(block, "gcn", x_src.dtype, inverse_root)
-    return _kept(block, "gcn", x_src, lambda: _Sum.apply(x_src, block, scale, scale, block.lacks_loop))
+    loop = _scale(block, "loop", x_src.dtype, lambda: block.missing_loop)
+    scales = _Scales(pre=scale, post=scale[: block.num_dst], loop=loop)
+    return _kept(block, "gcn", x_src, lambda: _Sum.apply(x_src, block, scales))
 
 
 def max_in(block: Block, x_src: Tensor) -> Tensor:
-    """Maximum of each destination's in-neighbour rows, zero where it has none: (S, F) -> (D, F)."""
-    return _kept(block, "max", x_src, lambda: _Max.apply(widened(x_src), block))
+    """Maximum of each destination's in-neighbour rows, zero where it has none: (S, F) -> (D, F).
+
+    Of equal rows the node that stands first in the user's data gives the maximum and gets the gradient.
+    """
+    return _kept(block, "max", x_src, lambda: _Max.apply(with_halo(block, widened(x_src)), block))
+
+
+def with_halo(block: Block, x_src: Tensor, *, columns: int | None = None) -> Tensor:
+    """A row for each source: (num_given, F) -> (S, F), the rows of the halo brought from where they are.
+
+    Only the first ``columns`` of them are brought; the others are zero.
+    """
+    return x_src if block.others is None else _Completed.apply(x_src, block, columns or x_src.shape[1])
 
 
 def widened(rows: Tensor) -> Tensor:
@@ -60,9 +74,9 @@ def widened(rows: Tensor) -> Tensor:
 
 def check_rows(block: Block, x_src: Tensor) -> None:
     """Refuse rows that are not one for each source."""
-    if x_src.ndim != 2 or x_src.shape[0] != block.num_src:
+    if x_src.ndim != 2 or x_src.shape[0] != block.num_given:
         raise ValueError(
-            f"x is {tuple(x_src.shape)}; expected {block.num_src} rows, one for each of the block's sources"
+            f"x is {tuple(x_src.shape)}; expected {block.num_given} rows, one for each of the block's sources"
         )
 
 
@@ -83,26 +97,101 @@ def _weights(block: Block, dtype: torch.dtype, *, transposed: bool) -> Tensor | 
     return _scale(block, f"weight-{transposed}", dtype, lambda: weight if origin is None else weight[origin])
 
 
+class _Scales(NamedTuple):
+    """What a sum is scaled by; see :func:`siafu.native.spmm`."""
+
+    pre: Tensor | None = None  # (S,)
+    post: Tensor | None = None  # (D,)
+    loop: Tensor | None = None  # (D,)
+
+    def pre_of(self, rows: slice) -> Tensor | None:
+        """The first scale of some sources."""
+        return None if self.pre is None else self.pre[rows]
+
+
 class _Sum(torch.autograd.Function):
-    """``native.spmm``; its backward is the same sum over the transposed block with the scales exchanged."""
+    """``native.spmm``; its backward is the same sum over the transposed block with the scales exchanged.
+
+    Where others hold the halo, the own rows are summed while those of the halo are on their way.
+    """
 
     @staticmethod
-    def forward(
-        ctx: Any, x_src: Tensor, block: Block, pre: Tensor | None, post: Tensor | None, loop: Tensor | None
-    ) -> Tensor:
-        ctx.block, ctx.pre, ctx.post, ctx.loop = block, pre, post, loop
-        weight = _weights(block, x_src.dtype, transposed=False)
-        return native.spmm(block.csr, x_src, weight=weight, pre=pre, post=post, loop=loop)
+    def forward(ctx: Any, x_own: Tensor, block: Block, by: _Scales) -> Tensor:
+        ctx.block, ctx.by = block, by
+        weight = _weights(block, x_own.dtype, transposed=False)
+        if block.others is None:
+            return native.spmm(block.csr, x_own, weight=weight, pre=by.pre, post=by.post, loop=by.loop)
+        own, halo = _own_and_halo(block)
+        arrived = block.others.start_fetch(x_own, learning=ctx.needs_input_grad[0])
+        out = native.spmm(
+            block.csr,
+            x_own,
+            weight=weight,
+            pre=by.pre_of(own),
+            post=by.post,
+            loop=by.loop,
+            ends=block.own_end,
+        )
+        return native.spmm(
+            Csr(block.own_end, block.indices),
+            arrived(),
+            weight=weight,
+            pre=by.pre_of(halo),
+            post=by.post,
+            ends=block.indptr[1:],
+            first_src=block.num_dst,
+            add_to=out,
+        )
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         (grad_dst,) = grads
         block: Block = ctx.block
+        by: _Scales = ctx.by
         weight = _weights(block, grad_dst.dtype, transposed=True)
-        grad_src = native.spmm(
-            block.transposed, grad_dst, weight=weight, pre=ctx.post, post=ctx.pre, loop=ctx.loop
-        )
-        return grad_src, None, None, None, None
+        turned = block.transposed
+        if block.others is None:
+            how = {"pre": by.post, "post": by.pre, "loop": by.loop}
+            return native.spmm(turned, grad_dst, weight=weight, **how), None, None
+        own, halo = _own_and_halo(block)
+        of_own = Csr(turned.indptr[: block.num_dst + 1], turned.indices)
+        of_halo = Csr(turned.indptr[block.num_dst :], turned.indices)
+        grad_halo = native.spmm(of_halo, grad_dst, weight=weight, pre=by.post, post=by.pre_of(halo))
+        add_arrived = block.others.start_give_back(grad_halo)
+        how = {"pre": by.post, "post": by.pre_of(own), "loop": by.loop}
+        grad_own = native.spmm(of_own, grad_dst, weight=weight, **how)
+        add_arrived(grad_own)
+        return grad_own, None, None
+
+
+def _own_and_halo(block: Block) -> tuple[slice, slice]:
+    """The places of own rows and of the halo's among the sources."""
+    return slice(block.num_dst), slice(block.num_dst, block.num_src)
+
+
+class _Completed(torch.autograd.Function):
+    """Own rows, then the halo's; their gradients go back to those who own them."""
+
+    @staticmethod
+    def forward(ctx: Any, x_own: Tensor, block: Block, columns: int) -> Tensor:
+        assert block.others is not None
+        ctx.block, ctx.columns = block, columns
+        arrived = block.others.start_fetch(x_own[:, :columns], learning=ctx.needs_input_grad[0])
+        x_src = native.empty_rows(block.num_src, x_own.shape[1], x_own.dtype)
+        x_src[: block.num_dst] = x_own
+        x_src[block.num_dst :, columns:] = 0
+        x_src[block.num_dst :, :columns] = arrived()
+        return x_src
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (grad_src,) = grads
+        block: Block = ctx.block
+        assert block.others is not None
+        add_arrived = block.others.start_give_back(grad_src[block.num_dst :, : ctx.columns].contiguous())
+        grad_own = grad_src[: block.num_dst].clone()
+        add_arrived(grad_own[:, : ctx.columns])
+        return grad_own, None, None
 
 
 class _Max(torch.autograd.Function):
@@ -110,7 +199,7 @@ class _Max(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x_src: Tensor, block: Block) -> Tensor:
-        out, source = native.segment_max(block.csr, x_src)
+        out, source = native.segment_max(block.csr, x_src, node_id=block.node_id)
         ctx.block = block
         ctx.save_for_backward(source)
         return out

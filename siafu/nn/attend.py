@@ -11,7 +11,7 @@ from torch import Tensor
 from siafu import native
 from siafu.graph import Block
 from siafu.native import Attention
-from siafu.nn.aggregate import check_rows
+from siafu.nn.aggregate import check_rows, with_halo
 
 
 def attend(block: Block, z_src: Tensor, *, heads: int, slope: float, dropout: native.Dropout) -> Tensor:
@@ -20,6 +20,7 @@ def attend(block: Block, z_src: Tensor, *, heads: int, slope: float, dropout: na
     The columns are the row to sum, then a node's H scores as a source, then as a destination.
     """
     check_rows(block, z_src)
+    z_src = with_halo(block, z_src, columns=z_src.shape[1] - heads)  # a halo row is no destination
     return _Attend.apply(z_src, block, Attention(heads, slope, dropout, block.node_id))
 
 
@@ -31,6 +32,7 @@ def attend_v2(
     The columns are a node's row as a source, then its row as a destination.
     """
     check_rows(block, z_src)
+    z_src = with_halo(block, z_src, columns=z_src.shape[1] // 2)
     return _AttendV2.apply(z_src, vector, block, Attention(vector.shape[0], slope, dropout, block.node_id))
 
 

@@ -37,9 +37,9 @@ class Embedded(nn.Module):
         return self.inner.embed(block, self._rows_src(block))
 
     def _rows_src(self, block: Block) -> Tensor:
-        if block.node_id is not None:
-            return self.rows.index_select(0, block.node_id)
-        return self.rows[: block.num_src]
+        if block.given_id is not None:
+            return self.rows.index_select(0, block.given_id)
+        return self.rows[: block.num_given]
 
 
 def build_model(

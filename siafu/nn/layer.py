@@ -21,7 +21,8 @@ class Layer(nn.Module):
     """One layer: project rows, aggregate them over a block, update the destinations.
 
     Where the aggregate is linear it may change places with project, and does where that makes the aggregated rows
-    narrower, or where the rows are the block's static inputs, whose aggregate is kept.
+    narrower (unless the block forbids it), or where the rows are the block's static inputs, whose aggregate is kept.
+    Where others hold the block's halo, S below is the number of rows given: those of the destinations.
 
     Shapes:
         project: (S, in_features) -> (S, Z)
@@ -71,7 +72,7 @@ class Layer(nn.Module):
             return self.update(m_dst, drop(widened(x_dst)) if self.reads_dst else x_dst)
         x_src = drop(widened(x_src))
         x_dst = x_src[: block.num_dst]
-        if self.linear and self.in_features < self.z_features:
+        if self.linear and (self.in_features < self.z_features or not block.narrow):
             return self.update(self.project(self.aggregate(block, x_src)), x_dst)
         return self.update(self.aggregate(block, self.project(x_src)), x_dst)
 

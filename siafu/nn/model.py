@@ -16,6 +16,7 @@ from siafu.nn.gatv2 import GatV2
 from siafu.nn.gcn import Gcn
 from siafu.nn.gin import Gin
 from siafu.nn.layer import Layer, first_generator, glorot
+from siafu.nn.norm import BatchNorm
 from siafu.nn.product import product
 from siafu.nn.sage import Sage
 
@@ -83,7 +84,7 @@ class Gnn(nn.Module):
         for module in self.modules():
             if isinstance(module, Layer | _Widen):
                 module.reset(generator)
-            elif isinstance(module, nn.LayerNorm | nn.BatchNorm1d):
+            elif isinstance(module, nn.LayerNorm | BatchNorm):
                 module.reset_parameters()
 
     def forward(self, block: Block, x_src: Tensor) -> Tensor:
@@ -122,7 +123,8 @@ class Gnn(nn.Module):
         if isinstance(norm, nn.Identity):
             bias = layer.bias
         else:
-            z_dst = norm(z_dst + layer.bias)
+            z_dst = z_dst + layer.bias
+            z_dst = norm(z_dst, block) if isinstance(norm, BatchNorm) else norm(z_dst)
         after = self.drops[place + 1]
         assert isinstance(after, Dropout)
         row_id = _ids(block, z_dst)
@@ -182,7 +184,7 @@ def _norm(config: ModelConfig, width: int) -> nn.Module:
         case "layer":
             return nn.LayerNorm(width)
         case "batch":
-            return nn.BatchNorm1d(width)
+            return BatchNorm(width)
         case "none":
             return nn.Identity()
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from siafu import native
 from siafu.graph import Block, Graph
-from siafu.native import Dropout, reference
+from siafu.native import Csr, Dropout, reference
 from siafu.nn import Gnn, ModelConfig
 from siafu.nn.dropout import set_keys
 
@@ -82,7 +82,7 @@ def scales_of(block: Block, dtype: torch.dtype) -> Iterator[dict[str, Tensor | N
         "weight": rows(block.num_edges, dtype=dtype, seed=1),
         "pre": rows(block.num_src, dtype=dtype, seed=2),
         "post": rows(block.num_dst, dtype=dtype, seed=3),
-        "loop": (rows(block.num_dst, seed=4) > 0).to(torch.uint8),
+        "loop": rows(block.num_dst, dtype=dtype, seed=4).relu(),
     }
     for there in product([True, False], repeat=4):
         yield {key: given_scales[key] if on else None for key, on in zip(given_scales, there, strict=True)}
@@ -164,6 +164,47 @@ def test_the_lowest_instruction_set_can_be_asked_for(instructions: str) -> None:
 def test_sums_agree_with_plain_torch(instructions: str, width: int, dtype: torch.dtype) -> None:
     for name in ("square", "rectangular"):
         check_spmm(BLOCKS[name], width, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_sum_in_two_goes_is_the_sum(instructions: str, width: int, dtype: torch.dtype) -> None:
+    for name, cut in (("square", 3), ("rectangular", BLOCKS["rectangular"].num_dst)):
+        block = BLOCKS[name]
+        csr = native.sort_rows(block.csr)
+        x_src, ends = rows(block.num_src, width, dtype=dtype), native.split_rows(csr, cut)
+        for scales in scales_of(block, dtype):
+            pre, loop = scales["pre"], scales["loop"]
+            loop = None if loop is None else loop[:cut]
+            ranges = [None, None] if pre is None else [pre[:cut], pre[cut:]]
+            first = scales | {"pre": ranges[0], "loop": loop}
+            second = scales | {"pre": ranges[1], "loop": None}
+            for kernels in (native, reference):
+                out = kernels.spmm(csr, x_src[:cut], **first, ends=ends)
+                rest = Csr(ends, csr.indices)
+                again = kernels.spmm(
+                    rest, x_src[cut:], **second, ends=csr.indptr[1:], first_src=cut, add_to=out
+                )
+                assert again is out
+                assert_close(out, reference.spmm(csr, x_src, **(scales | {"loop": loop})))
+
+
+def test_of_equal_rows_the_lowest_id_gives_the_maximum(instructions: str) -> None:
+    block = BLOCKS["square"]
+    x_src = rows(block.num_src, 9).relu().round()  # many ties
+    node_id = torch.randperm(block.num_src, generator=torch.Generator().manual_seed(1)) + 2**40
+    out, source = native.segment_max(block.csr, x_src, node_id=node_id)
+    wanted, wanted_source = reference.segment_max(block.csr, x_src, node_id=node_id)
+    assert torch.equal(out, wanted)
+    assert torch.equal(source, wanted_source)
+    assert not torch.equal(source, native.segment_max(block.csr, x_src)[1])
+    for row, (begin, end) in enumerate(
+        zip(block.indptr[:-1].tolist(), block.indptr[1:].tolist(), strict=True)
+    ):
+        sources = block.indices[begin:end].long()
+        for column in range(9 if end > begin else 0):
+            best = sources[x_src[sources, column] == out[row, column]]
+            assert int(source[row, column]) == int(best[node_id[best].argmin()])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -147,7 +147,51 @@ def test_relabelling_keeps_every_edge_under_its_new_name(edges: Edges, order: Te
         assert renamed.origin is not None
         found = [edges_of(csr)[place] for place in renamed.origin.tolist()]
         assert [(old[row], old[col]) for row, col in edges_of(renamed)] == found
-    assert_same(renamed, reference.relabel(csr, order, origin=origin))
+
+
+@anything
+@given(edges=edge_lists, order=orders, taken=st.integers(0, SIZE), origin=st.booleans())
+def test_some_rows_are_taken_with_their_columns_renamed(
+    edges: Edges, order: Tensor, taken: int, origin: bool
+) -> None:
+    csr, rows, name = build(edges), order[:taken], order.flip(0).to(torch.int32)
+    found = native.take_rows(csr, rows, name=name, origin=origin)
+    wanted = Counter((rows.tolist().index(row), int(name[col])) for row, col in edges if row in rows.tolist())
+    assert Counter(edges_of(found)) == wanted
+    assert edges_of(found) == sorted(edges_of(found))
+    assert_same(found, reference.take_rows(csr, rows, name=name, origin=origin))
+    mark = native.mark_columns(csr, rows, num_cols=SIZE)
+    assert set(mark.nonzero()[:, 0].tolist()) == {col for row, col in edges if row in rows.tolist()}
+    assert torch.equal(mark, reference.mark_columns(csr, rows, num_cols=SIZE))
+
+
+@anything
+@given(edges=edge_lists, weighted=st.booleans())
+def test_what_a_row_lacks_of_one_loop_makes_it_one(edges: Edges, weighted: bool) -> None:
+    csr = native.sort_rows(build(edges))
+    weight = torch.arange(1.0, len(edges) + 1) if weighted else None
+    found = native.missing_loops(csr, weight)
+    assert torch.equal(found, reference.missing_loops(csr, weight))
+    for row in range(SIZE):
+        loops = [
+            1.0 if weight is None else float(weight[e])
+            for e, edge in enumerate(edges_of(csr))
+            if edge == (row, row)
+        ]
+        assert float(found[row]) + sum(loops) == ([1.0, *loops][-1])
+
+
+@anything
+@given(edges=edge_lists, column=st.integers(0, SIZE))
+def test_rows_are_split_at_a_column(edges: Edges, column: int) -> None:
+    csr = native.sort_rows(build(edges))
+    ends = native.split_rows(csr, column)
+    assert torch.equal(ends, reference.split_rows(csr, column))
+    for row in range(SIZE):
+        below = csr.indices[csr.indptr[row] : ends[row]].tolist()
+        beyond = csr.indices[ends[row] : csr.indptr[row + 1]].tolist()
+        assert all(col < column for col in below)
+        assert all(col >= column for col in beyond)
 
 
 @anything
@@ -257,7 +301,9 @@ def test_many_edges_agree_with_plain_torch() -> None:
     )
     assert_same(ordered, reference.sort_rows(csr))
     assert_same(native.deduplicate(ordered), reference.deduplicate(ordered))
-    assert_same(native.relabel(csr, order, origin=True), reference.relabel(csr, order, origin=True))
+    name = order.to(torch.int32)
+    found = native.take_rows(csr, order, name=name, origin=True)
+    assert_same(found, reference.take_rows(csr, order, name=name, origin=True))
 
 
 def test_the_reference_of_the_locality_order_leaves_all_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
