@@ -1,0 +1,252 @@
+"""Comm: what a training procedure may ask of the other ranks. Written once; what carries it is a Transport.
+
+Every rank makes the same calls in the same order on a channel; channels are independent of each other. Every call has a
+label, a short name of the phase, which is the same on all ranks. Tensors are dense, on the CPU, of any dtype in
+``memory.DTYPES`` and of any shape. What is returned shares no memory with what was given.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor
+from xxhash import xxh3_64_intdigest
+
+from siafu.comm.call import Call
+from siafu.comm.frames import MAX_LABEL_BYTES
+from siafu.comm.memory import check_travels, fresh
+from siafu.comm.reduce import Reduction, add_in_order
+from siafu.comm.transport import Envelope, Kind, Listener, Transport
+
+T = TypeVar("T")
+_SMALL_BYTES = 1 << 15  # below it, each rank sends all it has to all: one round, not two
+_COPIED_BYTES = 1 << 16  # below it, a message is copied rather than waited for
+
+
+class Pending(Generic[T]):
+    """An exchange under way; what was given to it must not change before :meth:`wait` has returned."""
+
+    def __init__(self, finish: Callable[[], T]) -> None:
+        self._finish: Callable[[], T] | None = finish
+        self._result: T
+
+    def wait(self) -> T:
+        """Collect the result; asked again, it is the same."""
+        if self._finish is not None:
+            self._result = self._finish()
+            self._finish = None
+        return self._result
+
+
+class Comm:
+    """A fixed group of ranks, seen from one of them.
+
+    Attributes:
+        rank: this rank, from 0.
+        world_size: how many ranks there are.
+        hosts: the host of each rank.
+        meter: the bytes that this rank sent, on all channels.
+    """
+
+    def __init__(self, transport: Transport, *, name: str = "", channels: "_Channels | None" = None) -> None:
+        self.rank = transport.rank
+        self.world_size = transport.world_size
+        self.hosts = transport.hosts
+        self.meter = transport.meter
+        self._transport = transport
+        self._name = name
+        self._number = xxh3_64_intdigest(name.encode())
+        self._channels = _Channels() if channels is None else channels
+        self._peers = [(self.rank + step) % self.world_size for step in range(1, self.world_size)]
+        self._calls = 0
+        self._sent = [0] * self.world_size
+        self._received = [0] * self.world_size
+
+    def all_to_all(self, rows: Tensor, send: Sequence[int], recv: Sequence[int], *, label: str) -> Tensor:
+        """Deal rows out by rank; return those dealt to this rank, in rank order: (sum(send), …) -> (sum(recv), …).
+
+        Collective: ``send[p]`` of this rank is ``recv`` of this rank on rank p.
+        """
+        return self.start_all_to_all(rows, send, recv, label=label).wait()
+
+    def start_all_to_all(
+        self, rows: Tensor, send: Sequence[int], recv: Sequence[int], *, label: str
+    ) -> Pending[Tensor]:
+        """Start :meth:`all_to_all`."""
+        self._check_counts(rows, send, recv)
+        call = self._call(label)
+        out = fresh((sum(recv), *rows.shape[1:]), rows.dtype)
+        dealt, got = rows.detach().contiguous().split(list(send)), out.split(list(recv))
+        arrivals = {peer: call.expect(peer, got[peer]) for peer in self._peers}
+        for peer in self._peers:
+            call.send(peer, dealt[peer])
+        got[self.rank].copy_(dealt[self.rank])
+
+        def finish() -> Tensor:
+            for peer, arrival in arrivals.items():
+                call.collect(arrival, tuple(got[peer].shape), out.dtype)
+            call.settle()
+            return out
+
+        return Pending(finish)
+
+    def all_reduce(self, values: Tensor, *, label: str) -> Tensor:
+        """The sum over all ranks, added in rank order 0, 1, 2, …: the same bits on every rank. Collective."""
+        return self.start_all_reduce(values, label=label).wait()
+
+    def start_all_reduce(self, values: Tensor, *, label: str) -> Pending[Tensor]:
+        """Start :meth:`all_reduce`."""
+        check_travels(values)
+        flat, shape = values.detach().contiguous().reshape(-1), tuple(values.shape)
+        if flat.nbytes <= _SMALL_BYTES:
+            gathering = self._start_all_gather(flat, label=label, shape=tuple(flat.shape))
+            return Pending(lambda: add_in_order(gathering.wait(), torch.empty_like(flat)).reshape(shape))
+        if self.world_size == 1:
+            copied = fresh(shape, values.dtype).copy_(values.detach())
+            return Pending(lambda: copied)
+        reduction = Reduction(self._call(label), flat)
+        reduction.start()
+        return Pending(lambda: reduction.finish().reshape(shape))
+
+    def all_gather(self, values: Tensor, *, label: str) -> list[Tensor]:
+        """What each rank gave, in rank order; shapes may differ. Collective."""
+        return self._start_all_gather(values, label=label).wait()
+
+    def broadcast(self, values: Tensor | None, *, root: int = 0, label: str) -> Tensor:
+        """What the root gave, on every rank; what others give is not looked at. Collective."""
+        self._check_peer(root)
+        call = self._call(label)
+        if self.rank != root:
+            return call.collect(call.expect(root), None, None)
+        if values is None:
+            raise ValueError(f'rank {root} has nothing to broadcast in "{label}"; expected a tensor')
+        check_travels(values)
+        given = values.detach().contiguous()
+        for peer in self._peers:
+            call.send(peer, given)
+        call.settle()
+        return fresh(tuple(given.shape), given.dtype).copy_(given)
+
+    def broadcast_text(self, text: str | None, *, root: int = 0, label: str) -> str:
+        """The text that the root gave, on every rank. Collective."""
+        given = None if text is None else torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+        return self.broadcast(given, root=root, label=label).numpy().tobytes().decode()
+
+    def send(self, peer: int, values: Tensor, *, label: str) -> None:
+        """Send to one rank, which receives in the same order."""
+        self._check_other(peer)
+        check_travels(values)
+        envelope = self._envelope(Kind.DIRECT, self._sent[peer], label)
+        self._sent[peer] += 1
+        small = values.nbytes <= _COPIED_BYTES
+        ticket = self._transport.send(peer, envelope, values.detach().contiguous(), copy=small)
+        if not small or ticket.loss is not None:
+            self._transport.wait(ticket, label)
+
+    def receive(self, peer: int, *, label: str) -> Tensor:
+        """What a rank sent to this one."""
+        self._check_other(peer)
+        envelope = self._envelope(Kind.DIRECT, self._received[peer], label)
+        self._received[peer] += 1
+        arrival = self._transport.expect(peer, envelope)
+        self._transport.wait(arrival, label)
+        assert arrival.values is not None
+        return arrival.values
+
+    def barrier(self, *, label: str) -> None:
+        """Return once every rank has called it. Collective."""
+        self.all_gather(torch.empty(0, dtype=torch.uint8), label=label)
+
+    def channel(self, name: str) -> "Comm":
+        """An independent ordered stream of calls over the same connections; the same name gives the same one."""
+        return self._channels.get(f"{self._name}/{name}", self._transport)
+
+    def post(self, peer: int, tag: int, rows: Tensor, *, label: str) -> None:
+        """Send rows to whoever listens on this channel of a rank; returns at once."""
+        self._check_peer(peer)
+        check_travels(rows)
+        envelope = self._envelope(Kind.POST, tag, label)
+        ticket = self._transport.send(peer, envelope, rows.detach().contiguous(), copy=True)
+        if ticket.loss is not None:
+            raise ticket.loss(label)
+
+    def on_arrival(self, callback: Listener) -> None:
+        """Call ``callback(peer, tag, rows)`` for each post on this channel, those of a rank in their order.
+
+        It is called in a thread of its own. Where it raises, the next call of this rank raises too.
+        """
+        self._transport.listen(self._number, callback)
+
+    def fail(self, message: str) -> None:
+        """Tell every peer that this rank fails, and why; their waits raise PeerFailed."""
+        self._transport.fail(message)
+
+    def close(self) -> None:
+        """End this rank's part in the group, on all channels; peers that still wait for it are told."""
+        self._transport.close()
+
+    def _start_all_gather(
+        self, values: Tensor, *, label: str, shape: tuple[int, ...] | None = None
+    ) -> Pending[list[Tensor]]:
+        check_travels(values)
+        call, given = self._call(label), values.detach().contiguous()
+        arrivals = {peer: call.expect(peer) for peer in self._peers}
+        for peer in self._peers:
+            call.send(peer, given)
+
+        def finish() -> list[Tensor]:
+            got = {peer: call.collect(arrival, shape, given.dtype) for peer, arrival in arrivals.items()}
+            call.settle()
+            got[self.rank] = fresh(tuple(given.shape), given.dtype).copy_(given)
+            return [got[rank] for rank in range(self.world_size)]
+
+        return Pending(finish)
+
+    def _call(self, label: str) -> Call:
+        envelope = self._envelope(Kind.COLLECTIVE, self._calls, label)
+        self._calls += 1
+        return Call(self._transport, channel=self._number, number=envelope.number, label=label)
+
+    def _envelope(self, kind: Kind, number: int, label: str) -> Envelope:
+        if len(label.encode()) > MAX_LABEL_BYTES:
+            raise ValueError(
+                f"the label {label[:40]!r}… is too long; expected at most {MAX_LABEL_BYTES} bytes"
+            )
+        return Envelope(kind, self._number, number, label)
+
+    def _check_counts(self, rows: Tensor, send: Sequence[int], recv: Sequence[int]) -> None:
+        check_travels(rows)
+        if len(send) != self.world_size or len(recv) != self.world_size or min(*send, *recv) < 0:
+            raise ValueError(
+                f"send is {list(send)} and recv {list(recv)}; expected {self.world_size} counts each"
+            )
+        if rows.dim() == 0 or rows.shape[0] != sum(send):
+            raise ValueError(f"rows are {tuple(rows.shape)}, but send adds up to {sum(send)}")
+        if send[self.rank] != recv[self.rank]:
+            raise ValueError(
+                f"rank {self.rank} sends itself {send[self.rank]} rows but expects {recv[self.rank]} of itself"
+            )
+
+    def _check_peer(self, peer: int) -> None:
+        if not 0 <= peer < self.world_size:
+            raise ValueError(f"there is no rank {peer}; expected one of 0 to {self.world_size - 1}")
+
+    def _check_other(self, peer: int) -> None:
+        self._check_peer(peer)
+        if peer == self.rank:
+            raise ValueError(f"rank {peer} cannot send to itself")
+
+
+class _Channels:
+    """The channels of one rank, by name."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._comms: dict[str, Comm] = {}
+
+    def get(self, name: str, transport: Transport) -> Comm:
+        with self._lock:
+            if name not in self._comms:
+                self._comms[name] = Comm(transport, name=name, channels=self)
+            return self._comms[name]

@@ -1,0 +1,220 @@
+"""The ranks of a group find each other: each listens, calls the ranks below it, and is called by those above it.
+
+A connection from anybody else is dropped: at most so many at once, each for a few seconds.
+"""
+
+import json
+import socket
+import threading
+import time
+from contextlib import suppress
+from typing import NamedTuple
+
+from siafu.comm.errors import CommError, PeerLost, PeerMismatch
+from siafu.comm.handshake import Identity, Mismatch, Stranger, Unanswered, shake_hands
+from siafu.comm.meet import Group, Meet
+
+_HANDSHAKE_S = 10.0
+_STRANGERS = 32  # connections at once, beyond one for each rank
+_PHASE = "meeting"
+
+
+class Acquaintance(NamedTuple):
+    """A connection to a rank that has proved who it is."""
+
+    sock: socket.socket
+    identity: Identity
+
+
+def gather(group: Group, meet: Meet, *, patience_s: float) -> dict[int, Acquaintance]:
+    """Connections to all other ranks; raises PeerLost where one does not come, PeerMismatch where one does not fit."""
+    until = time.monotonic() + patience_s
+    listener = _Listener(group, until=until)
+    known: dict[int, Acquaintance] = {}
+    try:
+        meet.set(_key(group.rank), json.dumps([*listener.address, group.name]).encode())
+        for peer in range(group.rank):
+            known[peer] = _call(group, meet, peer, until=until)
+        known.update(listener.wait(patience_s=patience_s))
+    except BaseException:
+        for acquaintance in known.values():
+            acquaintance.sock.close()
+        listener.close(keep=False)
+        raise
+    listener.close(keep=True)
+    return known
+
+
+class _Listener:
+    """Waits for the ranks above this one to call."""
+
+    def __init__(self, group: Group, *, until: float) -> None:
+        self._group = group
+        self._until = until
+        self._changed = threading.Condition()
+        self._known: dict[int, Acquaintance] = {}
+        self._refused = ""
+        self._error: Mismatch | None = None
+        self._shaking: set[socket.socket] = set()
+        self._sock = _listen(group.bind)
+        self._closing = False
+        self.address: tuple[str, int] = self._sock.getsockname()[:2]
+        self._thread = threading.Thread(target=self._accept, name="siafu-comm listener", daemon=True)
+        self._thread.start()
+
+    def wait(self, *, patience_s: float) -> dict[int, Acquaintance]:
+        wanted = self._group.world_size - 1 - self._group.rank
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._error or len(self._known) == wanted, max(0.0, self._until - time.monotonic())
+            )
+            if self._error is not None:
+                raise _mismatch(str(self._error))
+            if len(self._known) < wanted:
+                raise self._missing(patience_s)
+            return dict(self._known)
+
+    def close(self, *, keep: bool) -> None:
+        with self._changed:
+            self._closing = True
+            open_ones = (
+                list(self._shaking) if keep else [*self._shaking, *(a.sock for a in self._known.values())]
+            )
+        _shut(self._sock)
+        for sock in open_ones:
+            _shut(sock)
+        self._thread.join(_HANDSHAKE_S)
+
+    def _missing(self, patience_s: float) -> PeerLost:
+        group = self._group
+        missing = [rank for rank in range(group.rank + 1, group.world_size) if rank not in self._known]
+        names = ", ".join(f"rank {rank}" for rank in missing)
+        refused = f" (the last connection that was refused: {self._refused})" if self._refused else ""
+        text = (
+            f"{names} did not call rank {group.rank} on {group.name} at {self.address[0]} port {self.address[1]} "
+            f"within {patience_s:g} s{refused}; look whether it started and whether its host reaches this one"
+        )
+        return PeerLost(text, peer=missing[0], host="unknown", phase=_PHASE)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, address = self._sock.accept()
+            except OSError:  # closed
+                return
+            with self._changed:
+                full = self._closing or len(self._shaking) >= self._group.world_size + _STRANGERS
+                if not full:
+                    self._shaking.add(sock)
+            if full:
+                sock.close()
+                continue
+            threading.Thread(
+                target=self._meet, args=(sock, address[0]), name="siafu-comm handshake", daemon=True
+            ).start()
+
+    def _meet(self, sock: socket.socket, address: str) -> None:
+        keep = False
+        try:
+            until = min(self._until, time.monotonic() + _HANDSHAKE_S)
+            identity = shake_hands(sock, self._group, listening=True, until=until)
+            keep = self._welcome(Acquaintance(sock, identity))
+        except Stranger as stranger:
+            self._note(refused=f"from {address}: {stranger}")
+        except Mismatch as error:
+            self._note(error=error)
+        finally:
+            with self._changed:
+                self._shaking.discard(sock)
+            if not keep:
+                _shut(sock)
+
+    def _welcome(self, acquaintance: Acquaintance) -> bool:
+        with self._changed:
+            if self._closing:
+                return False
+            rank = acquaintance.identity.rank
+            if rank in self._known:
+                first = self._known[rank].identity.name
+                self._error = Mismatch(
+                    f"two processes, on {first} and on {acquaintance.identity.name}, both say that they are "
+                    f"rank {rank}; start each rank once"
+                )
+            else:
+                self._known[rank] = acquaintance
+            self._changed.notify_all()
+            return self._known[rank] is acquaintance
+
+    def _note(self, *, refused: str = "", error: Mismatch | None = None) -> None:
+        with self._changed:
+            self._refused = refused or self._refused
+            self._error = self._error or error
+            self._changed.notify_all()
+
+
+def _call(group: Group, meet: Meet, peer: int, *, until: float) -> Acquaintance:
+    """Connect to a rank that has left its address."""
+    left = max(0.001, until - time.monotonic())
+    try:
+        address, port, name = json.loads(meet.get(_key(peer), timeout_s=left))
+    except TimeoutError:
+        text = f"rank {peer} did not come within {left:.3g} s to meet rank {group.rank} on {group.name}"
+        raise PeerLost(f"{text}; look whether it started", peer=peer, host="unknown", phase=_PHASE) from None
+    where = f"rank {peer} on {name} ({address} port {port})"
+    me = f"rank {group.rank} on {group.name}"
+    while True:
+        try:
+            return _connect(group, (address, port), peer, until=until)
+        except Mismatch as error:
+            raise _mismatch(str(error), peer=peer, host=name) from None
+        except (OSError, Unanswered) as error:
+            if time.monotonic() + 0.1 < until and isinstance(error, Unanswered):
+                time.sleep(0.1)  # its listener was busy with strangers
+                continue
+            text = f"{me} cannot reach {where}: {error}; look whether it still runs, and at the firewall between them"
+            raise PeerLost(text, peer=peer, host=name, phase=_PHASE) from None
+        except Stranger as error:
+            text = f"{me} called {where}, but what answered is no rank of this group: {error}"
+            raise _mismatch(text, peer=peer, host=name) from None
+
+
+def _connect(group: Group, address: tuple[str, int], peer: int, *, until: float) -> Acquaintance:
+    limit = min(until, time.monotonic() + _HANDSHAKE_S)
+    sock = socket.create_connection(address, timeout=max(0.001, limit - time.monotonic()))
+    try:
+        identity = shake_hands(sock, group, listening=False, until=limit)
+        if identity.rank != peer:
+            raise Mismatch(f"{identity} answered where rank {peer} was called; start the run again")
+    except BaseException:
+        sock.close()
+        raise
+    return Acquaintance(sock, identity)
+
+
+def _listen(address: str) -> socket.socket:
+    if address in ("", "0.0.0.0", "::"):
+        raise ValueError(
+            f"cannot listen on {address!r}, which names no interface; give an address that the ranks reach"
+        )
+    try:
+        family, *_, where = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
+        sock = socket.create_server(where[:2], family=family, backlog=128)
+    except OSError as error:
+        text = f"cannot listen on {address!r} ({error.strerror or error}); expected an address of this host"
+        raise CommError(text, peer=-1, host=address, phase=_PHASE) from None
+    return sock
+
+
+def _mismatch(text: str, *, peer: int = -1, host: str = "unknown") -> PeerMismatch:
+    return PeerMismatch(text, peer=peer, host=host, phase=_PHASE)
+
+
+def _key(rank: int) -> str:
+    return f"siafu/comm/{rank}"
+
+
+def _shut(sock: socket.socket) -> None:
+    """Close, and wake a thread that reads from it."""
+    with suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
+    sock.close()

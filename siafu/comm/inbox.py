@@ -1,0 +1,151 @@
+"""What came for one rank, and what it waits for. It knows no connection and no clock."""
+
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+
+import torch
+from torch import Tensor
+
+from siafu.comm.errors import CommError, Loss
+from siafu.comm.memory import fresh
+from siafu.comm.transport import Arrival, Envelope, Kind, Listener
+
+_Key = tuple[int, Kind, int, int]
+
+
+class Inbox:
+    """Messages by sender and envelope, whether the message comes first or the one who wants it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._arrivals: dict[_Key, Arrival] = {}
+        self._broken: Loss | None = None
+        self._ended: dict[int, Loss] = {}
+        self._posts: dict[int, _Posts] = {}
+
+    def expect(self, peer: int, envelope: Envelope, into: Tensor | None) -> Arrival:
+        """The arrival of a message, of which all or a part may be here already."""
+        key = _key(peer, envelope)
+        with self._lock:
+            arrival = self._arrivals.get(key)
+            if arrival is None:
+                arrival = self._arrivals[key] = Arrival(peer, into)
+            arrival.expected, arrival.into = True, into
+            if arrival.whole:
+                del self._arrivals[key]
+                return arrival
+            loss = self._broken or self._ended.get(peer)
+        if loss is not None:
+            arrival.fail(loss)
+        return arrival
+
+    def arriving(self, peer: int, envelope: Envelope, shape: tuple[int, ...], dtype: torch.dtype) -> Arrival:
+        """Memory for a message whose first bytes are here; raises ValueError for one that came before."""
+        arrival = Arrival(peer, None)
+        if envelope.kind != Kind.POST:
+            with self._lock:
+                arrival = self._arrivals.setdefault(_key(peer, envelope), arrival)
+            if arrival.values is not None:
+                raise ValueError(f'message {envelope.number} of "{envelope.label}" came twice')
+        wanted = arrival.into
+        fits = wanted is not None and wanted.dtype == dtype and tuple(wanted.shape) == shape
+        arrival.values = wanted if fits else fresh(shape, dtype)
+        arrival.label = envelope.label
+        return arrival
+
+    def arrived(self, arrival: Arrival, envelope: Envelope) -> None:
+        """A message is whole."""
+        if envelope.kind == Kind.POST:
+            assert arrival.values is not None
+            self._posts_of(envelope.channel).put((arrival.peer, envelope.number, arrival.values))
+            return
+        with self._lock:
+            arrival.whole = True
+            if arrival.expected:
+                del self._arrivals[_key(arrival.peer, envelope)]
+        arrival.finish()
+
+    def listen(self, channel: int, callback: Listener) -> None:
+        """Hand posts of a channel to a callback, also those that came before."""
+        self._posts_of(channel).listen(callback, self.break_off)
+
+    def break_off(self, loss: Loss) -> None:
+        """No message will come any more; the first reason is kept."""
+        with self._lock:
+            self._broken = self._broken or loss
+            waiting = [arrival for arrival in self._arrivals.values() if not arrival.whole]
+        for arrival in waiting:
+            arrival.fail(loss)
+
+    def end(self, peer: int, loss: Loss) -> None:
+        """No message will come any more from one peer."""
+        with self._lock:
+            self._ended.setdefault(peer, loss)
+            waiting = [a for a in self._arrivals.values() if a.peer == peer and not a.whole]
+        for arrival in waiting:
+            arrival.fail(loss)
+
+    def loss_of(self, peer: int) -> Loss | None:
+        """Why nothing is exchanged with a peer any more, None where all is well."""
+        with self._lock:
+            return self._broken or self._ended.get(peer)
+
+    def close(self, *, timeout_s: float) -> None:
+        """End the threads that hand over posts."""
+        with self._lock:
+            posts = list(self._posts.values())
+        for channel in posts:
+            channel.close(timeout_s)
+
+    def _posts_of(self, channel: int) -> "_Posts":
+        with self._lock:
+            return self._posts.setdefault(channel, _Posts())
+
+
+class _Posts:
+    """The posts of one channel, handed one after another to who listens."""
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[tuple[int, int, Tensor] | None] = SimpleQueue()
+        self._callback: Listener | None = None
+        self._thread: threading.Thread | None = None
+
+    def put(self, post: tuple[int, int, Tensor]) -> None:
+        self._queue.put(post)
+
+    def listen(self, callback: Listener, broken: Callable[[Loss], None]) -> None:
+        self._callback = callback
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._run, args=(broken,), name="siafu-comm posts", daemon=True
+            )
+            self._thread.start()
+
+    def close(self, timeout_s: float) -> None:
+        self._queue.put(None)
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout_s)
+
+    def _run(self, broken: Callable[[Loss], None]) -> None:
+        while (post := self._queue.get()) is not None:
+            assert self._callback is not None
+            try:
+                self._callback(*post)
+            except Exception as error:
+                broken(_callback_failed(post[0], error))
+                return
+
+
+def _callback_failed(peer: int, cause: Exception) -> Loss:
+    def error(phase: str) -> CommError:
+        text = f'what handles posts failed on one from rank {peer}, so "{phase}" cannot go on: {cause!r}'
+        raised = CommError(text, peer=peer, host="", phase=phase)
+        raised.__cause__ = cause
+        return raised
+
+    return error
+
+
+def _key(peer: int, envelope: Envelope) -> _Key:
+    return peer, envelope.kind, envelope.channel, envelope.number

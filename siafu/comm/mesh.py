@@ -1,0 +1,316 @@
+"""Ranks as processes, on one host or many: a TCP connection between each two of them.
+
+Each connection has a thread that sends and one that receives, and one more thread sends beats to all. A broken
+connection ends every wait at once; silence and standstill end them after the deadline (see ``liveness``).
+"""
+
+import socket
+import struct
+import threading
+import time
+from contextlib import suppress
+
+from torch import Tensor
+
+from siafu.comm.errors import CommError, FrameError, Loss, closed, ended, failed, gone, name_rank
+from siafu.comm.frames import BadFrame, FrameKind, Header, wire_bytes
+from siafu.comm.gather import Acquaintance, gather
+from siafu.comm.inbox import Inbox
+from siafu.comm.incoming import Incoming
+from siafu.comm.liveness import Beat, Liveness, Waits, work_s
+from siafu.comm.meet import Group, Meet
+from siafu.comm.meter import BEATS, Meter
+from siafu.comm.outbox import Control, Outbox
+from siafu.comm.transport import Arrival, Envelope, Listener, Ticket
+
+_BEAT = struct.Struct("<dQi")
+_LINGER_S = 5.0
+_MAX_TEXT_BYTES = 1 << 15
+
+
+def connect(group: Group, meet: Meet, *, patience_s: float = 60.0) -> "Mesh":
+    """Listen, leave the address on the board, connect to all ranks and make sure of them. Collective.
+
+    Raises PeerLost where a rank does not come within ``patience_s``, PeerMismatch where one does not fit.
+    """
+    mesh = Mesh(group, gather(group, meet, patience_s=patience_s))
+    mesh.start()
+    return mesh
+
+
+class Mesh:
+    """One rank's end of a group of processes."""
+
+    def __init__(self, group: Group, known: dict[int, Acquaintance]) -> None:
+        names = {peer: acquaintance.identity.name for peer, acquaintance in known.items()} | {
+            group.rank: group.name
+        }
+        self.rank = group.rank
+        self.world_size = group.world_size
+        self.hosts = tuple(names[rank] for rank in range(group.world_size))
+        self.meter = Meter()
+        self.inbox = Inbox()
+        self._waits = Waits()
+        self._liveness = Liveness(self.hosts, deadline_s=group.deadline_s)
+        self._links = {peer: _Link(self, peer, acquaintance.sock) for peer, acquaintance in known.items()}
+        self._lock = threading.Lock()
+        self._failure: tuple[int, str, str] | None = (
+            None  # the rank that failed first, its phase, its message
+        )
+        self._ending = threading.Event()
+        self._beating = threading.Thread(target=self._beat, name="siafu-comm beats", daemon=True)
+        self._closed = False
+
+    def start(self) -> None:
+        """Start to send, to receive and to beat."""
+        for link in self._links.values():
+            link.start()
+        self._beating.start()
+
+    def send(self, peer: int, envelope: Envelope, values: Tensor, *, copy: bool = False) -> Ticket:
+        """Start to send contiguous values, from their own memory unless a copy is asked for."""
+        ticket = Ticket(peer)
+        self._waits.phase = envelope.label
+        loss = self.inbox.loss_of(peer)
+        if loss is not None:
+            ticket.fail(loss)
+        elif peer == self.rank:
+            self._send_to_self(envelope, values, ticket)
+        else:
+            self.meter.add(envelope.label, wire_bytes(values.nbytes, values.dim(), envelope.label))
+            self._links[peer].outbox.put(envelope, values.clone() if copy else values, ticket)
+        return ticket
+
+    def expect(self, peer: int, envelope: Envelope, into: Tensor | None = None) -> Arrival:
+        """Start to receive."""
+        self._waits.phase = envelope.label
+        return self.inbox.expect(peer, envelope, into)
+
+    def wait(self, ticket: Ticket, phase: str) -> None:
+        """Wait until a ticket is done."""
+        if not ticket.done.is_set():
+            since = self._liveness.clock.now()
+            with self._waits.entered(ticket.peer, phase):
+                while not ticket.done.wait(min(0.25, self._liveness.tick_s)):
+                    loss = self._liveness.verdict(self.rank, ticket.peer, since)
+                    if loss is not None and not ticket.done.is_set():
+                        raise loss(phase)
+        if ticket.loss is not None:
+            raise ticket.loss(phase)
+
+    def listen(self, channel: int, callback: Listener) -> None:
+        """Hand posts of a channel to a callback."""
+        self.inbox.listen(channel, callback)
+
+    def fail(self, message: str) -> None:
+        """Tell every peer; a failure that this rank was told of itself is passed on as it was."""
+        with self._lock:
+            if self._failure is None:
+                self._failure = (self.rank, self._waits.current()[1], message)
+            origin, where, text = self._failure
+        payload = text.encode()[:_MAX_TEXT_BYTES]
+        loss = closed(self.rank, self.hosts, why=f"failed: {message}")
+        for link in self._links.values():
+            link.outbox.refuse(loss)
+            link.outbox.urge(Control(FrameKind.ABORT, payload, number=origin, label=where))
+        end = time.monotonic() + 1
+        for link in self._links.values():
+            link.outbox.flush(max(0.0, end - time.monotonic()))
+        self.inbox.break_off(loss)
+
+    def close(self) -> None:
+        """Say farewell after all that was sent, and leave no thread and no connection."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self.inbox.break_off(closed(self.rank, self.hosts))
+        for link in self._links.values():
+            link.outbox.bid_farewell()
+        self._linger()
+        self._ending.set()
+        for link in self._links.values():
+            link.close()
+        self._beating.join(_LINGER_S)
+        self.inbox.close(timeout_s=_LINGER_S)
+
+    def _linger(self) -> None:
+        """Wait until each peer has seen the farewell; as long as something is sent, and a little longer."""
+        linger_s = min(_LINGER_S, self._liveness.deadline_s)
+        end, sent = time.monotonic() + linger_s, -1
+        for link in self._links.values():
+            while not link.answered.wait(0.05) and time.monotonic() < end:
+                if (now_sent := sum(link.sent_bytes for link in self._links.values())) != sent:
+                    end, sent = time.monotonic() + linger_s, now_sent
+
+    def _send_to_self(self, envelope: Envelope, values: Tensor, ticket: Ticket) -> None:
+        arrival = self.inbox.arriving(self.rank, envelope, tuple(values.shape), values.dtype)
+        assert arrival.values is not None
+        arrival.values.copy_(values)
+        self.inbox.arrived(arrival, envelope)
+        ticket.finish()
+
+    def _beat(self) -> None:
+        while True:
+            waits_for, phase = self._waits.current()
+            moved_bytes = sum(link.sent_bytes + link.received_bytes for link in self._links.values())
+            beat = Beat(work_s(), moved_bytes, waits_for, phase)
+            self._liveness.beat(self.rank, beat)
+            for link in self._links.values():
+                link.outbox.beat(Control(FrameKind.BEAT, _BEAT.pack(*beat[:3]), label=phase))
+            if self._ending.wait(self._liveness.tick_s):
+                return
+
+    # What links tell.
+
+    @property
+    def tick_s(self) -> float:
+        """How often a link that cannot send asks whether its peer is lost."""
+        return min(0.25, self._liveness.tick_s)
+
+    def heard(self, peer: int, *, data: bool) -> None:
+        """Something came from a peer."""
+        watch = self._liveness.watches[peer]
+        watch.heard_at = self._liveness.clock.now()
+        if data:
+            watch.moved_at = watch.heard_at
+
+    def stalled(self, peer: int, stalled_s: float) -> Loss | None:
+        """Why it is in vain to go on sending to a peer; None where it is not."""
+        return self._liveness.verdict(self.rank, peer, self._liveness.clock.now() - stalled_s)
+
+    def lost(self, peer: int, loss: Loss) -> None:
+        """A peer is lost, and with it the group."""
+        self._liveness.watches[peer].ended = True
+        self.inbox.break_off(loss)
+
+    def told(self, peer: int, header: Header, label: str, payload: bytes) -> Loss | None:
+        """Take in a frame that is no message; returns why nothing more is sent to that peer."""
+        match header.kind:
+            case FrameKind.BEAT:
+                work, moved_bytes, waits_for = _BEAT.unpack(payload)
+                self._liveness.beat(peer, Beat(work, moved_bytes, waits_for, label))
+            case FrameKind.BYE:
+                loss = ended(self.rank, peer, self.hosts)
+                self._liveness.watches[peer].ended = True
+                self.inbox.end(peer, loss)
+                return loss
+            case FrameKind.ABORT:
+                text, origin = payload.decode(errors="replace"), header.number % self.world_size
+                with self._lock:
+                    self._failure = self._failure or (origin, label, text)
+                loss = failed(origin, self.hosts, where=label, message=text)
+                self.lost(peer, loss)
+                return loss
+        return None
+
+
+class _Link:
+    """The connection to one peer, with its two threads."""
+
+    def __init__(self, mesh: Mesh, peer: int, sock: socket.socket) -> None:
+        sock.settimeout(None)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.outbox = Outbox(sock, tick_s=mesh.tick_s, stalled=self._stalled, sent=self._sent)
+        self.answered = threading.Event()  # the peer has seen our farewell, or is gone
+        self.sent_bytes = 0
+        self.received_bytes = 0
+        self._mesh = mesh
+        self._peer = peer
+        self._sock = sock
+        self._incoming = Incoming(sock, peer, mesh.inbox, control=self._control, moved=self._moved)
+        self._over = False  # nothing more is expected of the peer
+        self._threads = [
+            threading.Thread(target=run, name=f"siafu-comm {what} rank {peer}", daemon=True)
+            for run, what in ((self._send, "to"), (self._receive, "from"))
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        self._over = True
+        self.outbox.stop()
+        with suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(_LINGER_S)
+        self._sock.close()
+
+    def _send(self) -> None:
+        try:
+            self.outbox.run()
+        except _Vain as vain:
+            self._break(vain.loss)
+        except OSError as error:
+            if self._over:
+                self.outbox.refuse(self._gone("its connection is closed"))
+            else:
+                self._break(self._gone(error.strerror or str(error)))
+
+    def _receive(self) -> None:
+        try:
+            self._incoming.run()
+        except (EOFError, OSError) as error:
+            how = "its connection closed" if isinstance(error, EOFError) else error.strerror or str(error)
+            self._break(self._gone(how))
+        except BadFrame as error:
+            self._break(self._damaged(str(error)))
+        except Exception as error:
+            self._break(self._damaged(f"{type(error).__name__}: {error}"))
+
+    def _break(self, loss: Loss) -> None:
+        if not self._over:
+            self._over = True
+            self._mesh.lost(self._peer, loss)
+        self.outbox.refuse(loss)
+        self.answered.set()
+
+    def _control(self, header: Header, label: str, payload: bytes) -> None:
+        loss = self._mesh.told(self._peer, header, label, payload)
+        if loss is not None:
+            self._over = True
+            self.outbox.refuse(loss)
+            self.outbox.urge(Control(FrameKind.SEEN))
+        if loss is not None or header.kind == FrameKind.SEEN:
+            self.answered.set()
+
+    def _stalled(self, stalled_s: float) -> None:
+        loss = self._mesh.stalled(self._peer, stalled_s)
+        if loss is not None:
+            raise _Vain(loss)
+
+    def _sent(self, count: int, is_data: bool) -> None:
+        if is_data:
+            self.sent_bytes += count
+        else:
+            self._mesh.meter.add(BEATS, count)
+
+    def _moved(self, count: int) -> None:
+        self.received_bytes += count
+        self._mesh.heard(self._peer, data=count > 0)
+
+    def _gone(self, how: str) -> Loss:
+        return gone(self._mesh.rank, self._peer, self._mesh.hosts, how=how)
+
+    def _damaged(self, what: str) -> Loss:
+        peer, hosts = self._peer, self._mesh.hosts
+        text = (
+            f"{name_rank(self._mesh.rank, hosts)} cannot use what {name_rank(peer, hosts)} sent: {what}; look at the "
+            "network and the memory of both hosts, then resume the run"
+        )
+
+        def error(phase: str) -> CommError:
+            return FrameError(text, peer=peer, host=hosts[peer], phase=phase)
+
+        return error
+
+
+class _Vain(Exception):
+    """A peer takes nothing any more."""
+
+    def __init__(self, loss: Loss) -> None:
+        super().__init__()
+        self.loss = loss

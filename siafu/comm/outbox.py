@@ -1,0 +1,212 @@
+"""What one rank has to send to one peer, and the thread that sends it.
+
+Frames of different channels take turns, those of one channel keep their order. Beats and farewells go before data.
+Payloads are sent from the memory of their tensors.
+"""
+
+import socket
+import struct
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from xxhash import xxh3_64_intdigest
+
+from siafu.comm.errors import Loss
+from siafu.comm.frames import CHUNK_BYTES, FrameKind, Header, pack, pack_extra
+from siafu.comm.memory import bytes_of
+from siafu.comm.transport import Envelope, Ticket
+
+
+class Control:
+    """A frame of the connection itself: a beat, an abort, a farewell."""
+
+    def __init__(self, kind: FrameKind, payload: bytes = b"", *, number: int = 0, label: str = "") -> None:
+        self.header = Header(
+            kind=kind, dtype=torch.uint8, channel=0, sequence=0, number=number, total=len(payload), offset=0,
+            length=len(payload), extra=0, dims=1, payload_sum=xxh3_64_intdigest(payload),
+        )  # fmt: skip
+        self.extra = pack_extra((len(payload),), label)
+        self.payload = payload
+
+
+class _Message:
+    """A message of which ``offset`` bytes are sent."""
+
+    def __init__(self, envelope: Envelope, values: Tensor, ticket: Ticket) -> None:
+        self.envelope = envelope
+        self.values = values
+        self.ticket = ticket
+        self.view = bytes_of(values)
+        self.offset = 0
+
+    def next_frame(self, sequence: int) -> tuple[bytes, memoryview]:
+        chunk = self.view[self.offset : self.offset + CHUNK_BYTES]
+        extra = b"" if self.offset else pack_extra(self.values.shape, self.envelope.label)
+        header = Header(
+            kind=FrameKind(self.envelope.kind), dtype=self.values.dtype, channel=self.envelope.channel,
+            sequence=sequence, number=self.envelope.number, total=len(self.view), offset=self.offset,
+            length=len(chunk), extra=len(extra), dims=self.values.dim(), payload_sum=xxh3_64_intdigest(chunk),
+        )  # fmt: skip
+        self.offset += len(chunk)
+        return pack(header, extra), chunk
+
+    @property
+    def is_sent(self) -> bool:
+        return self.offset >= len(self.view)
+
+
+class Outbox:
+    """Sends to one peer, in a thread of its own.
+
+    ``stalled`` is called with the seconds for which nothing could be written, and raises where the peer is lost;
+    ``sent`` is told the bytes of each write and whether they were data.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        *,
+        tick_s: float,
+        stalled: Callable[[float], None],
+        sent: Callable[[int, bool], None],
+    ) -> None:
+        seconds, rest = divmod(tick_s, 1)
+        sock.setsockopt(
+            socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", int(seconds), int(rest * 1e6) or 1)
+        )
+        self._sock = sock
+        self._tick_s = tick_s
+        self._stalled = stalled
+        self._sent = sent
+        self._changed = threading.Condition()
+        self._urgent: deque[Control] = deque()
+        self._beat: Control | None = None
+        self._farewell: Control | None = None
+        self._streams: OrderedDict[int, deque[_Message]] = OrderedDict()
+        self._loss: Loss | None = None
+        self._busy = False
+        self._stopped = False
+        self._sequence = 0
+
+    def put(self, envelope: Envelope, values: Tensor, ticket: Ticket) -> None:
+        """Queue a message; its ticket is done once it is sent."""
+        with self._changed:
+            loss = self._loss
+            if loss is None:
+                self._streams.setdefault(envelope.channel, deque()).append(_Message(envelope, values, ticket))
+                self._changed.notify()
+        if loss is not None:
+            ticket.fail(loss)
+
+    def beat(self, beat: Control) -> None:
+        """Send a beat; a beat that was not sent yet is replaced."""
+        with self._changed:
+            if self._loss is None:
+                self._beat = beat
+                self._changed.notify()
+
+    def urge(self, control: Control) -> None:
+        """Send before any data."""
+        with self._changed:
+            self._urgent.append(control)
+            self._changed.notify()
+
+    def refuse(self, loss: Loss) -> None:
+        """Send no more data: what is queued and what will be queued fails."""
+        with self._changed:
+            self._loss = self._loss or loss
+            dropped = [message for stream in self._streams.values() for message in stream]
+            self._streams.clear()
+            self._beat = None
+            self._changed.notify_all()
+        for message in dropped:
+            message.ticket.fail(loss)
+
+    def bid_farewell(self) -> None:
+        """Send a last frame after all data."""
+        with self._changed:
+            self._farewell = Control(FrameKind.BYE)
+            self._changed.notify()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until all that is queued was handed to the system."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: self._stopped or not (self._busy or self._has_work()), timeout_s
+            )
+
+    def stop(self) -> None:
+        """End the thread."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+    def run(self) -> None:
+        """Send until stopped; raises OSError when the connection breaks."""
+        while True:
+            with self._changed:
+                self._busy = False
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._stopped or self._has_work())
+                if self._stopped:
+                    return
+                self._busy = True
+                control, message = self._pick()
+            if control is not None:
+                self._send_control(control)
+            elif message is not None:
+                self._send_chunk(message)
+
+    def _has_work(self) -> bool:
+        return bool(self._urgent or self._beat or self._streams or self._farewell)
+
+    def _pick(self) -> tuple[Control | None, _Message | None]:
+        if self._urgent:
+            return self._urgent.popleft(), None
+        if self._beat is not None:
+            beat, self._beat = self._beat, None
+            return beat, None
+        if self._streams:
+            return None, next(iter(self._streams.values()))[0]
+        farewell, self._farewell = self._farewell, None
+        return farewell, None
+
+    def _send_control(self, control: Control) -> None:
+        header = control.header._replace(sequence=self._sequence, extra=len(control.extra))
+        self._write(pack(header, control.extra) + control.payload, memoryview(b""), is_data=False)
+
+    def _send_chunk(self, message: _Message) -> None:
+        head, chunk = message.next_frame(self._sequence)
+        self._write(head, chunk, is_data=True)
+        with self._changed:
+            channel = message.envelope.channel
+            stream = self._streams.get(channel)
+            if stream and stream[0] is message:
+                self._take_turns(channel, stream, done=message.is_sent)
+        if message.is_sent:
+            message.ticket.finish()
+
+    def _take_turns(self, channel: int, stream: deque[_Message], *, done: bool) -> None:
+        if done:
+            stream.popleft()
+        if stream:
+            self._streams.move_to_end(channel)
+        else:
+            del self._streams[channel]
+
+    def _write(self, head: bytes, payload: memoryview, *, is_data: bool) -> None:
+        self._sequence += 1
+        done, stalls = 0, 0
+        while done < len(head) + len(payload):
+            parts = [memoryview(head)[done:], payload[max(0, done - len(head)) :]]
+            try:
+                count = self._sock.sendmsg(parts)
+            except BlockingIOError:  # SO_SNDTIMEO
+                stalls += 1
+                self._stalled(stalls * self._tick_s)
+            else:
+                done, stalls = done + count, 0
+                self._sent(count, is_data)
