@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "memory.hpp"
+#include "partition.hpp"
 #include "rows.hpp"
 #include "structure.hpp"
 
@@ -245,6 +246,32 @@ void bind_structure(nb::module_& m) {
           "indptr"_a, "indices"_a, "max_community"_a, "rounds"_a, "order"_a, released);
 }
 
+void bind_partition(nb::module_& m) {
+    using Parts = Array<int64_t, 1>;
+    const auto job_of = [](const Array<const int64_t, 1>& indptr, const Array<const int32_t, 1>& indices,
+                           const Optional<const uint8_t, 1>& train, int64_t parts, uint64_t seed) {
+        return PartitionJob{indptr.data(), indices.data(), pointer(train), int64_t(indptr.shape(0)) - 1, parts, seed};
+    };
+    m.def("partition_bytes", &partition_bytes, "num_nodes"_a, "parts"_a);
+    m.def("partition",
+          [job_of](Array<const int64_t, 1> indptr, Array<const int32_t, 1> indices, Optional<const uint8_t, 1> train, int64_t parts,
+                   uint64_t seed, Array<uint8_t, 1> work, Array<int32_t, 1> part) {
+              partition(job_of(indptr, indices, train, parts, seed), reinterpret_cast<char*>(work.data()), part.data());
+          },
+          "indptr"_a, "indices"_a, "train"_a.none(), "parts"_a, "seed"_a, "work"_a.noconvert(), "part"_a.noconvert(), released);
+    m.def("quality_bytes", &quality_bytes, "num_nodes"_a, "parts"_a);
+    m.def("partition_quality",
+          [job_of](Array<const int64_t, 1> indptr, Array<const int32_t, 1> indices, Optional<const uint8_t, 1> train,
+                   Array<const int32_t, 1> part, Array<uint8_t, 1> work, Parts nodes, Parts edges, Parts trained, Parts inside,
+                   Parts halo) {
+              partition_quality(job_of(indptr, indices, train, int64_t(nodes.shape(0)), 0), part.data(),
+                                reinterpret_cast<char*>(work.data()),
+                                {nodes.data(), edges.data(), trained.data(), inside.data(), halo.data()});
+          },
+          "indptr"_a, "indices"_a, "train"_a.none(), "part"_a, "work"_a.noconvert(), "nodes"_a.noconvert(), "edges"_a.noconvert(),
+          "trained"_a.noconvert(), "inside"_a.noconvert(), "halo"_a.noconvert(), released);
+}
+
 }  // namespace
 
 NB_MODULE(_core, m) {
@@ -281,6 +308,7 @@ NB_MODULE(_core, m) {
           },
           "rows"_a, "index"_a, "out"_a.noconvert(), released);
     bind_structure(m);
+    bind_partition(m);
     m.def("advise_large_pages", [](nb::ndarray<nb::c_contig, nb::device::cpu> array) {
         advise_large_pages(array.data(), int64_t(array.nbytes()));
     });

@@ -21,6 +21,7 @@ from siafu.native.attention import (
     attend_v2,
     attend_v2_backward,
 )
+from siafu.native.partition import PartCounts, assign_bytes, assign_parts, count_parts
 
 _core: Any
 try:
@@ -33,13 +34,17 @@ __all__ = [
     "Attention",
     "Csr",
     "Dropout",
+    "PartCounts",
     "arrays_reused",
+    "assign_bytes",
+    "assign_parts",
     "attend",
     "attend_backward",
     "attend_v2",
     "attend_v2_backward",
     "build_csr",
     "compiled",
+    "count_parts",
     "deduplicate",
     "empty_rows",
     "epilogue",
