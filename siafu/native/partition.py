@@ -1,6 +1,7 @@
 """Which part owns which node: the streaming partitioner, and what a partition is like.
 
-The plain twins are in ``siafu.native.partition_reference``; that of the partitioner keeps the same promises, but cuts more edges.
+The plain twins are in ``siafu.native.partition_reference``; that of the partitioner keeps the same promises, but it
+is another algorithm, which cuts more edges.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -48,7 +49,9 @@ def assign_parts(csr: "Csr", train: Tensor | None, *, parts: int, seed: int) -> 
     """
     num_nodes = csr.indptr.numel() - 1
     if not 1 <= parts <= num_nodes:
-        raise ValueError(f"{num_nodes} nodes into {parts} parts; expected a part at least and a node for each")
+        raise ValueError(
+            f"{num_nodes} nodes into {parts} parts; expected a part at least and a node for each"
+        )
     if native._core is None:
         return reference.assign_parts(csr, train, parts=parts, seed=seed)
     if parts == 1:

@@ -1,7 +1,8 @@
 """The partitioner and its counts without the compiled core.
 
-The partitioner is linear deterministic greedy streaming (Stanton and Kliot 2012) in Python: it keeps the promises of
-the compiled one (all nodes assigned, no part empty, the same balance, one result for one seed), and is no match for its cuts.
+The partitioner is linear deterministic greedy streaming (Stanton and Kliot 2012) in Python, not the algorithm of the
+compiled one: it keeps its promises (every node assigned, no part empty, the same balance, the same result again) and
+cuts more edges.
 """
 
 from typing import TYPE_CHECKING

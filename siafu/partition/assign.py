@@ -1,0 +1,106 @@
+"""The part of each node: by streaming, by METIS or KaMinPar, by a hash, or as a file says."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from siafu import native
+from siafu.graph import Graph
+from siafu.partition.given import read_parts
+from siafu.partition.packages import by_kaminpar, by_metis
+from siafu.partition.quality import Holdings, holdings
+
+_CHUNK = 1 << 20
+_EDGE_BOUND, _TRAIN_BOUND = 1.05, 1.10  # of the mean, what the streaming partitioner lets a part hold
+
+
+def assign(
+    graph: Graph,
+    *,
+    parts: int,
+    by: str = "stream",
+    say: Callable[[str], None] = lambda _: None,
+    seed: int = 0,
+) -> Tensor:
+    """The part of each node, (N,) int32 from 0 to ``parts - 1``. What is out of balance or empty is said.
+
+    ``by`` is one of
+        stream: siafu's own; few edges between parts, in-edges and training nodes even, no part empty, at most 48
+            bytes a node beyond the graph (said before it starts), the same for one seed on any number of threads;
+        metis, kaminpar: those libraries, of the graph with each edge in both directions, balancing in-edges alone;
+        hash: of the user's row number and the seed, whatever the graph and the order of its rows;
+        a path: a file with the part of each node, in the user's order of the nodes; see :mod:`siafu.partition.given`.
+    """
+    if not 1 <= parts <= graph.num_nodes:
+        raise ValueError(
+            f"{graph.name}: {parts} parts of {graph.num_nodes} nodes; expected at least 1 part and a node for each"
+        )
+    match by:
+        case _ if parts == 1 and by in ("stream", "metis", "kaminpar", "hash"):
+            return torch.zeros(graph.num_nodes, dtype=torch.int32)
+        case "stream":
+            part_of_node = _by_stream(graph, parts, say, seed)
+        case "metis":
+            part_of_node = by_metis(graph, parts=parts, seed=seed)
+        case "kaminpar":
+            part_of_node = by_kaminpar(graph, parts=parts, seed=seed)
+        case "hash":
+            part_of_node = _by_hash(graph, parts, seed)
+        case _:
+            part_of_node = read_parts(_existing(by), graph, parts=parts)
+    _tell(graph, holdings(graph, part_of_node, parts=parts), say)
+    return part_of_node
+
+
+def _by_stream(graph: Graph, parts: int, say: Callable[[str], None], seed: int) -> Tensor:
+    megabytes = native.assign_bytes(graph.num_nodes, parts=parts) / 1e6
+    say(
+        f"partitioning {graph.name}, {graph.num_nodes:,} nodes and {graph.num_edges:,} edges, into {parts} parts "
+        f"needs {megabytes:,.1f} MB beyond the graph"
+    )
+    return native.assign_parts(graph.block.csr, graph.train_mask, parts=parts, seed=seed)
+
+
+def _by_hash(graph: Graph, parts: int, seed: int) -> Tensor:
+    part_of_node = np.empty(graph.num_nodes, dtype=np.int32)
+    for start in range(0, graph.num_nodes, _CHUNK):
+        rows = slice(start, min(start + _CHUNK, graph.num_nodes))
+        user_row = np.arange(rows.start, rows.stop) if graph.node_id is None else graph.node_id[rows].numpy()
+        part_of_node[rows] = _splitmix(user_row.astype(np.uint64), seed) % np.uint64(parts)
+    return torch.from_numpy(part_of_node)
+
+
+def _splitmix(row: np.ndarray, seed: int) -> np.ndarray:
+    """A number of 64 bits for each row and seed (Steele, Lea, Flood 2014)."""
+    z = row * np.uint64(0x9E3779B97F4A7C15) + np.uint64(seed % 2**64)  # wraps
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def _existing(by: str) -> Path:
+    path = Path(by)
+    if not path.is_file():
+        raise ValueError(
+            f"partition.by is {by!r}, and there is no such file; expected stream, metis, kaminpar, hash or the path "
+            "of a file with the part of each node"
+        )
+    return path
+
+
+def _tell(graph: Graph, held: Holdings, say: Callable[[str], None]) -> None:
+    """Say which parts are empty, and what could not be balanced."""
+    empty = [str(part) for part, nodes in enumerate(held.nodes) if nodes == 0]
+    if empty:
+        say(f"{graph.name}: of {len(held.nodes)} parts, {len(empty)} are empty: {', '.join(empty[:10])}")
+    for what, counts, bound in (
+        ("edges", held.edges, _EDGE_BOUND),
+        ("training nodes", held.train, _TRAIN_BOUND),
+    ):
+        mean, most = sum(counts) / len(counts), max(counts)
+        if most > bound * mean and most > -(-sum(counts) // len(counts)):
+            part = counts.index(most)
+            say(f"{graph.name}: part {part} has {most:,} {what}, {most / mean:.2f} times the mean")
