@@ -1,0 +1,103 @@
+"""One attempt of a group of rank processes, seen from the launcher: who ended how, and in which order.
+
+It knows process ids and signals, and not who started the processes. It never reaps: that is left to who did.
+"""
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from siafu.engine.failures import RankFailure, failure_of
+from siafu.engine.memory import MemoryCurves
+
+_GRACE_S = 2.0
+_LOOK_S = 0.02
+
+
+class Attempt:
+    """Follows ranks to their end. ``stop`` and ``kill`` may be called from any thread, ``look`` from one alone."""
+
+    def __init__(self, reports: Path) -> None:
+        self._reports = reports
+        self._stop = threading.Event()
+        self._kill = threading.Event()
+        self._stopped = False
+        self._codes: dict[int, int] = {}  # in the order in which ranks ended
+        self._ended_here: set[int] = set()  # by this object, not by themselves
+        self._memory = MemoryCurves()
+
+    def report(self, rank: int) -> Path:
+        """Where a rank leaves its report."""
+        return self._reports / f"rank-{rank}.json"
+
+    def stop(self) -> None:
+        """Ask ranks to end in good order: SIGTERM, once."""
+        self._stop.set()
+
+    def kill(self) -> None:
+        """End all ranks at once."""
+        self._kill.set()
+
+    def look(self, pids: Mapping[int, int]) -> None:
+        """See how ranks are. Once one has failed, the others get a moment to end by themselves; then they are ended."""
+        self._see_ends(pids)
+        self._memory.sample({rank: pid for rank, pid in pids.items() if rank not in self._codes})
+        if self._stop.is_set() and not self._stopped:
+            self._stopped = True
+            self._signal(pids, signal.SIGTERM)
+        if any(self._codes.values()):
+            self._wait(pids, _GRACE_S)
+        if self._kill.is_set() or any(self._codes.values()):
+            self._ended_here |= pids.keys() - self._codes.keys()
+            self._signal(pids, signal.SIGKILL)  # a stopped process too
+            self._wait(pids, _GRACE_S)
+
+    def failures(self) -> list[RankFailure]:
+        """Those that failed by themselves, in the order in which they ended."""
+        return [
+            self._failure(rank, code)
+            for rank, code in self._codes.items()
+            if code != 0 and rank not in self._ended_here
+        ]
+
+    def _failure(self, rank: int, code: int) -> RankFailure:
+        failure = failure_of(rank, code=code, report=self.report(rank), host=socket.gethostname())
+        if code != -signal.SIGKILL or not self._memory.kernel_killed():
+            return failure
+        message = (
+            f"was killed by the kernel for lack of memory; {self._memory.tell(rank)}; use more hosts or fewer ranks on "
+            "this one, a smaller model (--hidden, --layers), or a machine with more memory"
+        )
+        return replace(failure, kind="memory", message=message)
+
+    def _see_ends(self, pids: Mapping[int, int]) -> None:
+        for rank, pid in pids.items():
+            if rank in self._codes:
+                continue
+            with suppress(ChildProcessError):
+                ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                if ended is not None:
+                    by_signal = ended.si_code != os.CLD_EXITED
+                    self._codes[rank] = -ended.si_status if by_signal else ended.si_status
+
+    def _wait(self, pids: Mapping[int, int], seconds: float) -> None:
+        """Wait for all to end, or to be killed."""
+        until = time.monotonic() + seconds
+        while pids.keys() - self._codes.keys() and time.monotonic() < until:
+            if self._kill.wait(_LOOK_S):
+                self._signal(pids, signal.SIGKILL)
+                time.sleep(_LOOK_S)
+            self._see_ends(pids)
+
+    def _signal(self, pids: Mapping[int, int], number: signal.Signals) -> None:
+        """Send to what is left; a kill also reaches what ranks started themselves."""
+        for rank, pid in pids.items():
+            if rank not in self._codes:
+                with suppress(ProcessLookupError, PermissionError):
+                    (os.killpg if number == signal.SIGKILL else os.kill)(pid, number)

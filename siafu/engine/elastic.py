@@ -1,0 +1,315 @@
+"""Ranks as processes: ``join`` in a rank, ``launch`` above ranks. The one file that names torch's distributed package.
+
+Ranks meet at a TCPStore, exchange addresses there and then talk over a mesh of their own (siafu.comm): torch's process
+groups are not used, since they do not notice a stopped peer. The store carries bytes that nobody unpickles, and listens
+on the one address where ranks meet, where that is this host's own.
+"""
+
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs
+from torch.distributed.elastic.rendezvous.api import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
+
+import siafu
+from siafu.comm import Comm, Group, alone
+from siafu.comm.mesh import connect
+from siafu.engine.attempt import Attempt
+from siafu.engine.failures import LAUNCHER, RanksFailed, explain, write_report
+from siafu.engine.place import Place, place_of
+from siafu.engine.reach import address_to_bind, listen, wait_until_reachable
+
+T = TypeVar("T")
+
+# Asked about ten times a second while ranks run; True asks them to end in good order (SIGTERM), and what it raises ends
+# all of them at once.
+Watch = Callable[[], bool]
+
+MEETING_S = 300.0
+_LOOK_S = 0.1
+_LOOPBACK = "127.0.0.1"
+_LEASH = Path(__file__).with_name("leash.py")
+
+
+# In a rank.
+
+
+@contextmanager
+def join(environ: Mapping[str, str], *, deadline_s: float, settings: str = "") -> Iterator[Comm]:
+    """The Comm of this process in the group that its environment names; ranks whose ``settings`` differ are refused.
+
+    An error inside is told to all peers and reported to the launcher, and goes on. A rank that sets handlers for
+    SIGTERM and SIGINT does so before: those that its launcher sent wait until here. Collective.
+    """
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
+    try:
+        with _meet(place_of(environ), deadline_s=deadline_s, settings=settings) as comm, _failing(comm):
+            yield comm
+    except Exception as error:
+        write_report(environ, error)
+        raise
+
+
+@contextmanager
+def _failing(comm: Comm) -> Iterator[None]:
+    """Peers are told of an error; an orderly exit is none."""
+    try:
+        yield
+    except SystemExit as ended:
+        if ended.code:
+            comm.fail(f"exit code {ended.code}")
+        raise
+    except BaseException as error:
+        comm.fail(explain(error))
+        raise
+
+
+@contextmanager
+def _meet(place: Place, *, deadline_s: float, settings: str) -> Iterator[Comm]:
+    if place.world_size == 1:
+        with closing(alone()) as comm:
+            yield comm
+        return
+    board = _Board(place)  # kept to the end: where rank 0 hosts it, others may still read there
+    if place.rank == 0:
+        board.set("token", secrets.token_bytes(32))
+    token = board.get("token", timeout_s=MEETING_S)
+    bind = _LOOPBACK if place.one_host else address_to_bind(place.address, place.port)
+    group = Group(
+        rank=place.rank,
+        world_size=place.world_size,
+        token=token,
+        bind=bind,
+        deadline_s=deadline_s,
+        settings=settings,
+        version=siafu.__version__,
+        name=socket.gethostname(),
+    )
+    with closing(Comm(connect(group, board))) as comm:
+        yield comm
+
+
+class _Board:
+    """A ``Meet`` on a TCPStore, whose calls do not always end: each runs in a thread that can be given up."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._prefix = f"siafu/{place.attempt}"
+        host, listening = place.address, None
+        if place.rank == 0 and not place.hosted:
+            host, listening = listen(place.address, place.port)
+        else:
+            wait_until_reachable(place.address, place.port, seconds=MEETING_S)
+        self._store: Any = self._within(MEETING_S, "answer", lambda: _open_store(host, place.port, listening))
+
+    def set(self, key: str, value: bytes) -> None:
+        """Leave a value."""
+        self._within(MEETING_S, f"take {key!r}", lambda: self._store.set(f"{self._prefix}/{key}", value))
+
+    def get(self, key: str, *, timeout_s: float) -> bytes:
+        """Wait for a value; raises TimeoutError."""
+
+        def ask() -> bytes:
+            self._store.set_timeout(timedelta(seconds=timeout_s))
+            return self._store.get(f"{self._prefix}/{key}")
+
+        return self._within(timeout_s, f"give {key!r}", ask)
+
+    def _within(self, seconds: float, what: str, call: Callable[[], T]) -> T:
+        place, done = self._place, _Done(call)
+        done.start()
+        done.join(seconds + 1.0)
+        if done.is_alive() or isinstance(done.error, RuntimeError):  # torch's DistStoreError and its kin
+            raise TimeoutError(
+                f"rank {place.rank} on {socket.gethostname()}: the meeting place {place.address}:{place.port} did "
+                f"not {what} within {seconds:g} s; check that all {place.world_size} ranks were started, and that "
+                "nothing else listens on that port"
+            ) from done.error
+        return done.result()
+
+
+class _Done(threading.Thread):
+    """A call in a thread of its own."""
+
+    def __init__(self, call: Callable[[], T]) -> None:
+        super().__init__(daemon=True)
+        self._call = call
+        self._results: list[Any] = []
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        """Call, and keep what comes of it."""
+        try:
+            self._results.append(self._call())
+        except BaseException as error:
+            self.error = error
+
+    def result(self) -> Any:
+        """What the call gave, or raised."""
+        if self.error is not None:
+            raise self.error
+        return self._results[0]
+
+
+def _open_store(host: str, port: int, listening: socket.socket | None) -> TCPStore:
+    options: dict[str, Any] = {"wait_for_workers": False, "timeout": timedelta(seconds=MEETING_S)}
+    if listening is None:
+        return TCPStore(host, port, is_master=False, **options)
+    return TCPStore(host, port, is_master=True, master_listen_fd=listening.detach(), **options)
+
+
+# Above ranks.
+
+
+def launch(command: Sequence[str], *, ranks: int, threads: int, watch: Watch) -> None:
+    """Run ``command`` as ``ranks`` processes of this host, once; returns when all ended well, else raises RanksFailed.
+
+    Torch's elastic agent starts and follows them, in a thread, so that the caller's signal handlers stay in force. No
+    rank outlives this call or this process. A rank's standard output goes to our standard error.
+    """
+    with tempfile.TemporaryDirectory(prefix="siafu-ranks-", ignore_cleanup_errors=True) as folder, _quiet():
+        attempt = Attempt(Path(folder))
+        running = _Done(lambda: _run_agent(command, ranks, threads, attempt))
+        running.start()
+        try:
+            _follow(running, attempt, watch)
+        finally:
+            attempt.kill()  # nothing is left to kill, unless something was raised
+            running.join()
+        running.result()
+        if failures := attempt.failures():
+            raise RanksFailed(failures)
+
+
+def _follow(running: threading.Thread, attempt: Attempt, watch: Watch) -> None:
+    while running.is_alive():
+        if watch():
+            attempt.stop()
+        running.join(_LOOK_S)
+
+
+def _run_agent(command: Sequence[str], ranks: int, threads: int, attempt: Attempt) -> None:
+    """In the thread to whose life the ranks are bound."""
+    meeting = _OneHost()
+    leash = ["-I", "-S", str(_LEASH), str(os.getpid()), *command]
+    spec = WorkerSpec(
+        role="rank",
+        local_world_size=ranks,
+        entrypoint=sys.executable,
+        args=tuple(leash),
+        rdzv_handler=meeting,
+        max_restarts=0,
+        monitor_interval=_LOOK_S,
+        local_addr=_LOOPBACK,
+    )
+    _Agent(spec, _Reports(attempt, threads), attempt).run()
+
+
+class _Agent(LocalElasticAgent):
+    """Torch's agent. We look at its ranks before it does: who failed first is known, and a stopped rank is no delay."""
+
+    def __init__(self, spec: WorkerSpec, logs: LogsSpecs, attempt: Attempt) -> None:
+        super().__init__(spec, logs)
+        self._attempt = attempt
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        self._attempt.look({worker.global_rank: worker.id for worker in worker_group.workers})
+        return super()._monitor_workers(worker_group)
+
+
+class _OneHost(RendezvousHandler):
+    """Where ranks of one host meet: a store on the loopback, on a port that the system picks.
+
+    Torch's own handlers listen on all addresses, and pickle their state through the store.
+    """
+
+    def __init__(self) -> None:
+        host, listening = listen(_LOOPBACK, 0)
+        self._port = listening.getsockname()[1]
+        self._store = _open_store(host, self._port, listening)
+        self._run_id = secrets.token_hex(8)
+
+    def get_backend(self) -> str:
+        """A name for torch's own logs."""
+        return "siafu"
+
+    @property
+    def use_agent_store(self) -> bool:
+        """Ranks meet at the store that this process hosts."""
+        return True
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """One node, which is this one."""
+        return RendezvousInfo(self._store, 0, 1, RendezvousStoreInfo(_LOOPBACK, self._port))
+
+    def is_closed(self) -> bool:
+        """Never: it ends with the attempt."""
+        return False
+
+    def set_closed(self) -> None:
+        """There is nobody to tell."""
+
+    def num_nodes_waiting(self) -> int:
+        """None: nobody else may come."""
+        return 0
+
+    def get_run_id(self) -> str:
+        """What tells this attempt from others."""
+        return self._run_id
+
+    def shutdown(self) -> bool:
+        """The store ends with this object."""
+        return True
+
+
+class _Reports(LogsSpecs):
+    """Where each rank leaves its report, and how many threads it computes with; its output is left as it is."""
+
+    def __init__(self, attempt: Attempt, threads: int) -> None:
+        super().__init__()
+        self._attempt = attempt
+        self._threads = threads
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        """Write it into the environment of each rank."""
+        reports = {rank: str(self._attempt.report(rank)) for rank in envs}
+        for rank, environ in envs.items():
+            environ["TORCHELASTIC_ERROR_FILE"] = reports[rank]
+            environ["OMP_NUM_THREADS"] = str(self._threads)
+            environ[LAUNCHER] = str(os.getpid())
+        here = dict.fromkeys(envs, "")
+        return LogsDest(stdouts=here, stderrs=here, error_files=reports)
+
+    @property
+    def root_log_dir(self) -> str:
+        """No logs are written."""
+        return os.devnull
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """What torch's agent logs says nothing that our own errors don't; it is shown when debugging."""
+    loud = logging.getLogger(__name__).isEnabledFor(logging.DEBUG)
+    log = logging.getLogger("torch.distributed.elastic")
+    before, nobody = log.propagate, logging.NullHandler()
+    log.addHandler(nobody)
+    log.propagate = loud and before
+    try:
+        yield
+    finally:
+        log.propagate = before
+        log.removeHandler(nobody)

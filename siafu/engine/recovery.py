@@ -1,0 +1,57 @@
+"""Launch ranks again after a loss, for as long as that leads anywhere. The decision is a small policy by itself."""
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+
+from siafu.engine.failures import RankFailure, RanksFailed
+
+_MOST_FRUITLESS = 3
+
+
+class Decision(Enum):
+    """What to do after an attempt that failed."""
+
+    RETRY = "retry"
+    RAISE = "raise"
+
+
+def decide(failures: Sequence[RankFailure], *, progressed: bool, fruitless: int) -> Decision:
+    """Start again where ranks were lost from outside; not where a rank's own error or its memory would come again.
+
+    ``fruitless`` counts the attempts in a row, this one included, that got no further.
+    """
+    if any(failure.kind in ("error", "memory") for failure in failures):
+        return Decision.RAISE
+    if progressed or fruitless < _MOST_FRUITLESS:
+        return Decision.RETRY
+    return Decision.RAISE
+
+
+def run_recovering(
+    command: Sequence[str],
+    *,
+    ranks: int,
+    threads: int,
+    progress: Callable[[], int],
+    watch: Callable[[], bool],
+    say: Callable[[str], None],
+) -> None:
+    """Launch ``command`` until it ends well; raises RanksFailed where starting again would not help.
+
+    ``progress`` tells how many epochs are safe on disk, ``watch`` is that of ``launch``, ``say`` is told of restarts.
+    """
+    from siafu.engine.elastic import launch
+
+    fruitless = 0
+    while True:
+        before = progress()
+        try:
+            return launch(command, ranks=ranks, threads=threads, watch=watch)
+        except RanksFailed as error:
+            after = progress()
+            fruitless = 0 if after > before else fruitless + 1
+            if decide(error.failures, progressed=after > before, fruitless=fruitless) is Decision.RAISE:
+                if fruitless >= _MOST_FRUITLESS:
+                    error.add_note(f"{fruitless} attempts in a row got no further than epoch {after}")
+                raise
+            say(f"{error.brief}; starting again from the last checkpoint, epoch {after}")
