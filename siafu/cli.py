@@ -16,7 +16,7 @@ import typer
 import siafu
 
 if TYPE_CHECKING:
-    from siafu.run import Onlooker
+    from siafu.member import Onlooker
 
 app = typer.Typer(
     name="siafu",
@@ -276,8 +276,8 @@ def _given(flags: Mapping[str, Any]) -> dict[str, Any]:
 @contextmanager
 def _onlooker() -> "Iterator[Onlooker]":
     """Show progress, and let the first SIGTERM or Ctrl-C stop the run at the end of its epoch."""
+    from siafu.member import Onlooker
     from siafu.results.progress import TrainingProgress
-    from siafu.run import Onlooker
 
     received: list[str] = []
 

@@ -4,7 +4,8 @@ An event has ``time`` (seconds since 1970), ``rank`` and ``phase``; the phases o
 
     start       config, graph, machine, versions
     resume      epoch
-    epoch       epoch (from 1), loss, lr, seconds (the training step), train_score, val_score, test_score, rss_bytes
+    epoch       epoch (from 1), loss, lr, seconds (the training step), train_score, val_score, test_score, rss_bytes,
+                bytes_sent (by this rank)
     checkpoint  epoch, seconds, bytes
     stop        epoch, reason (done, patience, SIGTERM, SIGINT)
     result      score per split, confusion (rows true, columns predicted, test nodes), class_names
@@ -50,6 +51,19 @@ class Events:
     def close(self) -> None:
         """Flush and close."""
         self._file.close()
+
+
+class Unheard:
+    """The events of a rank that writes none."""
+
+    def write(self, phase: str, **fields: Any) -> None:
+        """Write nothing."""
+
+    def flush(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 def _is_cut_off(path: Path) -> bool:

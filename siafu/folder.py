@@ -50,6 +50,11 @@ class RunFolder:
         return self.path / "model.safetensors"
 
     @property
+    def measured(self) -> Path:
+        """What the rank processes of this run have measured, until the command has read it."""
+        return self.path / ".measured.json"
+
+    @property
     def finished(self) -> bool:
         """Whether the run came to its end."""
         return self.metrics.is_file() and (self.weights.is_file() or self.seed(0).is_dir())
@@ -58,11 +63,9 @@ class RunFolder:
         """The folder of one of several seeds."""
         return self.path / f"seed-{place}"
 
-    def write_config(self, text: str) -> str:
-        """Write the settings with a last line that holds their checksum; returns it."""
-        seal = checksum(text)
-        write_atomically(self.config, f"{text}{_SEAL}{seal}\n".encode())
-        return seal
+    def write_config(self, text: str) -> None:
+        """Write the settings with a last line that holds their checksum."""
+        write_atomically(self.config, f"{text}{_SEAL}{checksum(text)}\n".encode())
 
     def read_config(self) -> str:
         """The settings, exactly as they were written."""
@@ -73,6 +76,10 @@ class RunFolder:
                 "(--config takes such a file)"
             )
         return text
+
+    def config_checksum(self) -> str:
+        """The checksum of the settings, which the run's checkpoint carries."""
+        return checksum(self.read_config())
 
     def write_metrics(self, found: dict[str, Any]) -> None:
         """Write the metrics with their checksum."""

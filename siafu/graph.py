@@ -9,7 +9,7 @@ Row sets, used as name suffixes everywhere:
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from numpy.typing import ArrayLike
@@ -19,6 +19,9 @@ from siafu import native
 from siafu.given import check_edges, check_finite, largest_id, read_edge_weight, read_edges, read_node_rows
 from siafu.native import Csr
 
+# How rows are brought: never rounded; rounded where the run is set so; so too, with gradients to come back.
+Fetch = Literal["exact", "passing", "learning"]
+
 
 class Others(Protocol):
     """The other parts of a graph, as the block of one part sees them.
@@ -27,14 +30,23 @@ class Others(Protocol):
     was returned is called, so that work can be done meanwhile.
     """
 
-    def start_fetch(self, x_own: Tensor, *, learning: bool) -> Callable[[], Tensor]:
-        """Have the rows of the halo brought: (D, F) -> (S - D, F); ``learning`` where gradients will come back."""
+    def begin(self, label: str) -> None:
+        """Another pass over the model begins; ``label`` is what its exchanges are counted under."""
+
+    def start_fetch(self, x_own: Tensor, how: Fetch) -> Callable[[], Tensor]:
+        """Have the rows of the halo brought: (D, F) -> (S - D, F)."""
 
     def start_give_back(self, grad_halo: Tensor) -> Callable[[Tensor], None]:
         """Give gradients of halo rows to their owners; the function adds what came to (D, F) of the own."""
 
     def total(self, values: Tensor) -> Tensor:
         """The sum over all parts, the same on each."""
+
+    def state(self) -> dict[str, Tensor]:
+        """What must be known to go on exactly."""
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Go on from such a state."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,10 +127,11 @@ class Block:
 
     @cached_property
     def in_degree(self) -> Tensor:
-        """(D,) float32, the number of in-edges, or the sum of their weights."""
+        """(D,) float64, the number of in-edges, or the sum of their weights."""
         if self.edge_weight is None:
-            return self.indptr.diff().to(torch.float32)
-        return torch.zeros(self.num_dst).index_add_(0, self.row_edge, self.edge_weight.float())
+            return self.indptr.diff().double()
+        zeros = torch.zeros(self.num_dst, dtype=torch.float64)
+        return zeros.index_add_(0, self.row_edge, self.edge_weight.double())
 
     def with_static(self, x_src: Tensor) -> "Block":
         """The same block, told that ``x_src`` never changes."""

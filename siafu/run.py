@@ -1,51 +1,35 @@
-"""The one place that composes a run: data, model, procedure, folder. The command line and Python both come here."""
+"""The one place that composes a run: data, model, ranks, folder. The command line and Python both come here."""
 
 import copy
-import statistics
+import hashlib
+import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from siafu.comm import Comm
 from siafu.data.lookup import is_store
-from siafu.events import Events, Progress, silent
-from siafu.folder import RunFolder, checksum, existing_folder, new_folder
+from siafu.events import Events
+from siafu.folder import RunFolder, existing_folder, new_folder
 from siafu.graph import Graph
+from siafu.member import Onlooker
 from siafu.nn.embedded import build_model
-from siafu.results.machine import describe_machine, peak_rss_bytes
+from siafu.ranks import Group, Processes, Ranks, Threads, Work, follow, home_of_partitions
+from siafu.results.machine import usable_cores
 from siafu.results.progress import TrainingProgress, in_notebook
 from siafu.results.read import across_seeds
 from siafu.settings import Settings, build, from_keywords, parse_toml, write_toml
-from siafu.store.tensors import save_tensors
-from siafu.trained import Run, load, model_inputs, open_run
-from siafu.training import inputs, metrics
-from siafu.training.full import EpochListener, FullTrainer, Watch
+from siafu.trained import Run, load, open_run
+from siafu.training import inputs
 from siafu.training.task import SPLITS, task_of
 
-_ENDS = ("done", "patience")
 _SOME_OF_BASELINE = ("model", "test_score", "val_score", "epochs", "epoch_seconds")
-
-
-@dataclass(frozen=True)
-class Onlooker:
-    """Who follows a run from outside.
-
-    Attributes:
-        on_epoch: told of each epoch.
-        should_stop: asked after each epoch for a reason to stop.
-        progress: told how far a download is.
-        say: told what begins, in a line.
-    """
-
-    on_epoch: EpochListener
-    should_stop: Callable[[], str | None] = lambda: None
-    progress: Progress = silent
-    say: Callable[[str], None] = lambda _: None
 
 
 def train(
@@ -64,17 +48,12 @@ def train(
     """
     custom = model if isinstance(model, nn.Module) else None
     kind = {} if model is None else {"kind": "custom" if custom is not None else model}
-    tree = build(config or {}, from_keywords(settings), {"model": kind})
+    tree = _settle_ranks(build(config or {}, from_keywords(settings), {"model": kind}))
+    asked = _Asked(graph, tree, None if out is None else Path(out), custom)
     with _watched(onlooker) as watching:
-        graph, tree = _settle(graph, tree, watching)
-        trainer = _trainer(graph, tree, custom)  # refuses what cannot be trained, before anything is written
-        watching.say(_about(graph, trainer))
-        name = f"{graph.name}-{tree.model.kind}-{tree.method}"
-        with new_folder(None if out is None else Path(out), name=name) as folder:
-            trainer.done.run = folder.write_config(write_toml(tree))
-            if tree.seeds > 1:
-                return _each_seed(folder, tree, graph, custom, watching)
-            return _carry_out(folder, tree, graph, trainer, watching)
+        if tree.engine == "torchrun":
+            return _in_group(asked, watching)
+        return _train(asked, watching, None)
 
 
 def resume(
@@ -92,20 +71,100 @@ def resume(
     if folder.finished:
         return open_run(run, model=model)
     with folder.locked(), _watched(onlooker) as watching:
-        text = folder.read_config()
-        tree = parse_toml(text)
-        if tree.model.kind == "custom" and model is None:
+        tree = parse_toml(folder.read_config())
+        if tree.engine == "torchrun":
             raise ValueError(
-                f"{folder.path}: trained a module of your own; resume it from Python with model="
+                f"{folder.path}: trained by a group that torchrun started; start it again with the same command and "
+                f"--out {folder.path}"
             )
         graph = _same_graph(folder, tree, graph, watching)
-        if tree.seeds > 1:
-            return _each_seed(folder, tree, graph, model, watching)
-        trainer = _trainer(graph, tree, model)
-        trainer.done.run = checksum(text)
-        if folder.checkpoint.is_file():
-            trainer.resume(folder.checkpoint)
-        return _carry_out(folder, tree, graph, trainer, watching, resumed=True)
+        return _go_on(folder, tree, graph, model, _ranks(tree, folder, None), watching)
+
+
+@dataclass(frozen=True, eq=False)
+class _Asked:
+    """What somebody asked to be trained."""
+
+    graph: Graph | str | Path
+    tree: Settings
+    out: Path | None
+    custom: nn.Module | None
+
+
+def _train(asked: _Asked, onlooker: Onlooker, group: Comm | None) -> Run:
+    """Compose a new run and carry it out; ``group`` is the one that this process is rank 0 of, or None."""
+    graph, tree = _settle(asked.graph, asked.tree, onlooker)
+    onlooker.say(
+        _about(graph, tree, asked.custom)
+    )  # refuses what cannot be trained, before anything is written
+    name = f"{graph.name}-{tree.model.kind}-{tree.method}"
+    with new_folder(asked.out, name=name) as folder:
+        folder.write_config(write_toml(tree))
+        work = Work(folder, tree, graph, asked.custom)
+        return _carry_out(work, _ranks(tree, folder, group), onlooker)
+
+
+def _go_on(
+    folder: RunFolder,
+    tree: Settings,
+    graph: Graph,
+    custom: nn.Module | None,
+    ranks: Ranks,
+    onlooker: Onlooker,
+) -> Run:
+    """Carry out what was begun before."""
+    if tree.model.kind == "custom" and custom is None:
+        raise ValueError(f"{folder.path}: trained a module of your own; resume it from Python with model=")
+    return _carry_out(Work(folder, tree, graph, custom, resumed=True), ranks, onlooker)
+
+
+def _in_group(asked: _Asked, onlooker: Onlooker) -> Run:
+    """Train as one rank of a group that torchrun, Slurm or the like started: rank 0 composes, the others follow.
+
+    A group that was started again finds its run in ``out`` and goes on with it.
+    """
+    from siafu.engine.elastic import join
+
+    tree = asked.tree
+    if asked.out is None:
+        raise ValueError("engine torchrun: give --out, so that a group that is started again finds its run")
+    digest = hashlib.sha256(write_toml(tree).encode()).hexdigest()
+    with join(os.environ, deadline_s=tree.comm.deadline, settings=digest) as comm:
+        tree = tree.model_copy(update={"ranks": comm.world_size})
+        torch.set_num_threads(tree.threads)
+        if comm.rank:
+            found = follow(comm, replace(onlooker, say=lambda _: None), asked.custom)
+            assert found is not None
+            return Run(Path(found[0]["run"]), tree, found[0], found[1], comm.rank)
+        asked = replace(asked, tree=tree)
+        run = _resume_in_group(asked, comm, onlooker) or _train(asked, onlooker, comm)
+        comm.broadcast_text("", label="control")  # there is no more to do
+        return run
+
+
+def _resume_in_group(asked: _Asked, comm: Comm, onlooker: Onlooker) -> Run | None:
+    """Go on with the run in ``out``, if there is one that was asked for in the same way."""
+    assert asked.out is not None
+    if not (asked.out / "config.toml").is_file():
+        return None
+    folder = existing_folder(asked.out)
+    with folder.locked():
+        graph, tree = _settle(asked.graph, asked.tree, onlooker)
+        if folder.read_config() != write_toml(tree):
+            raise ValueError(
+                f"{folder.path}: already holds a run with other settings or other data; choose another --out"
+            )
+        if folder.finished:
+            raise ValueError(f"{folder.path}: holds a run that has ended; choose another --out")
+        return _go_on(folder, tree, graph, asked.custom, _ranks(tree, folder, comm), onlooker)
+
+
+def _ranks(tree: Settings, folder: RunFolder, group: Comm | None) -> Ranks:
+    """Those who carry out a run in ``folder``."""
+    home = home_of_partitions(tree, folder)
+    if group is not None:
+        return Group(group, home)
+    return Threads() if tree.engine == "local" else Processes(home)
 
 
 @contextmanager
@@ -117,7 +176,16 @@ def _watched(onlooker: Onlooker | None) -> Iterator[Onlooker]:
         with TrainingProgress() as progress:
             yield Onlooker(progress.epoch, progress=progress)
     else:
-        yield Onlooker(lambda *_, **__: None)
+        yield Onlooker()
+
+
+def _settle_ranks(tree: Settings) -> Settings:
+    """Settle what ``auto`` means for engine and threads."""
+    engine = tree.engine
+    if engine == "auto":
+        engine = "local" if tree.ranks == 1 else "processes"
+    here = torch.get_num_threads() if tree.ranks == 1 else max(1, usable_cores() // tree.ranks)
+    return tree.model_copy(update={"engine": engine, "threads": tree.threads or here})
 
 
 def _settle(graph: Graph | str | Path, tree: Settings, onlooker: Onlooker) -> tuple[Graph, Settings]:
@@ -154,71 +222,38 @@ def _same_graph(folder: RunFolder, tree: Settings, graph: Graph | None, onlooker
     return graph
 
 
-def _trainer(graph: Graph, tree: Settings, custom: nn.Module | None) -> FullTrainer:
-    graph, x = model_inputs(graph, tree)
-    task = task_of(graph, tree.train)
-    if custom is not None:
-        if graph.x is None:
-            raise ValueError(f"{graph.name}: no features for your module to read; give x")
-        return FullTrainer(custom, graph.block, x, task, tree.train, seed=tree.seed)
-    shape = {"in_features": x.shape[1], "out_features": task.num_outputs, "num_nodes": graph.num_nodes}
-    model = build_model(tree.model, **shape)
-    model.reset(torch.Generator().manual_seed(tree.seed))
-    return FullTrainer(model, graph.block, x, task, tree.train, seed=tree.seed)
-
-
-def _carry_out(
-    folder: RunFolder,
-    tree: Settings,
-    graph: Graph,
-    trainer: FullTrainer,
-    onlooker: Onlooker,
-    *,
-    resumed: bool = False,
-) -> Run:
+def _carry_out(work: Work, ranks: Ranks, onlooker: Onlooker) -> Run:
     """Train to the end, or to where somebody stops it, and write what came of it."""
-    folder.checkpoint.parent.mkdir(exist_ok=True)
-    done = f" ({trainer.done.epoch} done)" if trainer.done.epoch else ""
+    folder, tree = work.folder, work.tree
+    if tree.seeds > 1:
+        return _each_seed(work, ranks, onlooker)
+    on = "" if tree.ranks == 1 else f" on {tree.ranks} ranks"
     onlooker.say(
-        f"training {tree.model.kind} for up to {tree.train.epochs} epochs{done}, seed {tree.seed}, in {folder.path}"
+        f"training {tree.model.kind} for up to {tree.train.epochs} epochs{on}, seed {tree.seed}, in {folder.path}"
     )
-    try:
+    found, model = ranks.carry_out(work, onlooker)
+    found |= {"run": str(folder.path)}
+    if found["finished"] and tree.baseline:
+        without = _baseline(work, ranks, onlooker).metrics
+        found["baseline"] = {key: without[key] for key in _SOME_OF_BASELINE}
+        found |= {} if without["finished"] else {"finished": False, "stopped_by": without["stopped_by"]}
+    if found["finished"]:
         with closing(Events(folder.events)) as events:
-            _begin(events, tree, graph, trainer, resumed=resumed)
-            reason = trainer.train(Watch(events, folder.checkpoint, onlooker.should_stop, onlooker.on_epoch))
-            out = trainer.outputs()
-            found = _measure(folder, tree, trainer, out)
-            if reason in _ENDS:
-                _write_result(folder, graph, trainer, events, out)
-                if tree.baseline:
-                    without = _baseline(folder, tree, graph, onlooker).metrics
-                    found["baseline"] = {key: without[key] for key in _SOME_OF_BASELINE}
-                    reason = reason if without["finished"] else without["stopped_by"]
-            found |= {"finished": reason in _ENDS, "stopped_by": reason}
-            if found["finished"]:
-                events.write("end", **found)
-        if found["finished"]:
-            folder.write_metrics(found)
-    except OSError as error:
-        error.filename = error.filename or str(folder.events)  # a failed write does not say where
-        raise
-    return Run(folder.path, tree, found, trainer.model if found["finished"] else None)
+            events.write("end", **found)
+        folder.write_metrics(found)
+    return Run(folder.path, tree, found, model if found["finished"] else None)
 
 
-def _begin(events: Events, tree: Settings, graph: Graph, trainer: FullTrainer, *, resumed: bool) -> None:
-    if not trainer.done.epoch:
-        about = {"name": graph.name, "nodes": graph.num_nodes, "edges": graph.num_edges}
-        about |= {"features": trainer.x_src.shape[1], "outputs": trainer.task.num_outputs}
-        events.write("start", config=tree.model_dump(), graph=about, machine=describe_machine())
-    if resumed:
-        events.write("resume", epoch=trainer.done.epoch)
-
-
-def _about(graph: Graph, trainer: FullTrainer) -> str:
-    """What is trained on, for a person to read."""
-    task, outputs = trainer.task, {"class": "classes", "labels": "labels", "regression": "targets"}
-    train, val, test = (task.rows[split].numel() for split in SPLITS)
-    width = trainer.x_src.shape[1]
+def _about(graph: Graph, tree: Settings, custom: nn.Module | None) -> str:
+    """What is trained on, for a person to read; refuses what cannot be."""
+    task, outputs = (
+        task_of(graph, tree.train),
+        {"class": "classes", "labels": "labels", "regression": "targets"},
+    )
+    width = 0 if graph.x is None else graph.x.shape[1]
+    if custom is None:  # whether such a model can be made at all
+        build_model(tree.model, in_features=width, out_features=task.num_outputs, num_nodes=1)
+    train, val, test = (task.count[split] for split in SPLITS)
     features = f"{width:,} features" if width else "no features (a row is learned for each node)"
     return (
         f"{graph.name}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {features}, "
@@ -226,31 +261,33 @@ def _about(graph: Graph, trainer: FullTrainer) -> str:
     )
 
 
-def _part(out: Path, tree: Settings, graph: Graph, custom: nn.Module | None, onlooker: Onlooker) -> Run:
+def _below(work: Work, path: Path, tree: Settings, ranks: Ranks, onlooker: Onlooker) -> Run:
     """Train a run below another's folder, or go on with it."""
-    if (out / "config.toml").is_file():
-        return resume(out, graph=graph, model=custom, onlooker=onlooker)
-    trainer = _trainer(graph, tree, custom)
-    with new_folder(out, name=out.name) as folder:
-        trainer.done.run = folder.write_config(write_toml(tree))
-        return _carry_out(folder, tree, graph, trainer, onlooker)
+    custom = copy.deepcopy(work.custom) if tree.model.kind == "custom" else None
+    if (path / "config.toml").is_file():
+        folder = existing_folder(path)
+        if folder.finished:
+            return open_run(path, model=custom)
+        with folder.locked():
+            return _go_on(folder, tree, work.graph, custom, ranks, onlooker)
+    with new_folder(path, name=path.name) as folder:
+        folder.write_config(write_toml(tree))
+        return _carry_out(Work(folder, tree, work.graph, custom), ranks, onlooker)
 
 
-def _baseline(folder: RunFolder, tree: Settings, graph: Graph, onlooker: Onlooker) -> Run:
+def _baseline(work: Work, ranks: Ranks, onlooker: Onlooker) -> Run:
     """Train a model of the same size without the graph."""
-    model = tree.model.model_copy(update={"kind": "mlp"})
-    without = tree.model_copy(update={"model": model, "baseline": False})
-    return _part(folder.path / "baseline", without, graph, None, onlooker)
+    model = work.tree.model.model_copy(update={"kind": "mlp"})
+    without = work.tree.model_copy(update={"model": model, "baseline": False})
+    return _below(work, work.folder.path / "baseline", without, ranks, onlooker)
 
 
-def _each_seed(
-    folder: RunFolder, tree: Settings, graph: Graph, custom: nn.Module | None, onlooker: Onlooker
-) -> Run:
+def _each_seed(work: Work, ranks: Ranks, onlooker: Onlooker) -> Run:
     """Train with one seed after another; the mean of every metric, and its deviation as ``…_std``."""
-    runs: list[Run] = []
+    folder, tree, runs = work.folder, work.tree, list[Run]()
     for place in range(tree.seeds):
         one = tree.model_copy(update={"seeds": 1, "seed": tree.seed + place})
-        runs.append(_part(folder.seed(place), one, graph, copy.deepcopy(custom), onlooker))
+        runs.append(_below(work, folder.seed(place), one, ranks, onlooker))
         if not runs[-1].metrics["finished"]:
             return Run(folder.path, tree, runs[-1].metrics | {"run": str(folder.path)}, None)
     found = _means([run.metrics for run in runs])
@@ -265,41 +302,3 @@ def _means(each: list[dict[str, Any]]) -> dict[str, Any]:
     spread = across_seeds(each)
     means = {key: value.mean for key, value in spread.items()}
     return each[0] | means | {f"{key}_std": value.std for key, value in spread.items()}
-
-
-def _write_result(folder: RunFolder, graph: Graph, trainer: FullTrainer, events: Events, out: Tensor) -> None:
-    task = trainer.task
-    rows = task.rows["test"]
-    fields: dict[str, Any] = {f"{split}_scores": task.scores(out, split) for split in SPLITS}
-    if task.kind == "class" and rows.numel():
-        fields["confusion"] = metrics.confusion(out[rows].argmax(1), task.y[rows], task.num_outputs).tolist()
-        fields["class_names"] = list(graph.class_names or map(str, range(task.num_outputs)))
-    events.write("result", best_epoch=trainer.done.best_epoch, **fields)
-    nodes, width = trainer.x_src.shape
-    shape = {"in_features": width, "out_features": task.num_outputs, "num_nodes": 0 if width else nodes}
-    save_tensors(folder.weights, trainer.model.state_dict(), shape)
-
-
-def _measure(folder: RunFolder, tree: Settings, trainer: FullTrainer, out: Tensor) -> dict[str, Any]:
-    """The object that ``--json`` prints."""
-    task, done = trainer.task, trainer.done
-    found: dict[str, Any] = {"metric": task.metric}
-    for split in SPLITS:
-        scores = task.scores(out, split)
-        found |= {f"{split}_{name}": value for name, value in scores.items()}
-        found[f"{split}_score"] = scores[task.metric]
-    return found | {
-        "epochs": done.epoch,
-        "best_epoch": done.best_epoch,
-        "seconds": done.seconds,
-        "epoch_seconds": statistics.median(done.epoch_seconds),
-        "bytes_sent": 0,
-        "bytes_by_label": {},
-        "peak_rss_bytes": max(done.peak_rss_bytes, peak_rss_bytes()),
-        "task": task.kind,
-        "method": tree.method,
-        "model": tree.model.kind,
-        "ranks": tree.ranks,
-        "seed": tree.seed,
-        "run": str(folder.path),
-    }

@@ -9,8 +9,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from siafu.comm.config import CommConfig
 from siafu.data.config import DataConfig
 from siafu.nn.model import ModelConfig
+from siafu.partition.config import PartitionConfig
 from siafu.training.config import TrainConfig
 
 Tree = dict[str, Any]
@@ -23,8 +25,11 @@ class Settings(BaseModel):
 
     method: Literal["full"] = "full"
     task: Literal["node"] = "node"
-    engine: Literal["local"] = "local"
-    ranks: int = Field(1, ge=1, le=1)
+    engine: Literal["auto", "local", "processes", "torchrun", "ray"] = "auto"
+    ranks: int = Field(1, ge=1)
+    threads: int = Field(
+        0, ge=0
+    )  # of each rank; 0: all of torch's for one rank, else an equal share of the cores
     seed: int = Field(0, ge=0, lt=2**63)
     seeds: int = Field(1, ge=1)  # how many, from ``seed`` on
     baseline: bool = False  # also train a model without the graph, to compare with
@@ -34,6 +39,8 @@ class Settings(BaseModel):
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
     train: TrainConfig = TrainConfig()
+    partition: PartitionConfig = PartitionConfig()
+    comm: CommConfig = CommConfig()
 
 
 def build(*layers: Mapping[str, Any]) -> Settings:

@@ -30,12 +30,14 @@ class Run:
         settings: what it was made with.
         metrics: what ``--json`` prints.
         model: the model with its best weights; None where the run was stopped before its end, or had several seeds.
+        rank: which rank of a group this process is; 0 has the folder and speaks to the user.
     """
 
     directory: Path
     settings: Settings
     metrics: dict[str, Any]
     model: nn.Module | None
+    rank: int = 0
 
     @property
     def test_accuracy(self) -> float:
@@ -63,7 +65,7 @@ def open_run(run: Path | str, *, model: nn.Module | None = None) -> Run:
     tree, found = parse_toml(folder.read_config()), folder.read_metrics()
     if tree.seeds > 1:
         return Run(folder.path, tree, found, None)
-    return Run(folder.path, tree, found, _load_weights(folder, tree, model))
+    return Run(folder.path, tree, found, load_weights(folder, tree, model))
 
 
 def predict(
@@ -78,7 +80,8 @@ def predict(
         raise ValueError(_without_model(run))
     config = run.settings.data.model_copy(update={"reorder": "auto"})
     tree = run.settings.model_copy(update={"data": inputs.resolve(config, graph)})
-    prepared, x = model_inputs(graph, tree)
+    prepared = inputs.prepare(graph, tree.data)
+    x = input_rows(prepared, tree)
     found = _outputs(run.model, prepared.block.with_static(x), x, embeddings=embeddings, graph=graph)
     found = {name: inputs.in_user_order(rows, prepared) for name, rows in found.items()}
     if out is not None:
@@ -125,14 +128,14 @@ def source_graph(run: Run, source: str | None = None, *, progress: Progress = si
     return load(source, fold=run.settings.data.fold, progress=progress)
 
 
-def model_inputs(graph: Graph, tree: Settings) -> tuple[Graph, Tensor]:
-    """The graph and its input rows as the model reads them; a plain GCN alone reads narrow numbers."""
-    graph = inputs.prepare(graph, tree.data)
+def input_rows(graph: Graph, tree: Settings) -> Tensor:
+    """The rows of a prepared graph as the model reads them; a plain GCN alone reads narrow numbers."""
     x = inputs.features(graph, tree.data)
-    return graph, x if tree.model.kind == "gcn" and not tree.model.residual else x.float()
+    return x if tree.model.kind == "gcn" and not tree.model.residual else x.float()
 
 
-def _load_weights(folder: RunFolder, tree: Settings, model: nn.Module | None) -> nn.Module:
+def load_weights(folder: RunFolder, tree: Settings, model: nn.Module | None) -> nn.Module:
+    """The model of a run with its weights; ``model`` where it was a module of your own."""
     try:
         weights, shape = load_tensors(folder.weights)
     except ValueError as error:

@@ -22,9 +22,9 @@ import siafu
 from siafu import cli
 from siafu.data import community
 from siafu.graph import Graph
+from siafu.member import Onlooker
 from siafu.results.read import read_run
 from siafu.results.report import write_report
-from siafu.run import Onlooker
 
 DATA = "community:nodes=200,degree=8,classes=3,features=12"
 COMMAND = (

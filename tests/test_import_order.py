@@ -26,6 +26,8 @@ ORDER = [
     ["plan"],
     ["settings", "folder", "predictions"],
     ["trained"],
+    ["member"],
+    ["ranks", "rank"],
     ["run"],
     ["cli"],
 ]

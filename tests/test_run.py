@@ -15,8 +15,8 @@ import siafu
 from siafu.data import community, random_labels
 from siafu.folder import RunFolder
 from siafu.graph import Block, Graph
+from siafu.member import Onlooker
 from siafu.nn import Gcn
-from siafu.run import Onlooker
 
 KINDS = ["gcn", "sage", "gat", "gatv2", "gin", "mlp"]
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from siafu import native
-from siafu.graph import Block
+from siafu.graph import Block, Fetch
 from siafu.native import Csr
 
 
@@ -42,8 +42,8 @@ def gcn_in(block: Block, x_src: Tensor) -> Tensor:
         )
 
     def inverse_root() -> Tensor:
-        degree = block.in_degree.double() + block.missing_loop
-        return with_halo(block, torch.where(degree > 0, degree.rsqrt(), 0.0)[:, None])[:, 0]
+        degree = block.in_degree + block.missing_loop
+        return with_halo(block, torch.where(degree > 0, degree.rsqrt(), 0.0)[:, None], exact=True)[:, 0]
 
     scale = _scale(block, "gcn", x_src.dtype, inverse_root)
     loop = _scale(block, "loop", x_src.dtype, lambda: block.missing_loop)
@@ -56,15 +56,22 @@ def max_in(block: Block, x_src: Tensor) -> Tensor:
 
     Of equal rows the node that stands first in the user's data gives the maximum and gets the gradient.
     """
-    return _kept(block, "max", x_src, lambda: _Max.apply(with_halo(block, widened(x_src)), block))
+
+    def compute() -> Tensor:
+        rows = with_halo(block, widened(x_src), exact=x_src is block.static_src)
+        return _Max.apply(rows, block)
+
+    return _kept(block, "max", x_src, compute)
 
 
-def with_halo(block: Block, x_src: Tensor, *, columns: int | None = None) -> Tensor:
+def with_halo(block: Block, x_src: Tensor, *, columns: int | None = None, exact: bool = False) -> Tensor:
     """A row for each source: (num_given, F) -> (S, F), the rows of the halo brought from where they are.
 
-    Only the first ``columns`` of them are brought; the others are zero.
+    Only the first ``columns`` of them are brought; the others are zero. ``exact`` rows are never rounded on the way.
     """
-    return x_src if block.others is None else _Completed.apply(x_src, block, columns or x_src.shape[1])
+    if block.others is None:
+        return x_src
+    return _Completed.apply(x_src, block, columns or x_src.shape[1], exact)
 
 
 def widened(rows: Tensor) -> Tensor:
@@ -122,7 +129,8 @@ class _Sum(torch.autograd.Function):
         if block.others is None:
             return native.spmm(block.csr, x_own, weight=weight, pre=by.pre, post=by.post, loop=by.loop)
         own, halo = _own_and_halo(block)
-        arrived = block.others.start_fetch(x_own, learning=ctx.needs_input_grad[0])
+        how = _how(ctx.needs_input_grad[0], exact=x_own is block.static_src)
+        arrived = block.others.start_fetch(x_own, how)
         out = native.spmm(
             block.csr,
             x_own,
@@ -151,17 +159,24 @@ class _Sum(torch.autograd.Function):
         weight = _weights(block, grad_dst.dtype, transposed=True)
         turned = block.transposed
         if block.others is None:
-            how = {"pre": by.post, "post": by.pre, "loop": by.loop}
-            return native.spmm(turned, grad_dst, weight=weight, **how), None, None
+            grad_src = native.spmm(turned, grad_dst, weight=weight, pre=by.post, post=by.pre, loop=by.loop)
+            return grad_src, None, None
         own, halo = _own_and_halo(block)
         of_own = Csr(turned.indptr[: block.num_dst + 1], turned.indices)
         of_halo = Csr(turned.indptr[block.num_dst :], turned.indices)
         grad_halo = native.spmm(of_halo, grad_dst, weight=weight, pre=by.post, post=by.pre_of(halo))
         add_arrived = block.others.start_give_back(grad_halo)
-        how = {"pre": by.post, "post": by.pre_of(own), "loop": by.loop}
-        grad_own = native.spmm(of_own, grad_dst, weight=weight, **how)
+        grad_own = native.spmm(
+            of_own, grad_dst, weight=weight, pre=by.post, post=by.pre_of(own), loop=by.loop
+        )
         add_arrived(grad_own)
         return grad_own, None, None
+
+
+def _how(learning: bool, *, exact: bool) -> Fetch:
+    if exact:
+        return "exact"
+    return "learning" if learning else "passing"
 
 
 def _own_and_halo(block: Block) -> tuple[slice, slice]:
@@ -173,10 +188,11 @@ class _Completed(torch.autograd.Function):
     """Own rows, then the halo's; their gradients go back to those who own them."""
 
     @staticmethod
-    def forward(ctx: Any, x_own: Tensor, block: Block, columns: int) -> Tensor:
+    def forward(ctx: Any, x_own: Tensor, block: Block, columns: int, exact: bool) -> Tensor:
         assert block.others is not None
         ctx.block, ctx.columns = block, columns
-        arrived = block.others.start_fetch(x_own[:, :columns], learning=ctx.needs_input_grad[0])
+        how = _how(ctx.needs_input_grad[0], exact=exact)
+        arrived = block.others.start_fetch(x_own[:, :columns], how)
         x_src = native.empty_rows(block.num_src, x_own.shape[1], x_own.dtype)
         x_src[: block.num_dst] = x_own
         x_src[block.num_dst :, columns:] = 0
@@ -184,14 +200,14 @@ class _Completed(torch.autograd.Function):
         return x_src
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
         (grad_src,) = grads
         block: Block = ctx.block
         assert block.others is not None
         add_arrived = block.others.start_give_back(grad_src[block.num_dst :, : ctx.columns].contiguous())
         grad_own = grad_src[: block.num_dst].clone()
         add_arrived(grad_own[:, : ctx.columns])
-        return grad_own, None, None
+        return grad_own, None, None, None
 
 
 class _Max(torch.autograd.Function):

@@ -3,7 +3,7 @@
 import json
 import math
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import xxhash
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -31,14 +31,17 @@ _ARRAYS: dict[str, tuple[tuple[str, ...], str, tuple[int, ...]]] = {
     "node_names_bytes": (("uint8",), "B", (1,)),
 }
 
+M = TypeVar("M", bound=BaseModel)
 _Checksum = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """Values as they must be: nothing unknown, nothing converted."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class ArraySpec(_Strict):
+class ArraySpec(Strict):
     """One array: raw little-endian values in C order.
 
     Attributes:
@@ -59,7 +62,7 @@ class ArraySpec(_Strict):
         return math.prod(self.shape) * ITEM_BYTES[self.dtype]
 
 
-class Provenance(_Strict):
+class Provenance(Strict):
     """Where a store comes from.
 
     Attributes:
@@ -73,7 +76,7 @@ class Provenance(_Strict):
     sources: dict[str, str]
 
 
-class Manifest(_Strict):
+class Manifest(Strict):
     """What a store holds.
 
     Attributes:
@@ -150,10 +153,7 @@ def _check_array(name: str, spec: ArraySpec, rows: dict[str, int]) -> None:
 
 def write_manifest(manifest: Manifest, folder: Path) -> None:
     """Write ``manifest.json``, sealed with its checksum."""
-    fields = manifest.model_dump(mode="json")
-    (folder / MANIFEST).write_text(
-        json.dumps({**fields, "checksum": _seal(fields)}, indent=1) + "\n", encoding="utf-8"
-    )
+    write_sealed(folder / MANIFEST, manifest)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -167,23 +167,35 @@ def read_manifest(folder: Path) -> Manifest:
         ) from None
     except NotADirectoryError:
         raise ValueError(f"{folder} is a file; expected the folder of a store") from None
-    fields = _parse(text, path)
+    return parse_sealed(text, Manifest, str(path), again="copy or import the store again")
+
+
+def write_sealed(path: Path, values: BaseModel) -> None:
+    """Write values as JSON with a checksum of them."""
+    fields = values.model_dump(mode="json")
+    text = json.dumps({**fields, "checksum": _seal(fields)}, indent=1) + "\n"
+    path.write_text(text, encoding="utf-8")
+
+
+def parse_sealed(text: bytes, kind: type[M], what: str, *, again: str) -> M:
+    """Read what :func:`write_sealed` wrote; ``what`` names it in errors, ``again`` says how to get it anew."""
+    fields = _parse(text, what, again)
     given = fields.pop("checksum", None)
     if given != _seal(fields):
         raise ValueError(
-            f"{path}: checksum is {given!r}, but its content gives {_seal(fields)!r}: it was changed or "
-            "damaged; copy or import the store again"
+            f"{what}: checksum is {given!r}, but its content gives {_seal(fields)!r}: it was changed or "
+            f"damaged; {again}"
         )
     if fields.get("schema_version") != SCHEMA:
         raise ValueError(
-            f"{path}: schema_version is {fields.get('schema_version')!r}; expected {SCHEMA}: import it again"
+            f"{what}: schema_version is {fields.get('schema_version')!r}; expected {SCHEMA}: {again}"
         )
     try:
-        return Manifest.model_validate_json(json.dumps(fields))
+        return kind.model_validate_json(json.dumps(fields))
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "manifest"
-        raise ValueError(f"{path}: {field}: {first['msg']}; import the store again") from None
+        raise ValueError(f"{what}: {field}: {first['msg']}; {again}") from None
 
 
 def _seal(fields: dict[str, Any]) -> str:
@@ -192,13 +204,11 @@ def _seal(fields: dict[str, Any]) -> str:
     return xxhash.xxh3_128_hexdigest(text.encode("ascii"))
 
 
-def _parse(text: bytes, path: Path) -> dict[str, Any]:
+def _parse(text: bytes, what: str, again: str) -> dict[str, Any]:
     try:
         fields = json.loads(text.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not readable JSON ({error}); copy or import the store again") from None
+        raise ValueError(f"{what} is not readable JSON ({error}); {again}") from None
     if not isinstance(fields, dict):
-        raise ValueError(
-            f"{path} holds {type(fields).__name__}; expected a JSON object: import the store again"
-        )
+        raise ValueError(f"{what} holds {type(fields).__name__}; expected a JSON object: {again}")
     return fields

@@ -17,6 +17,7 @@ from siafu.store.splits import MASKS, pick_fold
 
 _LARGE = ("indices", "x", "edge_weight")
 _CHUNK = 1 << 22
+_AGAIN = "copy or import the store again"
 # A private mapping counts against the machine's memory unless no swap is reserved for it; named from 3.13 on.
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 
@@ -60,7 +61,7 @@ class Store:
     def verify(self) -> None:
         """Read every array and hold it to its checksum."""
         for spec in self.manifest.arrays.values():
-            self._verify(spec)
+            verify_array(self.path, spec)
 
     def graph(self, *, fold: int = 0, verify: bool = True) -> Graph:
         """Return the graph, its arrays mapped into memory; writing to them never changes the store.
@@ -74,7 +75,7 @@ class Store:
         arrays: dict[str, np.ndarray] = {}
         for name, spec in self.manifest.arrays.items():
             if verify or name not in _LARGE:
-                self._verify(spec)
+                verify_array(self.path, spec)
             arrays[name] = _map(self.path / spec.file, spec)
         graph = self._assemble(arrays, fold)
         check_csr(graph.indptr, graph.indices if verify else None, str(self.path))
@@ -101,18 +102,31 @@ class Store:
                 f"{self.path}: fold {fold} was asked for, but the store has {has}; set data.fold"
             )
 
-    def _verify(self, spec: ArraySpec) -> None:
-        path = self.path / spec.file
-        _check_size(path, spec)
-        found = _checksum(path)
-        if found != spec.xxh3_128:
-            raise ValueError(
-                f"{path}: checksum is {found}, but the manifest says {spec.xxh3_128}: it was changed or "
-                "damaged; copy or import the store again"
-            )
-
 
 _FIELDS = ("indptr", "indices", "x", "y", "edge_weight", "node_id")
+
+
+def verify_array(folder: Path, spec: ArraySpec, *, again: str = _AGAIN) -> None:
+    """Read an array's file and hold it to its size and checksum; ``again`` says how to get it anew."""
+    path = folder / spec.file
+    _check_size(path, spec, again)
+    found = _checksum(path)
+    if found != spec.xxh3_128:
+        raise ValueError(
+            f"{path}: checksum is {found}, but the manifest says {spec.xxh3_128}: it was changed or damaged; {again}"
+        )
+
+
+def map_array(folder: Path, spec: ArraySpec, *, again: str = _AGAIN) -> Tensor:
+    """The array, mapped into memory; writing to it never changes the file."""
+    _check_size(folder / spec.file, spec, again)
+    values = torch.from_numpy(_map(folder / spec.file, spec))
+    match spec.dtype:
+        case "bfloat16":
+            return values.view(torch.bfloat16)
+        case "bool":
+            return values != 0
+    return values
 
 
 def check_csr(indptr: Tensor, indices: Tensor | None, what: str) -> None:
@@ -143,15 +157,15 @@ def _checksum(path: Path) -> str:
     return state.hexdigest()
 
 
-def _check_size(path: Path, spec: ArraySpec) -> None:
+def _check_size(path: Path, spec: ArraySpec, again: str = _AGAIN) -> None:
     try:
         found = path.stat().st_size
     except FileNotFoundError:
-        raise FileNotFoundError(f"{path} is missing; copy or import the store again") from None
+        raise FileNotFoundError(f"{path} is missing; {again}") from None
     if not path.is_file() or found != spec.num_bytes:
         raise ValueError(
             f"{path}: {found} bytes; expected {spec.num_bytes} for {spec.shape} {spec.dtype}: it was cut "
-            "off or changed; copy or import the store again"
+            f"off or changed; {again}"
         )
 
 

@@ -30,7 +30,11 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], state: dict[str, Any]) 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read what :func:`save_tensors` wrote; anything else is refused."""
-    data = path.read_bytes()
+    return parse_tensors(path.read_bytes(), str(path))
+
+
+def parse_tensors(data: bytes, what: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the state in the bytes of such a file; ``what`` names it in errors."""
     try:
         tensors = load_bytes(data)
         size = int.from_bytes(data[:8], "little")
@@ -38,9 +42,9 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         found = _digest(tensors, text)
         state = json.loads(text)
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
-        raise ValueError(f"{path}: not a tensor file of siafu, or damaged ({error})") from None
+        raise ValueError(f"{what}: not a tensor file of siafu, or damaged ({error})") from None
     if found != expected:
-        raise ValueError(f"{path}: damaged: its checksum is {found}, expected {expected}")
+        raise ValueError(f"{what}: damaged: its checksum is {found}, expected {expected}")
     return tensors, state
 
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import cast
+from typing import Self, cast
 
 import numpy as np
 import torch
@@ -64,8 +64,10 @@ class ArrayWriter:
             self._file.close()
 
 
-class StoreWriter:
-    """A store being written: a context whose :meth:`finish` puts it in place; else nothing is left behind."""
+class FolderWriter:
+    """A folder of arrays being written: a context whose end leaves nothing behind, unless it was put in place."""
+
+    what = "the folder"
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -73,7 +75,7 @@ class StoreWriter:
         self._open: dict[str, ArrayWriter] = {}
         self._done: dict[str, ArraySpec] = {}
 
-    def __enter__(self) -> "StoreWriter":
+    def __enter__(self) -> Self:
         _refuse_existing(self.path)
         if not self.path.parent.is_dir():
             raise FileNotFoundError(
@@ -100,32 +102,18 @@ class StoreWriter:
         width = int(values.shape[1]) if values.ndim == 2 else None
         self.array(name, _dtype_of(values), width=width).append(values)
 
-    def finish(
-        self,
-        *,
-        name: str,
-        undirected: bool,
-        class_names: tuple[str, ...] | None,
-        sources: Mapping[str, str],
-    ) -> Store:
-        """Write the manifest, move the folder to its place and open it."""
+    def close_arrays(self) -> dict[str, ArraySpec]:
+        """Hand all arrays to the disk, and say what each is."""
         for array, writer in self._open.items():
             self._done[array] = writer.close()
         self._open.clear()
         shutil.rmtree(self.folder / "scratch", ignore_errors=True)
-        created = datetime.now(UTC).isoformat(timespec="seconds")
-        provenance = Provenance(siafu_version=siafu.__version__, created=created, sources=dict(sources))
-        manifest = Manifest(
-            name=name,
-            undirected=undirected,
-            class_names=class_names,
-            arrays=self._done,
-            provenance=provenance,
-        )
-        write_manifest(manifest, self.folder)
+        return self._done
+
+    def put_in_place(self) -> None:
+        """Give the folder its name, once everything in it is written."""
         _refuse_existing(self.path)
         self.folder.rename(self.path)
-        return open_store(self.path)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -136,9 +124,38 @@ class StoreWriter:
         if isinstance(error, OSError) and error.errno in _DISK_FULL:
             raise OSError(
                 error.errno,
-                f"{os.strerror(error.errno)} while writing the store {self.path}; nothing of it was kept: "
+                f"{os.strerror(error.errno)} while writing {self.what} {self.path}; nothing of it was kept: "
                 "free some space, or choose another place, and run it again",
             ) from error
+
+
+class StoreWriter(FolderWriter):
+    """A store being written; :meth:`finish` puts it in place."""
+
+    what = "the store"
+
+    def finish(
+        self,
+        *,
+        name: str,
+        undirected: bool,
+        class_names: tuple[str, ...] | None,
+        sources: Mapping[str, str],
+    ) -> Store:
+        """Write the manifest, move the folder to its place and open it."""
+        arrays = self.close_arrays()
+        created = datetime.now(UTC).isoformat(timespec="seconds")
+        provenance = Provenance(siafu_version=siafu.__version__, created=created, sources=dict(sources))
+        manifest = Manifest(
+            name=name,
+            undirected=undirected,
+            class_names=class_names,
+            arrays=arrays,
+            provenance=provenance,
+        )
+        write_manifest(manifest, self.folder)
+        self.put_in_place()
+        return open_store(self.path)
 
 
 def write_store(

@@ -1,14 +1,15 @@
 """The exact state of a training run, in one file that is replaced as a whole."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from siafu.store.tensors import load_tensors, save_tensors
+from siafu.store.tensors import parse_tensors, save_tensors
 
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass
@@ -25,6 +26,7 @@ class Progression:
         epoch_seconds: of every training step.
         seconds: of training so far, all that was interrupted included.
         peak_rss_bytes: the most memory held so far.
+        bytes_by_label: what all ranks have sent up to the checkpoint.
     """
 
     run: str = ""
@@ -38,41 +40,59 @@ class Progression:
     epoch_seconds: list[float] = field(default_factory=list)
     seconds: float = 0.0
     peak_rss_bytes: int = 0
+    bytes_by_label: dict[str, int] = field(default_factory=dict)
 
 
-def save_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, done: Progression) -> int:
-    """Write weights, optimiser and progression; returns the bytes written."""
+def save_checkpoint(
+    path: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    done: Progression,
+    kept: Mapping[int, Mapping[str, Tensor]] | None = None,
+) -> int:
+    """Write weights, optimiser, progression and what each rank keeps of its own; returns the bytes written."""
     tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
     tensors |= {f"best.{name}": value for name, value in done.best.items()}
     for slot, values in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{slot}.{name}": torch.as_tensor(value) for name, value in values.items()}
+    for rank, values in (kept or {}).items():
+        tensors |= {f"rank.{rank}.{name}": value for name, value in values.items()}
     state = {key: value for key, value in asdict(done).items() if key != "best"}
     return save_tensors(path, tensors, {"version": _VERSION, **state})
 
 
 def load_checkpoint(
-    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, *, run: str
-) -> Progression:
-    """Put weights and optimiser back as they were; returns how far training had come."""
+    data: bytes, model: nn.Module, optimizer: torch.optim.Optimizer, *, run: str, what: str
+) -> tuple[Progression, dict[int, dict[str, Tensor]]]:
+    """Put weights and optimiser back as they were; returns how far training had come, and what each rank kept.
+
+    ``data`` is what the file holds, ``what`` its name.
+    """
     try:
-        tensors, state = load_tensors(path)
+        tensors, state = parse_tensors(data, what)
     except ValueError as error:
         raise ValueError(f"{error}; delete it to train from the first epoch") from None
     if state.pop("version", None) != _VERSION:
-        raise ValueError(f"{path}: not a checkpoint of this version of siafu; train again")
+        raise ValueError(f"{what}: not a checkpoint of this version of siafu; train again")
     if state.get("run") != run:
-        raise ValueError(f"{path}: the checkpoint of another run; put the right one back, or delete it")
+        raise ValueError(f"{what}: the checkpoint of another run; put the right one back, or delete it")
     done = Progression(**state, best=_under(tensors, "best"))
     try:
         model.load_state_dict(_under(tensors, "model"))
     except RuntimeError as error:
-        raise ValueError(f"{path}: its weights do not fit the model ({error})") from None
-    slots: dict[int, dict[str, Tensor]] = {}
-    for name, value in _under(tensors, "optimizer").items():
-        slot, _, key = name.partition(".")
-        slots.setdefault(int(slot), {})[key] = value
+        raise ValueError(f"{what}: its weights do not fit the model ({error})") from None
+    slots = _by_number(_under(tensors, "optimizer"))
     optimizer.load_state_dict({"state": slots, "param_groups": optimizer.state_dict()["param_groups"]})
-    return done
+    return done, _by_number(_under(tensors, "rank"))
+
+
+def _by_number(tensors: dict[str, Tensor]) -> dict[int, dict[str, Tensor]]:
+    """Tensors called ``3.name`` as one group for each number."""
+    groups: dict[int, dict[str, Tensor]] = {}
+    for name, value in tensors.items():
+        number, _, key = name.partition(".")
+        groups.setdefault(int(number), {})[key] = value
+    return groups
 
 
 def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

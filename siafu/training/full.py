@@ -1,5 +1,10 @@
-"""Synchronous full-graph training: every epoch is one step on the whole graph. The reference for the others."""
+"""Synchronous full-graph training: every epoch is one step on the whole graph. The reference for the others.
 
+Each rank has its part of the nodes and all of the weights. Gradients are added in the order of the ranks, so that all
+ranks hold the same weights, bit for bit.
+"""
+
+import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,13 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from siafu import native
-from siafu.events import Events
+from siafu.comm.everyone import as_tensor, gather_tensors, gather_texts
+from siafu.events import Events, Unheard
 from siafu.graph import Block
 from siafu.nn.dropout import mix, set_keys
 from siafu.nn.embedded import Embedded
 from siafu.training.checkpoint import Progression, load_checkpoint, save_checkpoint
 from siafu.training.config import TrainConfig
-from siafu.training.task import SPLITS, Task
+from siafu.training.task import Task
 
 
 class EpochListener(Protocol):
@@ -37,34 +43,43 @@ class Watch:
 
     Attributes:
         events: where events are written.
-        checkpoint: the file of the checkpoint.
+        checkpoint: the file of the checkpoint; None on ranks that write none.
         should_stop: asked after each epoch; a reason to stop there, or None.
         on_epoch: told of each epoch.
     """
 
-    events: Events
-    checkpoint: Path
+    events: Events | Unheard
+    checkpoint: Path | None
     should_stop: Callable[[], str | None]
     on_epoch: EpochListener
 
 
 class FullTrainer:
-    """Trains ``model`` on the rows ``x_src`` of one block."""
+    """Trains ``model`` on the rows ``x_src`` of one block: the whole graph, or this rank's part of it."""
 
     def __init__(
         self, model: nn.Module, block: Block, x_src: Tensor, task: Task, config: TrainConfig, *, seed: int
     ) -> None:
         self.model, self.task, self.config, self.seed = model, task, config, seed
-        self.block, self.x_src = block.with_static(x_src), x_src
+        self.block, self.x_src, self.comm = block.with_static(x_src), x_src, task.comm
         self.optimizer = torch.optim.Adam(_groups(model, config.weight_decay), lr=config.lr)
         self.done = Progression()
+        self._metered: dict[str, int] = {}  # what of the meter is counted in ``done``
 
-    def resume(self, checkpoint: Path) -> None:
-        """Go on from a checkpoint of the same run."""
-        self.done = load_checkpoint(checkpoint, self.model, self.optimizer, run=self.done.run)
+    def resume(self, checkpoint: Path | None) -> None:
+        """Go on from a checkpoint of the same run, which rank 0 reads. Collective."""
+        text = None if checkpoint is None else as_tensor(checkpoint.read_bytes())
+        data = self.comm.broadcast(text, label="checkpoint").numpy().tobytes()
+        what = str(checkpoint or "the checkpoint of rank 0")
+        self.done, kept = load_checkpoint(data, self.model, self.optimizer, run=self.done.run, what=what)
+        if self.block.others is not None:
+            self.block.others.load_state(kept.get(self.comm.rank, {}))
 
     def train(self, watch: Watch) -> str:
-        """Train until done or told to stop; returns why it ended. The model then holds the best weights if done."""
+        """Train until done or told to stop; returns why it ended. The model then holds the best weights if done.
+
+        Collective.
+        """
         with native.arrays_reused(), _deterministic(self.config.deterministic):
             return self._train(watch)
 
@@ -73,9 +88,11 @@ class FullTrainer:
         reason = self._finished()
         while reason is None:
             self._epoch(watch)
-            reason = watch.should_stop() or self._finished()
+            due = time.monotonic() - saved >= self.config.checkpoint_seconds
+            told, save = self._agree(watch.should_stop(), due)
+            reason = told or self._finished()
             self.done.seconds = time.monotonic() - started
-            if reason is not None or time.monotonic() - saved >= self.config.checkpoint_seconds:
+            if reason is not None or save:
                 self._save(watch)
                 saved = time.monotonic()
             watch.events.flush()
@@ -84,13 +101,24 @@ class FullTrainer:
             self.model.load_state_dict(self.done.best)
         return reason
 
+    def _agree(self, told: str | None, due: bool) -> tuple[str | None, bool]:
+        """Why to stop, if any rank was told to, and whether rank 0 finds a checkpoint due. Collective."""
+        here = torch.tensor([told is not None, due and self.comm.rank == 0], dtype=torch.int64)
+        stop, save = self.comm.all_reduce(here, label="control").tolist()
+        if not stop:
+            return None, bool(save)
+        reasons = gather_texts(self.comm, told or "", label="control")
+        return next(filter(None, reasons)), bool(save)
+
     @torch.no_grad()
     def outputs(self) -> Tensor:
-        """The model's output for every row, without dropout."""
+        """The model's output for every row here, without dropout. Collective."""
         self.model.eval()
-        return self._forward()
+        return self._forward("evaluate halo")
 
-    def _forward(self) -> Tensor:
+    def _forward(self, label: str) -> Tensor:
+        if self.block.others is not None:
+            self.block.others.begin(label)
         out = self.model(self.block, self.x_src)
         expected = (self.block.num_dst, self.task.num_outputs)
         if not isinstance(out, Tensor) or tuple(out.shape) != expected:
@@ -101,7 +129,7 @@ class FullTrainer:
         return out
 
     def _epoch(self, watch: Watch) -> None:
-        epoch, start = self.done.epoch + 1, time.perf_counter()
+        epoch, start, sent = self.done.epoch + 1, time.perf_counter(), self.comm.meter.total()
         loss = self.step(epoch)
         seconds = time.perf_counter() - start
         self._check_finite(loss, f"the loss of epoch {epoch}")
@@ -112,8 +140,17 @@ class FullTrainer:
             scores = self._evaluate(epoch)
         rss = psutil.Process().memory_info().rss
         self.done.peak_rss_bytes = max(self.done.peak_rss_bytes, rss)
-        lr = self.config.lr_at(epoch)
-        watch.events.write("epoch", epoch=epoch, loss=loss, lr=lr, seconds=seconds, rss_bytes=rss, **scores)
+        lr, bytes_sent = self.config.lr_at(epoch), self.comm.meter.total() - sent
+        watch.events.write(
+            "epoch",
+            epoch=epoch,
+            loss=loss,
+            lr=lr,
+            seconds=seconds,
+            rss_bytes=rss,
+            bytes_sent=bytes_sent,
+            **scores,
+        )
         watch.on_epoch(
             epoch, self.config.epochs, loss=loss, val_score=scores.get("val_score"), seconds=seconds
         )
@@ -126,7 +163,7 @@ class FullTrainer:
             )
 
     def step(self, epoch: int) -> float:
-        """Train for one epoch, counted from 1; returns its loss."""
+        """Train for one epoch, counted from 1; returns its loss. Collective."""
         self.model.train()
         set_keys(self.model, seed=self.seed, step=epoch)
         for group in self.optimizer.param_groups:
@@ -134,20 +171,31 @@ class FullTrainer:
         self.optimizer.zero_grad()
         with torch.random.fork_rng(devices=[]):  # for a user's module that draws from torch's own generator
             torch.manual_seed(mix(mix(self.seed) ^ epoch) >> 1)
-            loss = self.task.loss(self._forward())
+            loss = self.task.loss(self._forward("halo"))
         loss.backward()
+        total = self._add_gradients(loss.detach())
         if self.config.clip:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
         self.optimizer.step()
-        return float(loss.detach())
+        return total
+
+    def _add_gradients(self, loss: Tensor) -> float:
+        """Make every gradient the sum of those of all ranks; returns the sum of their losses. Collective."""
+        learned = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in learned]
+        flat = torch.cat([*(grad.reshape(-1) for grad in grads), loss.reshape(1).to(grads[0].dtype)])
+        flat = self.comm.all_reduce(flat, label="gradients")
+        *sums, total = flat.split([*(grad.numel() for grad in grads), 1])
+        for parameter, total_grad in zip(learned, sums, strict=True):
+            parameter.grad = total_grad.view_as(parameter)
+        return float(total)
 
     def _evaluate(self, epoch: int) -> dict[str, float | None]:
-        out = self.outputs()
-        self._check_finite(float(out.sum()), f"the model's output after epoch {epoch}")
-        scores = {f"{split}_score": self.task.score(out, split) for split in SPLITS}
-        if self.task.rows["val"].numel():
-            self._keep_best(epoch, scores["val_score"], float(self.task.loss(out, "val")))
-        return scores
+        scores, val_loss = self.task.evaluate(self.outputs())
+        self._check_finite(val_loss, f"the model's output after epoch {epoch}")
+        if self.task.count["val"]:
+            self._keep_best(epoch, scores["val"], val_loss)
+        return {f"{split}_score": score for split, score in scores.items()}
 
     def _keep_best(self, epoch: int, score: float | None, loss: float) -> None:
         """Keep the weights if they are the best so far: by the score, then by the loss; a tie is not better.
@@ -175,11 +223,27 @@ class FullTrainer:
         return None
 
     def _save(self, watch: Watch) -> None:
+        """Have rank 0 write the exact state. Collective."""
         watch.events.flush()  # first, so that no epoch of a checkpoint lacks its event
         start = time.perf_counter()
-        size = save_checkpoint(watch.checkpoint, self.model, self.optimizer, self.done)
+        others = self.block.others
+        kept = gather_tensors(self.comm, {} if others is None else others.state(), label="checkpoint")
+        self.done.bytes_by_label = self.bytes_by_label()
+        if watch.checkpoint is None:
+            return
+        size = save_checkpoint(watch.checkpoint, self.model, self.optimizer, self.done, kept)
         seconds = time.perf_counter() - start
         watch.events.write("checkpoint", epoch=self.done.epoch, seconds=seconds, bytes=size)
+
+    def bytes_by_label(self) -> dict[str, int]:
+        """What all ranks have sent in this run, those that were stopped included. Collective."""
+        sent, total = self.comm.meter.sent, dict(self.done.bytes_by_label)
+        here = {label: count - self._metered.get(label, 0) for label, count in sent.items()}
+        self._metered = sent
+        for text in gather_texts(self.comm, json.dumps(here), label="control"):
+            for label, count in json.loads(text).items():
+                total[label] = total.get(label, 0) + count
+        return total
 
 
 @contextmanager

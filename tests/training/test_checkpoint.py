@@ -53,14 +53,16 @@ def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path) -> None:
     tensors, state = load_tensors(tmp_path / "c")
     save_tensors(tmp_path / "c", tensors, state | {"version": 99})
     with pytest.raises(ValueError, match="not a checkpoint of this version of siafu"):
-        load_checkpoint(tmp_path / "c", model, optimizer, run="")
+        load_checkpoint((tmp_path / "c").read_bytes(), model, optimizer, run="", what="c")
 
 
 def test_a_checkpoint_that_does_not_fit_the_model_is_refused(tmp_path: Path) -> None:
     model, wider = nn.Linear(2, 2), nn.Linear(2, 3)
     save_checkpoint(tmp_path / "c", model, torch.optim.Adam(model.parameters()), Progression())
     with pytest.raises(ValueError, match="its weights do not fit the model"):
-        load_checkpoint(tmp_path / "c", wider, torch.optim.Adam(wider.parameters()), run="")
+        load_checkpoint(
+            (tmp_path / "c").read_bytes(), wider, torch.optim.Adam(wider.parameters()), run="", what="c"
+        )
 
 
 def test_a_damaged_checkpoint_is_refused_with_what_to_do(tmp_path: Path) -> None:
@@ -71,7 +73,7 @@ def test_a_damaged_checkpoint_is_refused_with_what_to_do(tmp_path: Path) -> None
     data[-1] ^= 1
     (tmp_path / "c").write_bytes(data)
     with pytest.raises(ValueError, match=r"c: damaged: .*; delete it to train from the first epoch"):
-        load_checkpoint(tmp_path / "c", model, optimizer, run="")
+        load_checkpoint((tmp_path / "c").read_bytes(), model, optimizer, run="", what="c")
 
 
 def test_a_parameter_that_is_used_twice_can_be_saved(tmp_path: Path) -> None:
@@ -79,4 +81,4 @@ def test_a_parameter_that_is_used_twice_can_be_saved(tmp_path: Path) -> None:
     model[1].weight = model[0].weight
     optimizer = torch.optim.Adam(model.parameters())
     save_checkpoint(tmp_path / "c", model, optimizer, Progression(epoch=3))
-    assert load_checkpoint(tmp_path / "c", model, optimizer, run="").epoch == 3
+    assert load_checkpoint((tmp_path / "c").read_bytes(), model, optimizer, run="", what="c")[0].epoch == 3

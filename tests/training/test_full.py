@@ -82,7 +82,7 @@ def test_without_validation_nodes_the_last_weights_stay(
     make_trainer: MakeTrainer, make_watch: MakeWatch
 ) -> None:
     trainer, seen = make_trainer(patience=1), {}
-    trainer.task.rows["val"] = torch.empty(0, dtype=torch.int64)
+    trainer.task.rows["val"], trainer.task.count["val"] = torch.empty(0, dtype=torch.int64), 0
     reason = trainer.train(
         make_watch(on_epoch=lambda epoch, *_, **__: seen.update({epoch: weights(trainer.model)}))
     )

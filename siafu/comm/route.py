@@ -1,0 +1,33 @@
+"""Who sends which rows to whom: made once for a partition, the same for every layer and both directions."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Route:
+    """The rows that one rank sends, and how many it gets.
+
+    Attributes:
+        index: (sum(send),) int64, own rows grouped by the rank that gets them.
+        send: rows sent to each rank.
+        recv: rows that come from each rank; they are the halo, in this order.
+    """
+
+    index: Tensor
+    send: tuple[int, ...]
+    recv: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if self.index.numel() != sum(self.send) or len(self.send) != len(self.recv):
+            raise ValueError(
+                f"a route of {self.index.numel()} rows sends {sum(self.send)} to {len(self.send)} ranks and hears "
+                f'from {len(self.recv)}; make the partition again with "siafu partition"'
+            )
+
+
+def no_route() -> Route:
+    """The route of a lone rank."""
+    return Route(torch.empty(0, dtype=torch.int64), (0,), (0,))

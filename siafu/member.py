@@ -1,0 +1,205 @@
+"""What one rank does in a run: it trains on its part, and rank 0 writes what comes of it."""
+
+import statistics
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from siafu.comm import Comm
+from siafu.comm.everyone import gather_texts
+from siafu.comm.halo import Halo
+from siafu.events import Events, Progress, Unheard, silent
+from siafu.folder import RunFolder
+from siafu.nn.embedded import build_model
+from siafu.nn.norm import BatchNorm
+from siafu.partition.cut import Part
+from siafu.results.machine import describe_machine, peak_rss_bytes
+from siafu.settings import Settings
+from siafu.store.tensors import save_tensors
+from siafu.trained import input_rows
+from siafu.training.full import EpochListener, FullTrainer, Watch
+from siafu.training.task import SPLITS, task_of
+
+ENDS = ("done", "patience")
+
+
+def _nobody(*_: Any, **__: Any) -> None:
+    """Listen to nothing."""
+
+
+@dataclass(frozen=True)
+class Onlooker:
+    """Who follows a run from outside.
+
+    Attributes:
+        on_epoch: told of each epoch.
+        should_stop: asked after each epoch for a reason to stop.
+        progress: told how far a download is.
+        say: told what begins, in a line.
+    """
+
+    on_epoch: EpochListener = _nobody
+    should_stop: Callable[[], str | None] = lambda: None
+    progress: Progress = silent
+    say: Callable[[str], None] = lambda _: None
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What a rank is to do, known to all ranks alike.
+
+    Attributes:
+        tree: the settings.
+        run: their checksum, which the run's checkpoint carries.
+        edges: of the whole graph.
+        resumed: whether the run was started before.
+        checkpointed: whether rank 0 has a checkpoint to go on from.
+    """
+
+    tree: Settings
+    run: str
+    edges: int
+    resumed: bool = False
+    checkpointed: bool = False
+
+
+def build_trainer(comm: Comm, part: Part, tree: Settings, custom: nn.Module | None) -> FullTrainer:
+    """The trainer of one rank's part. Collective."""
+    own, several = part.own, comm.world_size > 1
+    x, task = input_rows(own, tree), task_of(own, tree.train, comm)
+    halo = Halo(comm, part.route, num_own=own.num_nodes, precision=tree.comm.precision) if several else None
+    block = part.block(halo, narrow=tree.comm.narrow)
+    if custom is not None:
+        _check_custom(custom, x, own.name, several=several)
+        return FullTrainer(custom, block, x, task, tree.train, seed=tree.seed)
+    model = build_model(
+        tree.model, in_features=x.shape[1], out_features=task.num_outputs, num_nodes=part.num_nodes
+    )
+    model.reset(torch.Generator().manual_seed(tree.seed))
+    return FullTrainer(model, block, x, task, tree.train, seed=tree.seed)
+
+
+def _check_custom(custom: nn.Module, x: Tensor, name: str, *, several: bool) -> None:
+    if not x.shape[1]:
+        raise ValueError(f"{name}: no features for your module to read; give x")
+    for module in custom.modules():
+        if (
+            several
+            and isinstance(module, nn.modules.batchnorm._BatchNorm)
+            and not isinstance(module, BatchNorm)
+        ):
+            raise ValueError(
+                f"your module has a {type(module).__name__}, which knows the rows of one rank alone; use "
+                "siafu.nn.norm.BatchNorm, called with (rows, block), or train on one rank"
+            )
+
+
+def carry_out(
+    comm: Comm,
+    part: Part,
+    to_do: Assignment,
+    *,
+    folder: RunFolder | None,
+    onlooker: Onlooker,
+    custom: nn.Module | None = None,
+) -> tuple[dict[str, Any], nn.Module | None]:
+    """Train to the end, or to where somebody stops it; returns what was measured, and the model if it was the end.
+
+    ``folder`` is that of the run on rank 0, None on others. Collective.
+    """
+    trainer = build_trainer(comm, part, to_do.tree, custom)
+    trainer.done.run = to_do.run
+    if to_do.checkpointed:
+        trainer.resume(None if folder is None else folder.checkpoint)
+    try:
+        with closing(Unheard() if folder is None else Events(folder.events)) as events:
+            found = _carry_out(trainer, part, to_do, events, folder, onlooker)
+    except OSError as error:
+        if folder is not None:
+            error.filename = error.filename or str(folder.events)  # a failed write does not say where
+        raise
+    return found, trainer.model if found["finished"] else None
+
+
+def _carry_out(
+    trainer: FullTrainer,
+    part: Part,
+    to_do: Assignment,
+    events: Events | Unheard,
+    folder: RunFolder | None,
+    onlooker: Onlooker,
+) -> dict[str, Any]:
+    _begin(events, trainer, part, to_do)
+    checkpoint = None
+    if folder is not None:
+        checkpoint = folder.checkpoint
+        checkpoint.parent.mkdir(exist_ok=True)
+    reason = trainer.train(Watch(events, checkpoint, onlooker.should_stop, onlooker.on_epoch))
+    out = trainer.outputs()
+    scores = {split: trainer.task.scores(out, split) for split in SPLITS}
+    if reason in ENDS:
+        _write_result(trainer, part, events, out, scores)
+        if folder is not None:
+            shape = {
+                "in_features": trainer.x_src.shape[1],
+                "out_features": trainer.task.num_outputs,
+                "num_nodes": 0 if trainer.x_src.shape[1] else part.num_nodes,
+            }
+            save_tensors(folder.weights, trainer.model.state_dict(), shape)
+    return _measure(trainer, to_do.tree, scores) | {"finished": reason in ENDS, "stopped_by": reason}
+
+
+def _begin(events: Events | Unheard, trainer: FullTrainer, part: Part, to_do: Assignment) -> None:
+    if not trainer.done.epoch:
+        about = {"name": part.own.name, "nodes": part.num_nodes, "edges": to_do.edges}
+        about |= {"features": trainer.x_src.shape[1], "outputs": trainer.task.num_outputs}
+        events.write("start", config=to_do.tree.model_dump(), graph=about, machine=describe_machine())
+    if to_do.resumed:
+        events.write("resume", epoch=trainer.done.epoch)
+
+
+def _write_result(
+    trainer: FullTrainer,
+    part: Part,
+    events: Events | Unheard,
+    out: Tensor,
+    scores: dict[str, dict[str, float | None]],
+) -> None:
+    task = trainer.task
+    fields: dict[str, Any] = {f"{split}_scores": of for split, of in scores.items()}
+    if task.kind == "class" and task.count["test"]:
+        fields["confusion"] = task.confusion(out, "test").tolist()
+        fields["class_names"] = list(part.own.class_names or map(str, range(task.num_outputs)))
+    events.write("result", best_epoch=trainer.done.best_epoch, **fields)
+
+
+def _measure(
+    trainer: FullTrainer, tree: Settings, scores: dict[str, dict[str, float | None]]
+) -> dict[str, Any]:
+    """The object that ``--json`` prints, but for the run's folder. Collective."""
+    task, done = trainer.task, trainer.done
+    found: dict[str, Any] = {"metric": task.metric}
+    for split, of in scores.items():
+        found |= {f"{split}_{name}": value for name, value in of.items()}
+        found[f"{split}_score"] = of[task.metric]
+    peaks = gather_texts(trainer.comm, str(max(done.peak_rss_bytes, peak_rss_bytes())), label="control")
+    sent = trainer.bytes_by_label()
+    return found | {
+        "epochs": done.epoch,
+        "best_epoch": done.best_epoch,
+        "seconds": done.seconds,
+        "epoch_seconds": statistics.median(done.epoch_seconds),
+        "bytes_sent": sum(sent.values()),
+        "bytes_by_label": sent,
+        "peak_rss_bytes": max(map(int, peaks)),
+        "task": task.kind,
+        "method": tree.method,
+        "model": tree.model.kind,
+        "engine": tree.engine,
+        "ranks": tree.ranks,
+        "seed": tree.seed,
+    }

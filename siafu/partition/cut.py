@@ -1,0 +1,150 @@
+"""Cut a graph by who owns which node: each part has all in-edges of its nodes, and knows whose rows it reads.
+
+Edges are cut by destination, so that a part knows the degrees of its nodes, and one CSR and one halo serve the
+forward and the backward pass.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from siafu import native
+from siafu.comm.route import Route, no_route
+from siafu.graph import Block, Graph, Others
+from siafu.native import Csr
+
+NODE_FIELDS = ("x", "y", "train_mask", "val_mask", "test_mask")
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What one rank trains on.
+
+    Attributes:
+        number: which of them.
+        num_nodes: of the whole graph.
+        own: the D nodes it owns, as a graph whose ``indices`` name own rows, then halo rows; each row ascends.
+        halo_id: (H,) int64, the user's row numbers of the nodes it reads but does not own, in the route's order.
+        route: which own rows go to whom, and whence the halo comes.
+    """
+
+    number: int
+    num_nodes: int
+    own: Graph
+    halo_id: Tensor
+    route: Route
+
+    def block(self, others: Others | None, *, narrow: bool = True) -> Block:
+        """The part as one block, whose halo ``others`` hold; None for a part that is the whole graph."""
+        own = self.own
+        if others is None:
+            return replace(own.block, narrow=narrow)
+        assert own.node_id is not None
+        node_id = torch.cat([own.node_id, self.halo_id])
+        return Block(
+            own.indptr,
+            own.indices,
+            node_id.numel(),
+            own.edge_weight,
+            node_id,
+            others=others,
+            narrow=narrow,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """One part as rows of the whole graph, before anything of its nodes is copied.
+
+    Attributes:
+        number: which part.
+        rows: (D,) int64, the rows it owns.
+        halo: (H,) int64, the rows it reads from others, grouped by owner.
+        csr: its in-edges, over own rows, then halo rows; ``origin`` where edges have weights.
+        route: which own rows go to whom, and whence the halo comes.
+    """
+
+    number: int
+    rows: Tensor
+    halo: Tensor
+    csr: Csr
+    route: Route
+
+    def part(self, graph: Graph) -> Part:
+        """The part with everything that is known of its nodes, in memory."""
+        given = {name: getattr(graph, name) for name in NODE_FIELDS}
+        nodes = {
+            name: None if rows is None else native.gather(rows, self.rows) for name, rows in given.items()
+        }
+        own = Graph(
+            self.csr.indptr,
+            self.csr.indices,
+            **nodes,
+            edge_weight=self.edge_weight(graph),
+            node_id=user_rows(graph, self.rows),
+            name=graph.name,
+            class_names=graph.class_names,
+        )
+        return Part(self.number, graph.num_nodes, own, user_rows(graph, self.halo), self.route)
+
+    def edge_weight(self, graph: Graph) -> Tensor | None:
+        """The weights of its edges."""
+        if graph.edge_weight is None:
+            return None
+        assert self.csr.origin is not None
+        return graph.edge_weight[self.csr.origin]
+
+
+def whole(graph: Graph) -> Part:
+    """The one part of a graph that is not cut."""
+    return Part(0, graph.num_nodes, graph, torch.empty(0, dtype=torch.int64), no_route())
+
+
+def cut(graph: Graph, part_of_node: Tensor, *, parts: int, order: Tensor | None = None) -> Iterator[Cut]:
+    """Each part in turn; its nodes stand as in ``order`` (N,), or as they stand in the graph.
+
+    ``part_of_node`` is (N,) int32. Beside one part at a time, 13 bytes a node and 8 a halo row are held.
+    """
+    csr, owned = Csr(graph.indptr, graph.indices), _owned(part_of_node, parts, order)
+    place = torch.empty(graph.num_nodes, dtype=torch.int32)  # within its own part
+    for rows in owned:
+        place[rows] = torch.arange(rows.numel(), dtype=torch.int32)
+    halos = [_halo(csr, rows, part_of_node, place, parts) for rows in owned]
+    name = torch.empty(graph.num_nodes, dtype=torch.int32)
+    for number, rows in enumerate(owned):
+        halo = torch.cat(halos[number])
+        name[rows] = place[rows]
+        name[halo] = torch.arange(rows.numel(), rows.numel() + halo.numel(), dtype=torch.int32)
+        sent = [place[halos[reader][number]].long() for reader in range(parts)]
+        route = Route(
+            torch.cat(sent),
+            tuple(index.numel() for index in sent),
+            tuple(rows.numel() for rows in halos[number]),
+        )
+        taken = native.take_rows(csr, rows, name=name, origin=graph.edge_weight is not None)
+        yield Cut(number, rows, halo, taken, route)
+
+
+def user_rows(graph: Graph, rows: Tensor) -> Tensor:
+    """The user's own row numbers of some rows."""
+    return rows if graph.node_id is None else graph.node_id[rows]
+
+
+def _owned(part_of_node: Tensor, parts: int, order: Tensor | None) -> list[Tensor]:
+    """The rows of each part, (D,) int64."""
+    if order is None:
+        return [(part_of_node == number).nonzero()[:, 0] for number in range(parts)]
+    owner = part_of_node[order]
+    return [order[owner == number] for number in range(parts)]
+
+
+def _halo(csr: Csr, rows: Tensor, part_of_node: Tensor, place: Tensor, parts: int) -> list[Tensor]:
+    """The rows that a part reads from each part, in the order in which they stand there."""
+    read = native.mark_columns(csr, rows, num_cols=part_of_node.numel())
+    read[rows] = False
+    halo = read.nonzero()[:, 0]
+    owner = part_of_node[halo].long()
+    halo = halo[(owner * part_of_node.numel() + place[halo]).argsort()]
+    return list(halo.split(torch.bincount(owner, minlength=parts).tolist()))

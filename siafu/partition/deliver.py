@@ -1,0 +1,63 @@
+"""Bring each rank its part: from a folder it sees, else over the wire from rank 0."""
+
+import tempfile
+from pathlib import Path
+
+import torch
+
+from siafu.comm import Comm
+from siafu.comm.everyone import as_tensor
+from siafu.partition.cut import Part
+from siafu.partition.parts import PARTITION, Partition, PartitionManifest, is_partition, open_partition
+from siafu.store.manifest import ArraySpec, parse_sealed
+
+_CHUNK_BYTES = 1 << 26
+_LABEL = "parts"
+
+
+def deliver(comm: Comm, path: Path) -> Part:
+    """The part of this rank, of the partition at ``path``, a folder that rank 0 sees. Collective.
+
+    What comes over the wire is written to a temporary folder and mapped from there, so that it may be larger than
+    memory; the folder is gone as soon as it is mapped.
+    """
+    text = comm.broadcast_text(None if comm.rank else (path / PARTITION).read_text("utf-8"), label=_LABEL)
+    manifest = parse_sealed(text.encode(), PartitionManifest, str(path / PARTITION), again="make it again")
+    _check_ranks(comm, path, manifest)
+    seen = is_partition(path) and (path / PARTITION).read_text("utf-8") == text
+    lacking = [
+        rank for rank, sees in enumerate(comm.all_gather(torch.tensor([seen]), label=_LABEL)) if not sees
+    ]
+    if seen:
+        part = open_partition(path).part(comm.rank)
+        for rank in lacking if comm.rank == 0 else []:
+            for spec in manifest.parts[rank].arrays.values():
+                _send(comm, rank, path / spec.file)
+        return part
+    with tempfile.TemporaryDirectory(prefix="siafu-part-") as folder:
+        for spec in manifest.parts[comm.rank].arrays.values():
+            _receive(comm, Path(folder), spec)
+        return Partition(Path(folder), manifest).part(comm.rank)
+
+
+def _check_ranks(comm: Comm, path: Path, manifest: PartitionManifest) -> None:
+    if len(manifest.parts) != comm.world_size:
+        raise ValueError(
+            f"{path}: has {len(manifest.parts)} parts for {comm.world_size} ranks; expected one each: make another "
+            f'with "siafu partition --parts {comm.world_size}"'
+        )
+
+
+def _send(comm: Comm, rank: int, file: Path) -> None:
+    with file.open("rb") as source:
+        while chunk := source.read(_CHUNK_BYTES):
+            comm.send(rank, as_tensor(chunk), label=_LABEL)
+
+
+def _receive(comm: Comm, folder: Path, spec: ArraySpec) -> None:
+    with (folder / spec.file).open("wb") as sink:
+        left = spec.num_bytes
+        while left > 0:
+            chunk = comm.receive(0, label=_LABEL)
+            sink.write(chunk.numpy().data)
+            left -= chunk.numel()

@@ -1,0 +1,75 @@
+"""Make the partition that a run asks for, or find the one that is there."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import xxhash
+from torch import Tensor
+
+from siafu import native
+from siafu.events import Progress, silent
+from siafu.graph import Graph
+from siafu.native import Csr
+from siafu.partition.assign import assign
+from siafu.partition.cut import Part, cut
+from siafu.partition.parts import AGAIN, Partition, is_partition, open_partition, write_partition
+
+_NAMED = ("stream", "metis", "kaminpar", "hash")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A partition that is asked for.
+
+    Attributes:
+        parts: how many.
+        by: how nodes are assigned; see :func:`siafu.partition.assign`.
+        fold: which split's training nodes are balanced.
+        reorder: whether neighbours are put near each other within a part.
+        fingerprint: of the graph.
+    """
+
+    parts: int
+    by: str
+    fold: int
+    reorder: bool
+    fingerprint: str
+
+    @property
+    def name(self) -> str:
+        """What its folder is called."""
+        by = self.by if self.by in _NAMED else f"given-{xxhash.xxh3_64_hexdigest(Path(self.by).read_bytes())}"
+        return f"{self.parts}-{by}" + (f"-fold{self.fold}" if self.fold else "")
+
+
+def cut_in_memory(graph: Graph, wanted: Wanted, *, say: Callable[[str], None]) -> list[Part]:
+    """All parts at once, for ranks that share this process."""
+    part_of_node = assign(graph, parts=wanted.parts, by=wanted.by, say=say)
+    return [
+        one.part(graph) for one in cut(graph, part_of_node, parts=wanted.parts, order=_order(graph, wanted))
+    ]
+
+
+def find_or_make(
+    home: Path, graph: Graph, wanted: Wanted, *, say: Callable[[str], None], progress: Progress = silent
+) -> Partition:
+    """The partition below ``home`` that is wanted; made where there is none, refused where it is of another graph."""
+    path = home / wanted.name
+    if is_partition(path):
+        found = open_partition(path)
+        if found.manifest.fingerprint != wanted.fingerprint:
+            raise ValueError(
+                f"{path}: was made for another graph: its fingerprint is {found.manifest.fingerprint}, but "
+                f"{graph.name} has {wanted.fingerprint}; {AGAIN}"
+            )
+        return found
+    home.mkdir(exist_ok=True)
+    part_of_node = assign(graph, parts=wanted.parts, by=wanted.by, say=say)
+    say(f"writing {wanted.parts} parts to {path}")
+    cuts = cut(graph, part_of_node, parts=wanted.parts, order=_order(graph, wanted))
+    return write_partition(path, graph, cuts, fingerprint=wanted.fingerprint, by=wanted.by, progress=progress)
+
+
+def _order(graph: Graph, wanted: Wanted) -> Tensor | None:
+    return native.locality_order(Csr(graph.indptr, graph.indices)) if wanted.reorder else None

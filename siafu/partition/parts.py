@@ -1,0 +1,166 @@
+"""Parts on disk: one folder of raw, checksummed arrays and a sealed ``partition.json`` that lists those of each part.
+
+A rank reads its own arrays alone, so a part can be sent to a host that has no other.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+from torch import Tensor
+
+import siafu
+from siafu import native
+from siafu.comm.route import Route
+from siafu.events import Progress, silent
+from siafu.graph import Graph
+from siafu.partition.cut import NODE_FIELDS, Cut, Part, user_rows
+from siafu.store.manifest import ArraySpec, DType, Strict, parse_sealed, write_sealed
+from siafu.store.reader import map_array, verify_array
+from siafu.store.writer import ArrayWriter, FolderWriter
+
+PARTITION = "partition.json"
+AGAIN = 'remove the folder and make it again with "siafu partition"'
+_CHUNK_BYTES = 1 << 26
+
+
+class PartSpec(Strict):
+    """One part on disk.
+
+    Attributes:
+        send, recv: rows that go to and come from each part.
+        arrays: by name: the fields of :class:`siafu.partition.cut.Part` and of its graph.
+    """
+
+    send: tuple[int, ...]
+    recv: tuple[int, ...]
+    arrays: dict[str, ArraySpec]
+
+
+class PartitionManifest(Strict):
+    """What ``partition.json`` says.
+
+    Attributes:
+        siafu_version: that wrote it.
+        fingerprint: of the graph that was cut.
+        name, class_names: of the graph.
+        num_nodes: of the graph.
+        by: how nodes were assigned.
+        parts: each of them.
+    """
+
+    schema_version: Literal[1] = 1
+    kind: Literal["partition"] = "partition"
+    siafu_version: str
+    fingerprint: str
+    name: str
+    class_names: tuple[str, ...] | None
+    num_nodes: int
+    by: str
+    parts: tuple[PartSpec, ...]
+
+
+class Partition:
+    """A partition on disk.
+
+    Attributes:
+        path: its folder.
+        manifest: what it holds.
+    """
+
+    def __init__(self, path: Path, manifest: PartitionManifest) -> None:
+        self.path, self.manifest = path, manifest
+
+    def part(self, number: int) -> Part:
+        """One part, its arrays mapped into memory and held to their checksums."""
+        spec = self.manifest.parts[number]
+        arrays: dict[str, Tensor] = {}
+        for name, array in spec.arrays.items():
+            verify_array(self.path, array, again=AGAIN)
+            arrays[name] = map_array(self.path, array, again=AGAIN)
+        index, halo_id = arrays.pop("route"), arrays.pop("halo_id")
+        own = Graph(**arrays, name=self.manifest.name, class_names=self.manifest.class_names)
+        return Part(number, self.manifest.num_nodes, own, halo_id, Route(index, spec.send, spec.recv))
+
+    def verify(self) -> None:
+        """Read every array of every part and hold it to its checksum."""
+        for spec in self.manifest.parts:
+            for array in spec.arrays.values():
+                verify_array(self.path, array, again=AGAIN)
+
+
+def is_partition(path: Path) -> bool:
+    """Whether a path is the folder of a partition."""
+    return (path / PARTITION).is_file()
+
+
+def open_partition(path: Path) -> Partition:
+    """Open a partition and check its manifest; the arrays are not read yet."""
+    if not is_partition(path):
+        raise FileNotFoundError(
+            f'{path} is not a partition: it has no {PARTITION}; make one with "siafu partition"'
+        )
+    text = (path / PARTITION).read_bytes()
+    return Partition(path, parse_sealed(text, PartitionManifest, str(path / PARTITION), again=AGAIN))
+
+
+def write_partition(
+    path: Path, graph: Graph, cuts: Iterable[Cut], *, fingerprint: str, by: str, progress: Progress = silent
+) -> Partition:
+    """Write each part as it is cut; the folder, which must not exist yet, appears whole or not at all."""
+    with _PartitionWriter(path) as writer:
+        routes = []
+        for done, one in enumerate(cuts):
+            _write_part(writer, one, graph)
+            routes.append(one.route)
+            progress("writing parts", done + 1, None)
+        manifest = PartitionManifest(
+            siafu_version=siafu.__version__,
+            fingerprint=fingerprint,
+            name=graph.name,
+            class_names=graph.class_names,
+            num_nodes=graph.num_nodes,
+            by=by,
+            parts=tuple(_specs(writer.close_arrays(), routes)),
+        )
+        write_sealed(writer.folder / PARTITION, manifest)
+        writer.put_in_place()
+    return open_partition(path)
+
+
+class _PartitionWriter(FolderWriter):
+    what = "the partition"
+
+
+def _write_part(writer: FolderWriter, one: Cut, graph: Graph) -> None:
+    def add(name: str, values: Tensor) -> None:
+        writer.add(f"part{one.number}_{name}", values)
+
+    add("indptr", one.csr.indptr)
+    add("indices", one.csr.indices)
+    add("node_id", user_rows(graph, one.rows))
+    add("halo_id", user_rows(graph, one.halo))
+    add("route", one.route.index)
+    weight = one.edge_weight(graph)
+    if weight is not None:
+        add("edge_weight", weight)
+    for name in NODE_FIELDS:
+        rows: Tensor | None = getattr(graph, name)
+        if rows is not None:
+            _write_rows(writer, f"part{one.number}_{name}", rows, one.rows)
+
+
+def _write_rows(writer: FolderWriter, name: str, rows: Tensor, picked: Tensor) -> None:
+    """Write some rows, a range at a time: features may be larger than memory."""
+    dtype: DType = str(rows.dtype).removeprefix("torch.")  # type: ignore[assignment]
+    array: ArrayWriter = writer.array(name, dtype, width=int(rows.shape[1]) if rows.ndim == 2 else None)
+    size = max(1, _CHUNK_BYTES // max(1, rows[:1].nbytes))
+    for chunk in picked.split(size) if picked.numel() else []:
+        array.append(native.gather(rows, chunk))
+
+
+def _specs(arrays: dict[str, ArraySpec], routes: list[Route]) -> Iterable[PartSpec]:
+    for number, route in enumerate(routes):
+        prefix = f"part{number}_"
+        own = {name.removeprefix(prefix): spec for name, spec in arrays.items() if name.startswith(prefix)}
+        yield PartSpec(send=route.send, recv=route.recv, arrays=own)

@@ -1,0 +1,255 @@
+"""How the ranks of a run are had: threads of this process, processes of this host, a group this process is one of."""
+
+import copy
+import json
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import nn
+
+from siafu.comm import Comm
+from siafu.data.lookup import is_store
+from siafu.folder import RunFolder
+from siafu.graph import Graph
+from siafu.member import Assignment, Onlooker, carry_out
+from siafu.partition.cut import Part, whole
+from siafu.partition.deliver import deliver
+from siafu.partition.make import Wanted, cut_in_memory, find_or_make
+from siafu.settings import Settings, parse_toml
+from siafu.trained import load_weights
+from siafu.training import inputs
+
+Measured = tuple[dict[str, Any], nn.Module | None]
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """One training of a run, as its composer hands it to the ranks.
+
+    Attributes:
+        folder: of the run.
+        tree: its settings.
+        graph: what it trains on, as the user gave it.
+        custom: a module of the user's own, or None.
+        resumed: whether it was started before.
+    """
+
+    folder: RunFolder
+    tree: Settings
+    graph: Graph
+    custom: nn.Module | None = None
+    resumed: bool = False
+
+    @property
+    def assignment(self) -> Assignment:
+        """What every rank is to do."""
+        return Assignment(
+            self.tree,
+            self.folder.config_checksum(),
+            self.graph.num_edges,
+            resumed=self.resumed,
+            checkpointed=self.resumed and self.folder.checkpoint.is_file(),
+        )
+
+    @property
+    def wanted(self) -> Wanted:
+        """The partition that it needs."""
+        data = self.tree.data
+        return Wanted(
+            self.tree.ranks, self.tree.partition.by, data.fold, data.reorder == "on", self.tree.fingerprint
+        )
+
+
+class Ranks(Protocol):
+    """Those who carry out the work."""
+
+    def carry_out(self, work: Work, onlooker: Onlooker) -> Measured:
+        """Train to the end, or to where somebody stops it; the model is there if it was the end."""
+
+
+@dataclass
+class Threads:
+    """A rank a thread of this process; a single one is the calling thread."""
+
+    _parts: list[Part] = field(default_factory=list)
+
+    def carry_out(self, work: Work, onlooker: Onlooker) -> Measured:
+        """Train here; the user's own module is trained in place on rank 0."""
+        from siafu.engine.local import run_threads
+
+        parts = self._parts_of(work, onlooker)
+
+        def rank(comm: Comm) -> Measured:
+            first = comm.rank == 0
+            return carry_out(
+                comm,
+                parts[comm.rank],
+                work.assignment,
+                folder=work.folder if first else None,
+                onlooker=onlooker if first else Onlooker(),
+                custom=work.custom if first else copy.deepcopy(work.custom),
+            )
+
+        tree = work.tree
+        found = run_threads(rank, ranks=tree.ranks, threads=tree.threads, deadline_s=tree.comm.deadline)
+        return found[0]
+
+    def _parts_of(self, work: Work, onlooker: Onlooker) -> list[Part]:
+        """The parts, the same for all seeds and for the baseline."""
+        if not self._parts:
+            if work.tree.ranks == 1:
+                self._parts = [whole(inputs.prepare(work.graph, work.tree.data))]
+            else:
+                self._parts = cut_in_memory(work.graph, work.wanted, say=onlooker.say)
+        return self._parts
+
+
+@dataclass(frozen=True)
+class Processes:
+    """A rank a process of this host; where one is lost, all start again from the last checkpoint.
+
+    Attributes:
+        home: the folder of partitions.
+    """
+
+    home: Path
+
+    def carry_out(self, work: Work, onlooker: Onlooker) -> Measured:
+        """Train there."""
+        from siafu.engine.recovery import run_recovering
+
+        if work.custom is not None:
+            raise ValueError(
+                "a module of your own cannot be sent to other processes; use engine local, or torchrun with your script"
+            )
+        partition = find_or_make(
+            self.home, work.graph, work.wanted, say=onlooker.say, progress=onlooker.progress
+        )
+        folder, tree = work.folder, work.tree
+        folder.measured.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "siafu.rank", str(folder.path), str(partition.path)]
+        if work.resumed:
+            command.append("--resumed")
+        followed = Followed(folder, onlooker, total=tree.train.epochs)
+        run_recovering(
+            command,
+            ranks=tree.ranks,
+            threads=tree.threads,
+            progress=followed.epochs,
+            watch=lambda: followed.look() is not None,
+            say=onlooker.say,
+        )
+        found = json.loads(folder.measured.read_text("utf-8"))
+        folder.measured.unlink()
+        return found, load_weights(folder, tree, None) if found["finished"] else None
+
+
+class Followed:
+    """A run that other processes write: its events tell how far it is."""
+
+    def __init__(self, folder: RunFolder, onlooker: Onlooker, *, total: int) -> None:
+        self._path, self._onlooker, self._total = folder.events, onlooker, total
+        self._read, self._epoch = folder.events.stat().st_size if folder.events.is_file() else 0, 0
+
+    def epochs(self) -> int:
+        """The epochs that were done since it is followed."""
+        self.look()
+        return self._epoch
+
+    def look(self) -> str | None:
+        """Tell of new epochs; returns a reason to stop, if there is one."""
+        for event in self._new():
+            if event.get("phase") == "epoch":
+                self._epoch += 1
+                told = {
+                    "loss": event["loss"],
+                    "val_score": event.get("val_score"),
+                    "seconds": event["seconds"],
+                }
+                self._onlooker.on_epoch(event["epoch"], self._total, **told)
+        return self._onlooker.should_stop()
+
+    def _new(self) -> list[dict[str, Any]]:
+        if not self._path.is_file():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._read)
+            lines, _, _ = file.read().rpartition(b"\n")
+        self._read += len(lines) + 1 if lines else 0
+        events = []
+        for line in lines.splitlines():
+            try:
+                events.append(json.loads(line))
+            except ValueError:
+                continue  # cut off by a kill
+        return events
+
+
+@dataclass(frozen=True)
+class Group:
+    """A group that somebody else started, of which this process is rank 0; the others :func:`follow`.
+
+    Attributes:
+        comm: the group.
+        home: the folder of partitions.
+    """
+
+    comm: Comm
+    home: Path
+
+    def carry_out(self, work: Work, onlooker: Onlooker) -> Measured:
+        """Tell the others, and train with them."""
+        partition = find_or_make(
+            self.home, work.graph, work.wanted, say=onlooker.say, progress=onlooker.progress
+        )
+        to_do = work.assignment
+        self.comm.broadcast_text(_written(to_do, work, partition.path), label="control")
+        part = deliver(self.comm, partition.path)
+        return carry_out(self.comm, part, to_do, folder=work.folder, onlooker=onlooker, custom=work.custom)
+
+    def dismiss(self) -> None:
+        """Tell the others that there is no more to do."""
+        self.comm.broadcast_text("", label="control")
+
+
+def follow(comm: Comm, onlooker: Onlooker, custom: nn.Module | None = None) -> Measured | None:
+    """Do what rank 0 says until it says no more; returns what came of the last work. Collective."""
+    found = None
+    while text := comm.broadcast_text(None, label="control"):
+        order = json.loads(text)
+        to_do = Assignment(
+            parse_toml(order["config"]),
+            order["run"],
+            order["edges"],
+            resumed=order["resumed"],
+            checkpointed=order["checkpointed"],
+        )
+        part = deliver(comm, Path(order["parts"]))
+        measured, model = carry_out(
+            comm, part, to_do, folder=None, onlooker=onlooker, custom=copy.deepcopy(custom)
+        )
+        found = measured | {"run": order["folder"]}, model
+    return found
+
+
+def _written(to_do: Assignment, work: Work, parts: Path) -> str:
+    """An assignment as text."""
+    return json.dumps(
+        {
+            "config": work.folder.read_config(),
+            "run": to_do.run,
+            "edges": to_do.edges,
+            "resumed": to_do.resumed,
+            "checkpointed": to_do.checkpointed,
+            "parts": str(parts.absolute()),
+            "folder": str(work.folder.path),
+        }
+    )
+
+
+def home_of_partitions(tree: Settings, folder: RunFolder) -> Path:
+    """Where partitions lie: beside the store that was cut, or in the run's folder where there is none."""
+    store = Path(tree.source) if tree.source else None
+    return (store if store is not None and is_store(store) else folder.path) / "parts"
