@@ -90,7 +90,7 @@ def train(
     model: Annotated[str | None, typer.Option(help="gcn, sage, gat, gatv2, gin or mlp.")] = None,
     method: Annotated[str | None, typer.Option(help="full.")] = None,
     ranks: Annotated[int | None, typer.Option(help="Number of ranks.")] = None,
-    engine: Annotated[str | None, typer.Option(help="local.")] = None,
+    engine: Annotated[str | None, typer.Option(help="local, processes, torchrun or ray.")] = None,
     epochs: Annotated[int | None, typer.Option(help="At most so many epochs.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
     hidden: Annotated[int | None, typer.Option(help="Width of the hidden layers.")] = None,
@@ -122,8 +122,9 @@ def train(
     }
     settings = _tables(config, sets, flags)
     with _onlooker() as onlooker:
-        found = run.train(data, out=out, config=settings, onlooker=onlooker).metrics
-    _print_metrics(found, as_json)
+        trained = run.train(data, out=out, config=settings, onlooker=onlooker)
+    if trained.rank == 0:
+        _print_metrics(trained.metrics, as_json)
 
 
 @app.command()
@@ -230,12 +231,34 @@ def info(
     as_json: Json = False,
 ) -> None:
     """Say what a store holds."""
+    from siafu.partitioning import list_partitions
     from siafu.store import open_store
 
     store = open_store(path)
     if verify:
         store.verify()
-    about = store.describe() | ({"verified": True} if verify else {})
+    partitions = list_partitions(path, verify=verify)
+    about = store.describe() | {"partitions": partitions} | ({"verified": True} if verify else {})
+    shown = about | {"partitions": ", ".join(partitions) or None}
+    _print({"store": str(path), **about}, as_json, "\n".join(_aligned(shown)))
+
+
+@app.command()
+def partition(
+    path: Annotated[Path, typer.Argument(metavar="STORE", help="A store.")],
+    parts: Annotated[int, typer.Option(help="Number of parts: one a rank.")],
+    by: Annotated[
+        str, typer.Option(help="stream, metis, kaminpar, hash, or a file with the part of each node.")
+    ] = "stream",
+    fold: Annotated[int, typer.Option(help="Which split's training nodes are balanced.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Cut a store into parts, one for each rank; "siafu train --ranks N" does so by itself where there are none."""
+    from siafu.partitioning import partition_store
+    from siafu.results.progress import LiveProgress
+
+    with LiveProgress() as progress:
+        about = partition_store(path, parts=parts, by=by, fold=fold, say=_say, progress=progress)
     _print({"store": str(path), **about}, as_json, "\n".join(_aligned(about)))
 
 

@@ -1,6 +1,7 @@
 """The program of one rank process, which the command starts: ``python -m siafu.rank RUN PARTS [--resumed]``."""
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -41,4 +42,9 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except Exception:  # join has reported it to the command, which tells the user
+        if logging.getLogger("siafu").isEnabledFor(logging.DEBUG):
+            raise
+        sys.exit(1)

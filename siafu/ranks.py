@@ -17,6 +17,7 @@ from siafu.member import Assignment, Onlooker, carry_out
 from siafu.partition.cut import Part, whole
 from siafu.partition.deliver import deliver
 from siafu.partition.make import Wanted, cut_in_memory, find_or_make
+from siafu.partitioning import PARTS
 from siafu.settings import Settings, parse_toml
 from siafu.trained import load_weights
 from siafu.training import inputs
@@ -252,4 +253,4 @@ def _written(to_do: Assignment, work: Work, parts: Path) -> str:
 def home_of_partitions(tree: Settings, folder: RunFolder) -> Path:
     """Where partitions lie: beside the store that was cut, or in the run's folder where there is none."""
     store = Path(tree.source) if tree.source else None
-    return (store if store is not None and is_store(store) else folder.path) / "parts"
+    return (store if store is not None and is_store(store) else folder.path) / PARTS

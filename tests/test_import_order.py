@@ -25,7 +25,7 @@ ORDER = [
     ["results"],
     ["plan"],
     ["settings", "folder", "predictions"],
-    ["trained"],
+    ["trained", "partitioning"],
     ["member"],
     ["ranks", "rank"],
     ["run"],

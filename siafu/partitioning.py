@@ -1,0 +1,53 @@
+"""The partitions of a store: made, and listed."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from siafu.data.config import DataConfig
+from siafu.events import Progress, silent
+from siafu.partition.make import Wanted, find_or_make
+from siafu.partition.parts import is_partition, open_partition
+from siafu.store import open_store
+from siafu.training import inputs
+
+PARTS = "parts"  # the folder of partitions within a store
+
+
+def partition_store(
+    path: Path,
+    *,
+    parts: int,
+    by: str = "stream",
+    fold: int = 0,
+    say: Callable[[str], None] = lambda _: None,
+    progress: Progress = silent,
+) -> dict[str, Any]:
+    """Cut a store into parts, or find that it is; returns what they are like."""
+    graph = open_store(path).graph(fold=fold)
+    reorder = inputs.resolve(DataConfig(fold=fold), graph).reorder == "on"
+    wanted = Wanted(parts, by, fold, reorder, inputs.fingerprint(graph))
+    found = find_or_make(path / PARTS, graph, wanted, say=say, progress=progress)
+    nodes = [spec.arrays["node_id"].shape[0] for spec in found.manifest.parts]
+    edges = [spec.arrays["indices"].shape[0] for spec in found.manifest.parts]
+    halo = [sum(spec.recv) for spec in found.manifest.parts]
+    return {
+        "partition": str(found.path),
+        "parts": parts,
+        "by": by,
+        "nodes": nodes,
+        "edges": edges,
+        "halo": halo,
+        "bytes": sum(array.num_bytes for spec in found.manifest.parts for array in spec.arrays.values()),
+    }
+
+
+def list_partitions(path: Path, *, verify: bool = False) -> list[str]:
+    """The names of the partitions of a store; ``verify`` holds every array to its checksum."""
+    folder = path / PARTS
+    found = sorted(each for each in folder.iterdir() if is_partition(each)) if folder.is_dir() else []
+    for each in found:
+        partition = open_partition(each)
+        if verify:
+            partition.verify()
+    return [each.name for each in found]
