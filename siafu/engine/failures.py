@@ -101,6 +101,13 @@ def explain(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
+def failure_from(error: BaseException, *, rank: int) -> RankFailure:
+    """What an error means for the rank of this process."""
+    kind: Kind = "lost_peer" if is_echo(error) else "error"
+    where = "".join(traceback.format_exception(error))
+    return RankFailure(rank, socket.gethostname(), kind, explain(error), type(error).__name__, where)
+
+
 def exit_code(error: BaseException) -> int:
     """With which code a rank ends after an error."""
     return EXIT_LOST_PEER if is_echo(error) else EXIT_ERROR
@@ -132,12 +139,12 @@ def write_report(environ: Mapping[str, str], error: BaseException) -> None:
     """Leave what went wrong where the agent above looks for it, in the form that it knows; whole or not at all."""
     if not environ.get(_REPORT):
         return
-    lines = "".join(traceback.format_exception(error))
+    failure = failure_from(error, rank=-1)
     said = {
-        "message": explain(error),
-        "kind": "lost_peer" if is_echo(error) else "error",
-        "error": type(error).__name__,
-        "extraInfo": {"py_callstack": lines, "timestamp": str(int(time.time()))},
+        "message": failure.message,
+        "kind": failure.kind,
+        "error": failure.error,
+        "extraInfo": {"py_callstack": failure.where, "timestamp": str(int(time.time()))},
     }
     path = Path(environ[_REPORT])
     with suppress(OSError):  # the launcher says then that nothing was said

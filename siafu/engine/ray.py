@@ -4,6 +4,7 @@ Ray places ranks and starts the group again when one is lost; it pickles the fun
 trust each other. Ranks meet and talk as on every other engine (``elastic.join``), at an address of rank 0's host.
 """
 
+import logging
 import os
 import socket
 import tempfile
@@ -25,7 +26,7 @@ except ImportError as error:
 import torch
 
 from siafu.comm import Comm, PeerFailed
-from siafu.engine.failures import RankFailure, RanksFailed, explain, is_echo
+from siafu.engine.failures import RankFailure, RanksFailed, failure_from, is_echo
 
 T = TypeVar("T")
 
@@ -71,7 +72,7 @@ def _connect() -> None:
     if ray.is_initialized():
         return
     try:
-        ray.init(address="auto", log_to_driver=True, logging_level="warning")
+        ray.init(address="auto", log_to_driver=True, logging_level=logging.WARNING)
     except ConnectionError as error:
         raise ValueError(
             "there is no Ray cluster to run on: start one (ray start --head), or name one that exists in RAY_ADDRESS"
@@ -163,8 +164,7 @@ def _run_rank(
         with join(environ, deadline_s=deadline_s, settings=settings) as comm:
             result = fn(comm)
     except Exception as error:
-        kind = "lost_peer" if is_echo(error) else "error"
-        failure = RankFailure(rank, socket.gethostname(), kind, explain(error), type(error).__name__)
+        failure = failure_from(error, rank=rank)
         ray.get(desk.failed.remote(attempt, failure))
         if is_echo(error) and not isinstance(error, PeerFailed):
             raise  # a peer is lost and may have told nobody, as when it is stopped: Ray must know
