@@ -71,7 +71,19 @@ def _explain(error: Exception) -> str:
         error
     ):  # torch has no error of its own
         return "not enough memory; lower --hidden or --layers, or use a machine with more"
+    if _of_ranks(error):
+        return "\n".join([str(error), *getattr(error, "__notes__", [])])
     return f"{type(error).__name__}: {error} (a fault of siafu; --traceback shows where)"
+
+
+def _of_ranks(error: Exception) -> bool:
+    """Whether ranks were lost or failed; they say so themselves."""
+    if not isinstance(error, RuntimeError):
+        return False
+    from siafu.comm import CommError
+    from siafu.engine.failures import RanksFailed
+
+    return isinstance(error, CommError | RanksFailed)
 
 
 @app.callback(invoke_without_command=True)

@@ -3,7 +3,9 @@
 import copy
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,12 +13,13 @@ from torch import nn
 
 from siafu.comm import Comm
 from siafu.data.lookup import is_store
-from siafu.folder import RunFolder
+from siafu.folder import RunFolder, checksum
 from siafu.graph import Graph
 from siafu.member import Assignment, Onlooker, carry_out
 from siafu.partition.cut import Part, whole
 from siafu.partition.deliver import deliver
 from siafu.partition.make import Wanted, cut_in_memory, find_or_make
+from siafu.partition.parts import open_partition
 from siafu.partitioning import PARTS
 from siafu.settings import Settings, parse_toml
 from siafu.trained import load_weights
@@ -121,10 +124,7 @@ class Processes:
         """Train there."""
         from siafu.engine.recovery import run_recovering
 
-        if work.custom is not None:
-            raise ValueError(
-                "a module of your own cannot be sent to other processes; use engine local, or torchrun with your script"
-            )
+        _refuse_custom(work)
         partition = find_or_make(
             self.home, work.graph, work.wanted, say=onlooker.say, progress=onlooker.progress
         )
@@ -189,6 +189,38 @@ class Followed:
 
 
 @dataclass(frozen=True)
+class OnRay:
+    """A rank a worker of Ray Train; rank 0's node must see the run's folder.
+
+    Attributes:
+        home: the folder of partitions.
+    """
+
+    home: Path
+
+    def carry_out(self, work: Work, onlooker: Onlooker) -> Measured:
+        """Train there; where a worker is lost, Ray starts all again, from the last checkpoint."""
+        from siafu.engine.ray import run_on_ray
+
+        _refuse_custom(work)
+        partition = find_or_make(
+            self.home, work.graph, work.wanted, say=onlooker.say, progress=onlooker.progress
+        )
+        folder, tree = work.folder, work.tree
+        program = partial(
+            take_part, folder=folder.path.absolute(), parts=partition.path.absolute(), resumed=work.resumed
+        )
+        found = run_on_ray(
+            program,
+            ranks=tree.ranks,
+            threads=tree.threads,
+            deadline_s=tree.comm.deadline,
+            settings=folder.config_checksum(),
+        )[0]
+        return found, load_weights(folder, tree, None) if found["finished"] else None
+
+
+@dataclass(frozen=True)
 class Group:
     """A group that somebody else started, of which this process is rank 0; the others :func:`follow`.
 
@@ -205,14 +237,14 @@ class Group:
         partition = find_or_make(
             self.home, work.graph, work.wanted, say=onlooker.say, progress=onlooker.progress
         )
-        to_do = work.assignment
-        self.comm.broadcast_text(_written(to_do, work, partition.path), label="control")
-        part = deliver(self.comm, partition.path)
-        return carry_out(self.comm, part, to_do, folder=work.folder, onlooker=onlooker, custom=work.custom)
+        order = _order(work.folder, partition.path, resumed=work.resumed)
+        self.comm.broadcast_text(json.dumps(order), label="control")
+        return _obey(self.comm, order, work.folder, onlooker, work.custom)
 
-    def dismiss(self) -> None:
-        """Tell the others that there is no more to do."""
-        self.comm.broadcast_text("", label="control")
+
+def dismiss(comm: Comm) -> None:
+    """Tell those who follow that there is no more to do."""
+    comm.broadcast_text("", label="control")
 
 
 def follow(comm: Comm, onlooker: Onlooker, custom: nn.Module | None = None) -> Measured | None:
@@ -220,34 +252,59 @@ def follow(comm: Comm, onlooker: Onlooker, custom: nn.Module | None = None) -> M
     found = None
     while text := comm.broadcast_text(None, label="control"):
         order = json.loads(text)
-        to_do = Assignment(
-            parse_toml(order["config"]),
-            order["run"],
-            order["edges"],
-            resumed=order["resumed"],
-            checkpointed=order["checkpointed"],
-        )
-        part = deliver(comm, Path(order["parts"]))
-        measured, model = carry_out(
-            comm, part, to_do, folder=None, onlooker=onlooker, custom=copy.deepcopy(custom)
-        )
+        measured, model = _obey(comm, order, None, onlooker, copy.deepcopy(custom))
         found = measured | {"run": order["folder"]}, model
     return found
 
 
-def _written(to_do: Assignment, work: Work, parts: Path) -> str:
-    """An assignment as text."""
-    return json.dumps(
-        {
-            "config": work.folder.read_config(),
-            "run": to_do.run,
-            "edges": to_do.edges,
-            "resumed": to_do.resumed,
-            "checkpointed": to_do.checkpointed,
-            "parts": str(parts.absolute()),
-            "folder": str(work.folder.path),
-        }
-    )
+def take_part(
+    comm: Comm,
+    *,
+    folder: Path,
+    parts: Path,
+    resumed: bool,
+    should_stop: Callable[[], str | None] = lambda: None,
+) -> dict[str, Any]:
+    """Train as one rank of a run whose folder and partition rank 0 sees; returns what was measured. Collective."""
+    here = RunFolder(folder) if comm.rank == 0 else None
+    text = None if here is None else json.dumps(_order(here, parts, resumed=resumed or here.events.is_file()))
+    order = json.loads(comm.broadcast_text(text, label="control"))
+    return _obey(comm, order, here, Onlooker(should_stop=should_stop), None)[0]
+
+
+def _order(folder: RunFolder, parts: Path, *, resumed: bool) -> dict[str, Any]:
+    """What all ranks must know, as rank 0 sees it before anything is written."""
+    config = folder.read_config()
+    return {
+        "config": config,
+        "run": checksum(config),
+        "edges": open_partition(parts).num_edges,
+        "resumed": resumed,
+        "checkpointed": resumed and folder.checkpoint.is_file(),
+        "parts": str(parts.absolute()),
+        "folder": str(folder.path),
+    }
+
+
+def _obey(
+    comm: Comm,
+    order: dict[str, Any],
+    folder: RunFolder | None,
+    onlooker: Onlooker,
+    custom: nn.Module | None,
+) -> Measured:
+    """Train as rank 0 says. Collective."""
+    facts = {key: order[key] for key in ("run", "edges", "resumed", "checkpointed")}
+    to_do = Assignment(parse_toml(order["config"]), **facts)
+    part = deliver(comm, Path(order["parts"]))
+    return carry_out(comm, part, to_do, folder=folder, onlooker=onlooker, custom=custom)
+
+
+def _refuse_custom(work: Work) -> None:
+    if work.custom is not None:
+        raise ValueError(
+            "a module of your own cannot be sent to other processes; use engine local, or torchrun with your script"
+        )
 
 
 def home_of_partitions(tree: Settings, folder: RunFolder) -> Path:

@@ -20,7 +20,7 @@ from siafu.folder import RunFolder, existing_folder, new_folder
 from siafu.graph import Graph
 from siafu.member import Onlooker
 from siafu.nn.embedded import build_model
-from siafu.ranks import Group, Processes, Ranks, Threads, Work, follow, home_of_partitions
+from siafu.ranks import Group, OnRay, Processes, Ranks, Threads, Work, dismiss, follow, home_of_partitions
 from siafu.results.machine import usable_cores
 from siafu.results.progress import TrainingProgress, in_notebook
 from siafu.results.read import across_seeds
@@ -133,12 +133,12 @@ def _in_group(asked: _Asked, onlooker: Onlooker) -> Run:
         tree = tree.model_copy(update={"ranks": comm.world_size})
         torch.set_num_threads(tree.threads)
         if comm.rank:
-            found = follow(comm, replace(onlooker, say=lambda _: None), asked.custom)
+            found = follow(comm, Onlooker(should_stop=onlooker.should_stop), asked.custom)
             assert found is not None
             return Run(Path(found[0]["run"]), tree, found[0], found[1], comm.rank)
         asked = replace(asked, tree=tree)
         run = _resume_in_group(asked, comm, onlooker) or _train(asked, onlooker, comm)
-        comm.broadcast_text("", label="control")  # there is no more to do
+        dismiss(comm)
         return run
 
 
@@ -164,7 +164,12 @@ def _ranks(tree: Settings, folder: RunFolder, group: Comm | None) -> Ranks:
     home = home_of_partitions(tree, folder)
     if group is not None:
         return Group(group, home)
-    return Threads() if tree.engine == "local" else Processes(home)
+    match tree.engine:
+        case "local":
+            return Threads()
+        case "ray":
+            return OnRay(home)
+    return Processes(home)
 
 
 @contextmanager

@@ -27,8 +27,8 @@ ORDER = [
     ["settings", "folder", "predictions"],
     ["trained", "partitioning"],
     ["member"],
-    ["ranks", "rank"],
-    ["run"],
+    ["ranks"],
+    ["run", "rank"],
     ["cli"],
 ]
 # Inside functions alone: Graph.from_pyg and its like hand their work to the room that knows the other libraries.

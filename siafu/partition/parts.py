@@ -71,6 +71,11 @@ class Partition:
     def __init__(self, path: Path, manifest: PartitionManifest) -> None:
         self.path, self.manifest = path, manifest
 
+    @property
+    def num_edges(self) -> int:
+        """Of the whole graph."""
+        return sum(spec.arrays["indices"].shape[0] for spec in self.manifest.parts)
+
     def part(self, number: int) -> Part:
         """One part, its arrays mapped into memory and held to their checksums."""
         spec = self.manifest.parts[number]
