@@ -72,7 +72,7 @@ void spmm_tile(const Spmm<T, X>& a, int64_t begin, int64_t end, int64_t first, i
     const int64_t stop = end_of(a, end - 1), covered = first + (N - 1) * lanes<T> - last;
     for (int64_t d = begin; d < end; ++d) {
         const int64_t row_end = end_of(a, d);
-        if (a.add && row_end == indptr[d]) continue;
+        if (a.add && !a.loop && row_end == indptr[d]) continue;
         Vec<T> acc[N] = {};
         for (int64_t e = indptr[d]; e < row_end; ++e) {
             if (e + kAhead < stop) {

@@ -61,8 +61,8 @@ class Block:
         num_src: S, at least D; the first D sources are the destinations themselves.
         edge_weight: (E,) float, or None where every edge weighs 1.
         node_id: (S,) int64, the user's own row number of each source, or None where it is the row number.
-        static_src: (num_given, F), input rows that never change, so that what is computed from them alone is kept; or
-            None.
+        static_src: (num_given, F), input rows that never change, so that what is computed from them alone is kept, a
+            tensor or what stands for one; or None.
         memo: what was computed from this block and is kept: scales, and aggregates of ``static_src``.
         others: who holds the rows of the sources that are no destinations, the *halo*; None where a layer is given
             the rows of all sources. With others, the columns of each row ascend.
@@ -74,7 +74,7 @@ class Block:
     num_src: int
     edge_weight: Tensor | None = None
     node_id: Tensor | None = None
-    static_src: Tensor | None = None
+    static_src: Any = None
     memo: dict[Hashable, Tensor] = field(default_factory=dict, repr=False)
     others: Others | None = None
     narrow: bool = True
@@ -133,7 +133,7 @@ class Block:
         zeros = torch.zeros(self.num_dst, dtype=torch.float64)
         return zeros.index_add_(0, self.row_edge, self.edge_weight.double())
 
-    def with_static(self, x_src: Tensor) -> "Block":
+    def with_static(self, x_src: Any) -> "Block":
         """The same block, told that ``x_src`` never changes."""
         return replace(self, static_src=x_src, memo={})
 

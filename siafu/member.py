@@ -1,9 +1,11 @@
 """What one rank does in a run: it trains on its part, and rank 0 writes what comes of it."""
 
 import statistics
+import tempfile
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +18,7 @@ from siafu.events import Events, Progress, Unheard, silent
 from siafu.folder import RunFolder
 from siafu.nn.embedded import build_model
 from siafu.nn.norm import BatchNorm
+from siafu.nn.streamed import Rows, Streamed
 from siafu.partition.cut import Part
 from siafu.results.machine import describe_machine, peak_rss_bytes
 from siafu.settings import Settings
@@ -58,6 +61,7 @@ class Assignment:
         edges: of the whole graph.
         resumed: whether the run was started before.
         checkpointed: whether rank 0 has a checkpoint to go on from.
+        folder: of the run, which not every rank may see; None where nobody says.
     """
 
     tree: Settings
@@ -65,12 +69,15 @@ class Assignment:
     edges: int
     resumed: bool = False
     checkpointed: bool = False
+    folder: Path | None = None
 
 
-def build_trainer(comm: Comm, part: Part, tree: Settings, custom: nn.Module | None) -> FullTrainer:
-    """The trainer of one rank's part. Collective."""
+def build_trainer(
+    comm: Comm, part: Part, tree: Settings, custom: nn.Module | None, *, scratch: Path
+) -> FullTrainer:
+    """The trainer of one rank's part; ``scratch`` is a folder for what does not fit into memory. Collective."""
     own, several = part.own, comm.world_size > 1
-    x, task = input_rows(own, tree), task_of(own, tree.train, comm)
+    x, task = input_rows(own, tree, scratch=scratch), task_of(own, tree.train, comm)
     halo = Halo(comm, part.route, num_own=own.num_nodes, precision=tree.comm.precision) if several else None
     block = part.block(halo, narrow=tree.comm.narrow)
     if custom is not None:
@@ -83,7 +90,9 @@ def build_trainer(comm: Comm, part: Part, tree: Settings, custom: nn.Module | No
     return FullTrainer(model, block, x, task, tree.train, seed=tree.seed)
 
 
-def _check_custom(custom: nn.Module, x: Tensor, name: str, *, several: bool) -> None:
+def _check_custom(custom: nn.Module, x: Rows, name: str, *, several: bool) -> None:
+    if isinstance(x, Streamed):
+        raise ValueError("your module reads all inputs at once, but data.inputs is stream; set it to memory")
     if not x.shape[1]:
         raise ValueError(f"{name}: no features for your module to read; give x")
     for module in custom.modules():
@@ -111,7 +120,9 @@ def carry_out(
 
     ``folder`` is that of the run on rank 0, None on others. Collective.
     """
-    trainer = build_trainer(comm, part, to_do.tree, custom)
+    seen = to_do.folder is not None and to_do.folder.is_dir()
+    scratch = to_do.folder if seen and to_do.folder is not None else Path(tempfile.gettempdir())
+    trainer = build_trainer(comm, part, to_do.tree, custom, scratch=scratch)
     trainer.done.run = to_do.run
     if to_do.checkpointed:
         trainer.resume(None if folder is None else folder.checkpoint)

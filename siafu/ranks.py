@@ -55,6 +55,7 @@ class Work:
             self.graph.num_edges,
             resumed=self.resumed,
             checkpointed=self.resumed and self.folder.checkpoint.is_file(),
+            folder=self.folder.path,
         )
 
     @property
@@ -282,7 +283,7 @@ def _order(folder: RunFolder, parts: Path, *, resumed: bool) -> dict[str, Any]:
         "resumed": resumed,
         "checkpointed": resumed and folder.checkpoint.is_file(),
         "parts": str(parts.absolute()),
-        "folder": str(folder.path),
+        "folder": str(folder.path.absolute()),
     }
 
 
@@ -295,7 +296,7 @@ def _obey(
 ) -> Measured:
     """Train as rank 0 says. Collective."""
     facts = {key: order[key] for key in ("run", "edges", "resumed", "checkpointed")}
-    to_do = Assignment(parse_toml(order["config"]), **facts)
+    to_do = Assignment(parse_toml(order["config"]), **facts, folder=Path(order["folder"]))
     part = deliver(comm, Path(order["parts"]))
     return carry_out(comm, part, to_do, folder=folder, onlooker=onlooker, custom=custom)
 

@@ -21,7 +21,7 @@ from siafu.graph import Graph
 from siafu.member import Onlooker
 from siafu.nn.embedded import build_model
 from siafu.ranks import Group, OnRay, Processes, Ranks, Threads, Work, dismiss, follow, home_of_partitions
-from siafu.results.machine import usable_cores
+from siafu.results.machine import usable_cores, usable_memory_bytes
 from siafu.results.progress import TrainingProgress, in_notebook
 from siafu.results.read import across_seeds
 from siafu.settings import Settings, build, from_keywords, parse_toml, write_toml
@@ -203,12 +203,18 @@ def _settle(graph: Graph | str | Path, tree: Settings, onlooker: Onlooker) -> tu
             source = str(path.absolute())  # so that the run can be resumed from elsewhere
     return graph, tree.model_copy(
         update={
-            "data": inputs.resolve(tree.data, graph),
+            "data": inputs.resolve(tree.data, graph, memory_bytes=_memory_bytes(tree)),
             "source": source,
             "fingerprint": inputs.fingerprint(graph),
             "class_names": graph.class_names or (),
         }
     )
+
+
+def _memory_bytes(tree: Settings) -> int | None:
+    """The memory that inputs should fit into; None for models that can't do without them there."""
+    needs_all = tree.model.kind == "custom" or (tree.model.kind == "sage" and tree.model.reduce == "max")
+    return None if needs_all else usable_memory_bytes()
 
 
 def _same_graph(folder: RunFolder, tree: Settings, graph: Graph | None, onlooker: Onlooker) -> Graph:

@@ -15,6 +15,7 @@ from siafu.graph import Block, Graph
 from siafu.nn.embedded import Embedded, build_model
 from siafu.nn.layer import Layer
 from siafu.nn.model import Gnn
+from siafu.nn.streamed import Rows
 from siafu.predictions import write_predictions
 from siafu.settings import Settings, parse_toml
 from siafu.store.tensors import load_tensors
@@ -81,7 +82,7 @@ def predict(
     config = run.settings.data.model_copy(update={"reorder": "auto"})
     tree = run.settings.model_copy(update={"data": inputs.resolve(config, graph)})
     prepared = inputs.prepare(graph, tree.data)
-    x = input_rows(prepared, tree)
+    x = input_rows(prepared, tree, scratch=run.directory)
     found = _outputs(run.model, prepared.block.with_static(x), x, embeddings=embeddings, graph=graph)
     found = {name: inputs.in_user_order(rows, prepared) for name, rows in found.items()}
     if out is not None:
@@ -90,9 +91,7 @@ def predict(
 
 
 @torch.no_grad()
-def _outputs(
-    model: nn.Module, block: Block, x: Tensor, *, embeddings: bool, graph: Graph
-) -> dict[str, Tensor]:
+def _outputs(model: nn.Module, block: Block, x: Rows, *, embeddings: bool, graph: Graph) -> dict[str, Tensor]:
     model.eval()
     if not isinstance(model, Gnn | Embedded):
         if embeddings:
@@ -103,7 +102,7 @@ def _outputs(
     return found | {"embedding": model.embed(block, x)} if embeddings else found
 
 
-def _check_fits(model: Gnn | Embedded, x: Tensor, graph: Graph) -> None:
+def _check_fits(model: Gnn | Embedded, x: Rows, graph: Graph) -> None:
     if isinstance(model, Embedded):
         if x.shape[1] or graph.num_nodes != model.rows.shape[0]:
             raise ValueError(
@@ -128,8 +127,13 @@ def source_graph(run: Run, source: str | None = None, *, progress: Progress = si
     return load(source, fold=run.settings.data.fold, progress=progress)
 
 
-def input_rows(graph: Graph, tree: Settings) -> Tensor:
-    """The rows of a prepared graph as the model reads them; a plain GCN alone reads narrow numbers."""
+def input_rows(graph: Graph, tree: Settings, *, scratch: Path) -> Rows:
+    """The rows of a prepared graph as the model reads them; a plain GCN alone reads narrow numbers.
+
+    ``scratch`` is a folder for what does not fit into memory.
+    """
+    if tree.data.inputs == "stream" and graph.x is not None:
+        return inputs.streamed(graph, tree.data, folder=scratch)
     x = inputs.features(graph, tree.data)
     return x if tree.model.kind == "gcn" and not tree.model.residual else x.float()
 

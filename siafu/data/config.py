@@ -15,3 +15,6 @@ class DataConfig(BaseModel):
         "auto"  # rows: each row sums to 1; auto: where features are counts
     )
     reorder: Literal["auto", "on", "off"] = "auto"  # put neighbours near each other in memory
+    inputs: Literal["auto", "memory", "stream"] = (
+        "auto"  # stream: features are read from disk range by range; auto: where they would fill the memory
+    )

@@ -5,7 +5,7 @@ The aggregate of a block's static inputs is computed once and kept with the bloc
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,24 +13,28 @@ from torch import Tensor
 from siafu import native
 from siafu.graph import Block, Fetch
 from siafu.native import Csr
+from siafu.nn.streamed import Rows, Streamed
+
+R = TypeVar("R", Tensor, Streamed, Rows)
+_HALO_BYTES = 1 << 28  # of the halo's inputs on all ranks that are brought at a time
 
 
-def sum_in(block: Block, x_src: Tensor) -> Tensor:
+def sum_in(block: Block, x_src: Rows) -> Rows:
     """Sum of each destination's in-neighbour rows, weighted where edges have weights: (S, F) -> (D, F)."""
-    return _kept(block, "sum", x_src, lambda: _Sum.apply(x_src, block, _Scales()))
+    return _sum(block, "sum", x_src, _Scales())
 
 
-def mean_in(block: Block, x_src: Tensor) -> Tensor:
+def mean_in(block: Block, x_src: Rows) -> Rows:
     """Mean of each destination's in-neighbour rows, zero where it has none: (S, F) -> (D, F)."""
 
     def inverse_degree() -> Tensor:
         return torch.where(block.in_degree != 0, 1.0 / block.in_degree, 0.0)
 
     scales = _Scales(post=_scale(block, "mean", x_src.dtype, inverse_degree))
-    return _kept(block, "mean", x_src, lambda: _Sum.apply(x_src, block, scales))
+    return _sum(block, "mean", x_src, scales)
 
 
-def gcn_in(block: Block, x_src: Tensor) -> Tensor:
+def gcn_in(block: Block, x_src: Rows) -> Rows:
     """``D^-1/2 (A + I) D^-1/2 x`` with D the in-degrees of ``A + I``: (N, F) -> (N, F).
 
     A node that has an edge to itself keeps it, of several the last, and gets no other. No weight per edge is stored.
@@ -48,14 +52,18 @@ def gcn_in(block: Block, x_src: Tensor) -> Tensor:
     scale = _scale(block, "gcn", x_src.dtype, inverse_root)
     loop = _scale(block, "loop", x_src.dtype, lambda: block.missing_loop)
     scales = _Scales(pre=scale, post=scale[: block.num_dst], loop=loop)
-    return _kept(block, "gcn", x_src, lambda: _Sum.apply(x_src, block, scales))
+    return _sum(block, "gcn", x_src, scales)
 
 
-def max_in(block: Block, x_src: Tensor) -> Tensor:
+def max_in(block: Block, x_src: Rows) -> Tensor:
     """Maximum of each destination's in-neighbour rows, zero where it has none: (S, F) -> (D, F).
 
     Of equal rows the node that stands first in the user's data gives the maximum and gets the gradient.
     """
+    if isinstance(x_src, Streamed):
+        raise ValueError(
+            "the maximum needs all inputs in memory, but data.inputs is stream; set model.reduce to mean"
+        )
 
     def compute() -> Tensor:
         rows = with_halo(block, widened(x_src), exact=x_src is block.static_src)
@@ -74,17 +82,72 @@ def with_halo(block: Block, x_src: Tensor, *, columns: int | None = None, exact:
     return _Completed.apply(x_src, block, columns or x_src.shape[1], exact)
 
 
-def widened(rows: Tensor) -> Tensor:
+def widened(rows: R) -> R:
     """Rows to calculate with: what is stored as bfloat16 becomes float32."""
-    return rows.float() if rows.dtype == torch.bfloat16 else rows
+    return rows.float() if isinstance(rows, Tensor) and rows.dtype == torch.bfloat16 else rows
 
 
-def check_rows(block: Block, x_src: Tensor) -> None:
+def check_rows(block: Block, x_src: Rows) -> None:
     """Refuse rows that are not one for each source."""
-    if x_src.ndim != 2 or x_src.shape[0] != block.num_given:
+    if len(x_src.shape) != 2 or x_src.shape[0] != block.num_given:
         raise ValueError(
             f"x is {tuple(x_src.shape)}; expected {block.num_given} rows, one for each of the block's sources"
         )
+
+
+def _sum(block: Block, name: str, x_src: Rows, by: "_Scales") -> Rows:
+    if not isinstance(x_src, Streamed):
+        return _kept(block, name, x_src, lambda: _Sum.apply(x_src, block, by))
+    check_rows(block, x_src)
+    kept = block.keep(("aggregate", name), lambda: _sum_on_disk(block, x_src, by))
+    return Streamed(kept, x_src.spill)
+
+
+def _sum_on_disk(block: Block, x_src: Streamed, by: "_Scales") -> Tensor:
+    """The sum of static rows that do not fit into memory: (num_given, F) -> (D, F), an array on disk."""
+    pre, (own, halo) = by.pre, _own_and_halo(block)
+    if x_src.scale is not None:
+        scale = with_halo(block, x_src.scale[:, None], exact=True)[:, 0]
+        pre = scale if pre is None else pre * scale
+    by = by._replace(pre=pre)
+    weight = _weights(block, torch.float32, transposed=False)
+    out = x_src.spill(block.num_dst, x_src.shape[1])
+    ends = None if block.others is None else block.own_end
+    native.spmm(
+        block.csr,
+        x_src.rows,
+        weight=weight,
+        pre=by.pre_of(own),
+        post=by.post,
+        loop=by.loop,
+        ends=ends,
+        add_to=out,
+    )
+    if block.others is None:
+        return out
+    return native.spmm(
+        Csr(block.own_end, block.indices),
+        _halo_on_disk(block, x_src),
+        weight=weight,
+        pre=by.pre_of(halo),
+        post=by.post,
+        ends=block.indptr[1:],
+        first_src=block.num_dst,
+        add_to=out,
+    )
+
+
+def _halo_on_disk(block: Block, x_src: Streamed) -> Tensor:
+    """The static rows of the halo, (S - D, F), brought some columns at a time into an array on disk."""
+    assert block.others is not None
+    num_halo, width = block.num_src - block.num_dst, x_src.shape[1]
+    everywhere = int(block.others.total(torch.tensor([num_halo])))
+    step = max(1, _HALO_BYTES // max(1, 4 * everywhere))
+    halo = x_src.spill(num_halo, width)
+    for begin in range(0, width, step):
+        columns = slice(begin, begin + step)
+        halo[:, columns] = block.others.start_fetch(x_src.rows[:, columns], "exact")()
+    return halo
 
 
 def _kept(block: Block, name: str, x_src: Tensor, compute: Callable[[], Tensor]) -> Tensor:

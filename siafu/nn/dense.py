@@ -7,6 +7,7 @@ from siafu.graph import Block
 from siafu.nn.aggregate import widened
 from siafu.nn.layer import Drop, Layer, first_generator, glorot, no_drop
 from siafu.nn.product import product
+from siafu.nn.streamed import Rows
 
 
 class Dense(Layer):
@@ -24,14 +25,14 @@ class Dense(Layer):
         glorot(self.weight, generator)
         nn.init.zeros_(self.bias)
 
-    def project(self, x_src: Tensor) -> Tensor:
+    def project(self, x_src: Rows) -> Tensor:
         """``x W``."""
         return product(x_src, self.weight)
 
-    def aggregate(self, block: Block, z_src: Tensor) -> Tensor:
+    def aggregate(self, block: Block, z_src: Rows) -> Rows:
         """The destinations' own rows."""
         return z_src[: block.num_dst]
 
-    def combine(self, block: Block, x_src: Tensor, drop: Drop = no_drop) -> Tensor:
+    def combine(self, block: Block, x_src: Rows, drop: Drop = no_drop) -> Tensor:
         """``x W`` of the destinations."""
         return self.project(drop(widened(x_src[: block.num_dst])))

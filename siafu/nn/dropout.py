@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from siafu import native
+from siafu.nn.streamed import Rows, Streamed
 
 _GOLDEN, _MASK = 0x9E3779B97F4A7C15, 2**64 - 1
 
@@ -28,8 +29,10 @@ class Dropout(nn.Module):
         """What to drop in this step; nothing outside of training."""
         return native.Dropout.of(self.rate, self.key) if self.training and self.rate else native.Dropout()
 
-    def forward(self, x: Tensor, row_id: Tensor | None = None) -> Tensor:
+    def forward(self, x: Rows, row_id: Tensor | None = None) -> Rows:
         """Drop elements of (R, F), whose rows are the user's rows ``row_id`` (None: 0 to R - 1)."""
+        if isinstance(x, Streamed):
+            return x.dropped(self.now(), row_id)
         return epilogue(x, None, activation="none", dropout=self.now(), row_id=row_id)
 
 

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from siafu.graph import Block
 from siafu.nn.model import Gnn, ModelConfig
+from siafu.nn.streamed import Rows
 
 
 class Embedded(nn.Module):
@@ -28,11 +29,11 @@ class Embedded(nn.Module):
             self.rows.normal_(0, self.rows.shape[1] ** -0.5, generator=generator)
         self.inner.reset(generator)
 
-    def forward(self, block: Block, x_src: Tensor) -> Tensor:
+    def forward(self, block: Block, x_src: Rows) -> Tensor:
         """Scores of the destinations."""
         return self.inner(block, self._rows_src(block))
 
-    def embed(self, block: Block, x_src: Tensor) -> Tensor:
+    def embed(self, block: Block, x_src: Rows) -> Tensor:
         """The rows that the last layer reads: (D, hidden)."""
         return self.inner.embed(block, self._rows_src(block))
 

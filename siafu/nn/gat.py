@@ -9,6 +9,7 @@ from siafu.nn.dropout import Dropout
 from siafu.nn.heads import head_width, join_heads
 from siafu.nn.layer import Layer, first_generator, glorot
 from siafu.nn.product import product
+from siafu.nn.streamed import Rows
 
 
 class Gat(Layer):
@@ -53,17 +54,18 @@ class Gat(Layer):
             glorot(parameter, generator)
         nn.init.zeros_(self.bias)
 
-    def project(self, x_src: Tensor) -> Tensor:
+    def project(self, x_src: Rows) -> Tensor:
         """``x [W | W a_src | W a_dst]``: the scores are columns of the same product."""
         by_head = self.weight.view(self.in_features, self.heads, -1)
         scores = [(by_head * vector).sum(2) for vector in (self.score_src, self.score_dst)]
         return product(x_src, torch.cat([self.weight, *scores], 1))
 
-    def aggregate(self, block: Block, z_src: Tensor) -> Tensor:
+    def aggregate(self, block: Block, z_src: Rows) -> Rows:
         """The attention-weighted sum."""
+        assert isinstance(z_src, Tensor)
         dropout = self.attention_drop.now()
         return attend(block, z_src, heads=self.heads, slope=self.negative_slope, dropout=dropout)
 
-    def update(self, m_dst: Tensor, x_dst: Tensor) -> Tensor:
+    def update(self, m_dst: Tensor, x_dst: Rows) -> Tensor:
         """Join the heads."""
         return m_dst if self.concat else join_heads(m_dst, self.heads)

@@ -9,6 +9,7 @@ from siafu.nn.dropout import Dropout
 from siafu.nn.heads import head_width, join_heads
 from siafu.nn.layer import Layer, first_generator, glorot
 from siafu.nn.product import product
+from siafu.nn.streamed import Rows
 
 
 class GatV2(Layer):
@@ -57,17 +58,18 @@ class GatV2(Layer):
         for parameter in (self.bias_src, self.bias_dst, self.bias):
             nn.init.zeros_(parameter)
 
-    def project(self, x_src: Tensor) -> Tensor:
+    def project(self, x_src: Rows) -> Tensor:
         """``x [W_src | W_dst] + [c_src | c_dst]``."""
         weight = torch.cat([self.weight_src, self.weight_dst], 1)
         return product(x_src, weight, torch.cat([self.bias_src, self.bias_dst]))
 
-    def aggregate(self, block: Block, z_src: Tensor) -> Tensor:
+    def aggregate(self, block: Block, z_src: Rows) -> Rows:
         """The attention-weighted sum."""
+        assert isinstance(z_src, Tensor)
         return attend_v2(
             block, z_src, self.vector, slope=self.negative_slope, dropout=self.attention_drop.now()
         )
 
-    def update(self, m_dst: Tensor, x_dst: Tensor) -> Tensor:
+    def update(self, m_dst: Tensor, x_dst: Rows) -> Tensor:
         """Join the heads."""
         return m_dst if self.concat else join_heads(m_dst, self.heads)

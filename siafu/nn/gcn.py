@@ -7,6 +7,7 @@ from siafu.graph import Block
 from siafu.nn.aggregate import gcn_in
 from siafu.nn.layer import Layer, first_generator, glorot
 from siafu.nn.product import product
+from siafu.nn.streamed import Rows
 
 
 class Gcn(Layer):
@@ -31,10 +32,10 @@ class Gcn(Layer):
         glorot(self.weight, generator)
         nn.init.zeros_(self.bias)
 
-    def project(self, x_src: Tensor) -> Tensor:
+    def project(self, x_src: Rows) -> Tensor:
         """``x W``."""
         return product(x_src, self.weight)
 
-    def aggregate(self, block: Block, z_src: Tensor) -> Tensor:
+    def aggregate(self, block: Block, z_src: Rows) -> Rows:
         """The normalised sum."""
         return gcn_in(block, z_src)

@@ -7,6 +7,7 @@ from siafu.graph import Block
 from siafu.nn.aggregate import sum_in
 from siafu.nn.layer import Layer, first_generator, glorot
 from siafu.nn.product import product
+from siafu.nn.streamed import Rows
 
 
 class Gin(Layer):
@@ -45,15 +46,15 @@ class Gin(Layer):
         """The width of the inner layer."""
         return self.hidden
 
-    def project(self, x_src: Tensor) -> Tensor:
+    def project(self, x_src: Rows) -> Tensor:
         """``x W_1``: linear, so it may come before or after the sum."""
         return product(x_src, self.weight_in)
 
-    def aggregate(self, block: Block, z_src: Tensor) -> Tensor:
+    def aggregate(self, block: Block, z_src: Rows) -> Rows:
         """The sum of the in-neighbours."""
         return sum_in(block, z_src)
 
-    def update(self, m_dst: Tensor, x_dst: Tensor) -> Tensor:
+    def update(self, m_dst: Tensor, x_dst: Rows) -> Tensor:
         """The MLP of ``(1 + eps) x + m``, its first product shared out over the sum."""
-        z_dst = product(x_dst * (1 + self.eps), self.weight_in, m_dst + self.bias_in)
+        z_dst = product(x_dst, self.weight_in * (1 + self.eps), m_dst + self.bias_in)
         return product(z_dst.relu(), self.weight_out)

@@ -8,11 +8,12 @@ from torch import Tensor, nn
 
 from siafu.graph import Block
 from siafu.nn.aggregate import widened
+from siafu.nn.streamed import Rows
 
-Drop = Callable[[Tensor], Tensor]
+Drop = Callable[[Rows], Rows]
 
 
-def no_drop(rows: Tensor) -> Tensor:
+def no_drop(rows: Rows) -> Rows:
     """The dropout that drops nothing."""
     return rows
 
@@ -45,15 +46,15 @@ class Layer(nn.Module):
         """Z, the width that project gives."""
         return self.out_features
 
-    def project(self, x_src: Tensor) -> Tensor:
+    def project(self, x_src: Rows) -> Tensor:
         """Tensor work on sources, row by row."""
         raise NotImplementedError
 
-    def aggregate(self, block: Block, z_src: Tensor) -> Tensor:
+    def aggregate(self, block: Block, z_src: Rows) -> Rows:
         """Graph work."""
         raise NotImplementedError
 
-    def update(self, m_dst: Tensor, x_dst: Tensor) -> Tensor:
+    def update(self, m_dst: Tensor, x_dst: Rows) -> Tensor:
         """Tensor work on destinations, row by row."""
         return m_dst
 
@@ -61,7 +62,7 @@ class Layer(nn.Module):
         """Draw new parameters."""
         raise NotImplementedError
 
-    def combine(self, block: Block, x_src: Tensor, drop: Drop = no_drop) -> Tensor:
+    def combine(self, block: Block, x_src: Rows, drop: Drop = no_drop) -> Tensor:
         """All three steps without the bias, with ``drop`` on the rows that enter.
 
         Where the kept aggregate of static inputs is used, ``drop`` acts after the aggregate instead of before it.
@@ -74,7 +75,9 @@ class Layer(nn.Module):
         x_dst = x_src[: block.num_dst]
         if self.linear and (self.in_features < self.z_features or not block.narrow):
             return self.update(self.project(self.aggregate(block, x_src)), x_dst)
-        return self.update(self.aggregate(block, self.project(x_src)), x_dst)
+        z_dst = self.aggregate(block, self.project(x_src))
+        assert isinstance(z_dst, Tensor)
+        return self.update(z_dst, x_dst)
 
     def forward(self, block: Block, x_src: Tensor) -> Tensor:
         """One layer with its bias and without an activation."""

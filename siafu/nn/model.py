@@ -19,6 +19,7 @@ from siafu.nn.layer import Layer, first_generator, glorot
 from siafu.nn.norm import BatchNorm
 from siafu.nn.product import product
 from siafu.nn.sage import Sage
+from siafu.nn.streamed import Rows, Streamed
 
 Kind = Literal["gcn", "sage", "gat", "gatv2", "gin", "mlp", "custom"]
 
@@ -87,7 +88,7 @@ class Gnn(nn.Module):
             elif isinstance(module, nn.LayerNorm | BatchNorm):
                 module.reset_parameters()
 
-    def forward(self, block: Block, x_src: Tensor) -> Tensor:
+    def forward(self, block: Block, x_src: Rows) -> Tensor:
         """Scores of the destinations."""
         hidden = self.hidden(block, x_src)
         if self.head is not None:
@@ -95,14 +96,15 @@ class Gnn(nn.Module):
         h, drop = (hidden[-1], None) if hidden else (x_src, self.drops[0])
         return self._last(block, h, drop)
 
-    def embed(self, block: Block, x_src: Tensor) -> Tensor:
+    def embed(self, block: Block, x_src: Rows) -> Tensor:
         """The rows that the last layer reads: (S, in_features) -> (D, hidden)."""
         hidden = self.hidden(block, x_src)
         if not hidden:
-            return widened(x_src[: block.num_dst])
+            x_dst = widened(x_src[: block.num_dst])
+            return x_dst.whole() if isinstance(x_dst, Streamed) else x_dst
         return self._joined(hidden) if self.head is not None else hidden[-1]
 
-    def hidden(self, block: Block, x_src: Tensor) -> list[Tensor]:
+    def hidden(self, block: Block, x_src: Rows) -> list[Tensor]:
         """The output of each hidden layer, with the dropout of the layer that reads it."""
         outputs: list[Tensor] = []
         for place in range(len(self.norms)):
@@ -110,7 +112,7 @@ class Gnn(nn.Module):
             outputs.append(x_src)
         return outputs
 
-    def _hidden_layer(self, block: Block, x_src: Tensor, place: int) -> Tensor:
+    def _hidden_layer(self, block: Block, x_src: Rows, place: int) -> Tensor:
         layer, norm, skip = self.layers[place], self.norms[place], self.skips[place]
         assert isinstance(layer, Layer)
         if place == 0:
@@ -118,7 +120,7 @@ class Gnn(nn.Module):
         else:
             z_dst = layer.combine(block, x_src)
         if not isinstance(skip, _Nothing):
-            z_dst = z_dst + skip(widened(x_src[: block.num_dst]))
+            z_dst = z_dst + self._skipped(skip, widened(x_src[: block.num_dst]))
         bias = None
         if isinstance(norm, nn.Identity):
             bias = layer.bias
@@ -137,7 +139,13 @@ class Gnn(nn.Module):
             in_place=not layer.saves_output,
         )
 
-    def _last(self, block: Block, x_src: Tensor, drop: nn.Module | None) -> Tensor:
+    @staticmethod
+    def _skipped(skip: nn.Module, x_dst: Rows) -> Tensor:
+        if isinstance(skip, nn.Identity) and isinstance(x_dst, Streamed):
+            return x_dst.whole()  # it is as narrow as what is learned
+        return skip(x_dst)
+
+    def _last(self, block: Block, x_src: Rows, drop: nn.Module | None) -> Tensor:
         layer = self.layers[-1]
         assert isinstance(layer, Layer)
         if drop is None:
@@ -152,7 +160,7 @@ class _Nothing(nn.Module):
     """No skip connection."""
 
 
-def _ids(block: Block, rows: Tensor) -> Tensor | None:
+def _ids(block: Block, rows: Rows) -> Tensor | None:
     return None if block.node_id is None else block.node_id[: rows.shape[0]]
 
 
@@ -207,6 +215,6 @@ class _Widen(nn.Module):
         """Draw new parameters."""
         glorot(self.weight, generator)
 
-    def forward(self, x_dst: Tensor) -> Tensor:
+    def forward(self, x_dst: Rows) -> Tensor:
         """``x W``."""
         return product(x_dst, self.weight)

@@ -6,10 +6,13 @@ import torch
 from torch import Tensor
 
 from siafu import native
+from siafu.nn.streamed import Rows, Streamed, streamed_product
 
 
-def product(x: Tensor, weight: Tensor, add: Tensor | None = None) -> Tensor:
+def product(x: Rows, weight: Tensor, add: Tensor | None = None) -> Tensor:
     """``x W``, or ``add + x W``: (R, I), (I, O), (R, O) or (O,) -> (R, O)."""
+    if isinstance(x, Streamed):
+        return streamed_product(x, weight, add)
     return _Product.apply(x, weight, add)
 
 

@@ -9,6 +9,7 @@ from siafu.graph import Block
 from siafu.nn.aggregate import max_in, mean_in, widened
 from siafu.nn.layer import Drop, Layer, first_generator, glorot, no_drop
 from siafu.nn.product import product
+from siafu.nn.streamed import Rows
 
 
 class Sage(Layer):
@@ -39,19 +40,19 @@ class Sage(Layer):
         glorot(self.weight_neigh, generator)
         nn.init.zeros_(self.bias)
 
-    def project(self, x_src: Tensor) -> Tensor:
+    def project(self, x_src: Rows) -> Tensor:
         """``x W_neigh``; with the maximum, which does not commute with it, this follows the aggregate."""
         return product(x_src, self.weight_neigh)
 
-    def aggregate(self, block: Block, z_src: Tensor) -> Tensor:
+    def aggregate(self, block: Block, z_src: Rows) -> Rows:
         """The mean or the maximum of the in-neighbours."""
         return mean_in(block, z_src) if self.reduce == "mean" else max_in(block, z_src)
 
-    def update(self, m_dst: Tensor, x_dst: Tensor) -> Tensor:
+    def update(self, m_dst: Tensor, x_dst: Rows) -> Tensor:
         """``m + x W_self``."""
         return product(x_dst, self.weight_self, m_dst)
 
-    def combine(self, block: Block, x_src: Tensor, drop: Drop = no_drop) -> Tensor:
+    def combine(self, block: Block, x_src: Rows, drop: Drop = no_drop) -> Tensor:
         """As every layer; the maximum is always taken before the projection."""
         if self.reduce == "mean":
             return super().combine(block, x_src, drop)

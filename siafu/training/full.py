@@ -23,6 +23,7 @@ from siafu.events import Events, Unheard
 from siafu.graph import Block
 from siafu.nn.dropout import mix, set_keys
 from siafu.nn.embedded import Embedded
+from siafu.nn.streamed import Rows
 from siafu.training.checkpoint import Progression, load_checkpoint, save_checkpoint
 from siafu.training.config import TrainConfig
 from siafu.training.task import Task
@@ -58,7 +59,7 @@ class FullTrainer:
     """Trains ``model`` on the rows ``x_src`` of one block: the whole graph, or this rank's part of it."""
 
     def __init__(
-        self, model: nn.Module, block: Block, x_src: Tensor, task: Task, config: TrainConfig, *, seed: int
+        self, model: nn.Module, block: Block, x_src: Rows, task: Task, config: TrainConfig, *, seed: int
     ) -> None:
         self.model, self.task, self.config, self.seed = model, task, config, seed
         self.block, self.x_src, self.comm = block.with_static(x_src), x_src, task.comm

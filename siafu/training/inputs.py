@@ -1,5 +1,7 @@
 """What is done to a graph before a model reads it: features scaled, rows put in an order that suits the cache."""
 
+from pathlib import Path
+
 import torch
 import xxhash
 from torch import Tensor
@@ -7,24 +9,31 @@ from torch import Tensor
 from siafu import native
 from siafu.data.config import DataConfig
 from siafu.graph import Graph
+from siafu.nn.streamed import Streamed
+from siafu.training.spill import spill_to
 
 _REORDER_FROM = 20_000  # nodes; below that the rows lie in the cache in any order
 _CHUNK = 1 << 16
 
 
-def resolve(config: DataConfig, graph: Graph) -> DataConfig:
-    """Settle what ``auto`` means for this graph."""
-    normalize, reorder = config.normalize, config.reorder
+def resolve(config: DataConfig, graph: Graph, *, memory_bytes: int | None = None) -> DataConfig:
+    """Settle what ``auto`` means for this graph, on a machine with so much memory (None: enough)."""
+    normalize, reorder, inputs = config.normalize, config.reorder, config.inputs
+    if inputs == "auto":
+        wide = (
+            0 if graph.x is None else 2 * 4 * graph.x.numel()
+        )  # their aggregate, and what dropout makes of it
+        inputs = "stream" if memory_bytes is not None and wide > memory_bytes / 2 else "memory"
     if normalize == "auto":
         normalize = "rows" if graph.x is not None and _is_counts(graph.x) else "none"
     if reorder == "auto":
         reorder = "on" if graph.num_nodes >= _REORDER_FROM and native.compiled() else "off"
-    return config.model_copy(update={"normalize": normalize, "reorder": reorder})
+    return config.model_copy(update={"normalize": normalize, "reorder": reorder, "inputs": inputs})
 
 
 def prepare(graph: Graph, config: DataConfig) -> Graph:
-    """The graph as the model reads it, by resolved settings."""
-    if config.reorder == "on":
+    """The graph as the model reads it, by resolved settings; streamed inputs stay where they are."""
+    if config.reorder == "on" and config.inputs != "stream":
         graph = graph.reordered(native.locality_order(graph.block.csr))
     return graph
 
@@ -38,6 +47,16 @@ def features(graph: Graph, config: DataConfig) -> Tensor:
     x = graph.x.float()
     total = x.sum(1, keepdim=True)
     return x / torch.where(total == 0, 1.0, total)
+
+
+def streamed(graph: Graph, config: DataConfig, *, folder: Path) -> Streamed:
+    """The input rows, read range by range; what does not fit into memory is kept in ``folder``."""
+    assert graph.x is not None
+    scale = None
+    if config.normalize == "rows":
+        total = torch.cat([chunk.sum(1, dtype=torch.float32) for chunk in graph.x.split(_CHUNK)])
+        scale = torch.where(total == 0, 1.0, 1.0 / total)
+    return Streamed(graph.x, spill_to(folder), scale)
 
 
 def in_user_order(rows: Tensor, graph: Graph) -> Tensor:

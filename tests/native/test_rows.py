@@ -186,6 +186,11 @@ def test_a_sum_in_two_goes_is_the_sum(instructions: str, width: int, dtype: torc
                     rest, x_src[cut:], **second, ends=csr.indptr[1:], first_src=cut, add_to=out
                 )
                 assert again is out
+                zeros = torch.zeros_like(out)
+                assert_close(
+                    kernels.spmm(csr, x_src, **(scales | {"loop": loop}), add_to=zeros),
+                    reference.spmm(csr, x_src, **(scales | {"loop": loop})),
+                )
                 assert_close(out, reference.spmm(csr, x_src, **(scales | {"loop": loop})))
 
 
