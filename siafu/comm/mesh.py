@@ -20,7 +20,7 @@ from siafu.comm.incoming import Incoming
 from siafu.comm.liveness import Beat, Liveness, Waits, work_s
 from siafu.comm.meet import Group, Meet
 from siafu.comm.meter import BEATS, Meter
-from siafu.comm.outbox import Control, Outbox
+from siafu.comm.outbox import Broken, Control, Outbox
 from siafu.comm.transport import Arrival, Envelope, Listener, Ticket
 
 _BEAT = struct.Struct("<dQi")
@@ -211,7 +211,9 @@ class _Link:
     def __init__(self, mesh: Mesh, peer: int, sock: socket.socket) -> None:
         sock.settimeout(None)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.outbox = Outbox(sock, tick_s=mesh.tick_s, stalled=self._stalled, sent=self._sent)
+        self.outbox = Outbox(
+            sock, tick_s=mesh.tick_s, stalled=self._stalled, broke=self._gone_by, sent=self._sent
+        )
         self.answered = threading.Event()  # the peer has seen our farewell, or is gone
         self.sent_bytes = 0
         self.received_bytes = 0
@@ -242,20 +244,16 @@ class _Link:
     def _send(self) -> None:
         try:
             self.outbox.run()
-        except _Vain as vain:
-            self._break(vain.loss)
-        except OSError as error:
-            if self._over:
-                self.outbox.refuse(self._gone("its connection is closed"))
-            else:
-                self._break(self._gone(error.strerror or str(error)))
+        except Broken as broken:
+            self._break(broken.loss)
 
     def _receive(self) -> None:
         try:
             self._incoming.run()
-        except (EOFError, OSError) as error:
-            how = "its connection closed" if isinstance(error, EOFError) else error.strerror or str(error)
-            self._break(self._gone(how))
+        except EOFError:
+            self._break(self._gone("its connection closed"))
+        except OSError as error:
+            self._break(self._gone_by(error))
         except BadFrame as error:
             self._break(self._damaged(str(error)))
         except Exception as error:
@@ -277,10 +275,8 @@ class _Link:
         if loss is not None or header.kind == FrameKind.SEEN:
             self.answered.set()
 
-    def _stalled(self, stalled_s: float) -> None:
-        loss = self._mesh.stalled(self._peer, stalled_s)
-        if loss is not None:
-            raise _Vain(loss)
+    def _stalled(self, stalled_s: float) -> Loss | None:
+        return self._mesh.stalled(self._peer, stalled_s)
 
     def _sent(self, count: int, is_data: bool) -> None:
         if is_data:
@@ -291,6 +287,9 @@ class _Link:
     def _moved(self, count: int) -> None:
         self.received_bytes += count
         self._mesh.heard(self._peer, data=count > 0)
+
+    def _gone_by(self, error: OSError) -> Loss:
+        return self._gone(error.strerror or str(error))
 
     def _gone(self, how: str) -> Loss:
         return gone(self._mesh.rank, self._peer, self._mesh.hosts, how=how)
@@ -306,11 +305,3 @@ class _Link:
             return FrameError(text, peer=peer, host=hosts[peer], phase=phase)
 
         return error
-
-
-class _Vain(Exception):
-    """A peer takes nothing any more."""
-
-    def __init__(self, loss: Loss) -> None:
-        super().__init__()
-        self.loss = loss

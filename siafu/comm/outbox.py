@@ -41,6 +41,7 @@ class _Message:
         self.ticket = ticket
         self.view = bytes_of(values)
         self.offset = 0
+        self.begun = False
 
     def next_frame(self, sequence: int) -> tuple[bytes, memoryview]:
         chunk = self.view[self.offset : self.offset + CHUNK_BYTES]
@@ -51,18 +52,28 @@ class _Message:
             length=len(chunk), extra=len(extra), dims=self.values.dim(), payload_sum=xxh3_64_intdigest(chunk),
         )  # fmt: skip
         self.offset += len(chunk)
+        self.begun = True
         return pack(header, extra), chunk
 
     @property
-    def is_sent(self) -> bool:
-        return self.offset >= len(self.view)
+    def is_on_its_way(self) -> bool:
+        """Whether its last frame was taken."""
+        return self.begun and self.offset >= len(self.view)
+
+
+class Broken(Exception):
+    """Nothing more can be sent."""
+
+    def __init__(self, loss: Loss) -> None:
+        super().__init__()
+        self.loss = loss
 
 
 class Outbox:
     """Sends to one peer, in a thread of its own.
 
-    ``stalled`` is called with the seconds for which nothing could be written, and raises where the peer is lost;
-    ``sent`` is told the bytes of each write and whether they were data.
+    ``stalled`` is called with the seconds for which nothing could be written, and says why that is in vain, if it is;
+    ``broke`` makes the loss of an error; ``sent`` is told the bytes of each write and whether they were data.
     """
 
     def __init__(
@@ -70,7 +81,8 @@ class Outbox:
         sock: socket.socket,
         *,
         tick_s: float,
-        stalled: Callable[[float], None],
+        stalled: Callable[[float], Loss | None],
+        broke: Callable[[OSError], Loss],
         sent: Callable[[int, bool], None],
     ) -> None:
         seconds, rest = divmod(tick_s, 1)
@@ -80,6 +92,7 @@ class Outbox:
         self._sock = sock
         self._tick_s = tick_s
         self._stalled = stalled
+        self._broke = broke
         self._sent = sent
         self._changed = threading.Condition()
         self._urgent: deque[Control] = deque()
@@ -115,10 +128,11 @@ class Outbox:
             self._changed.notify()
 
     def refuse(self, loss: Loss) -> None:
-        """Send no more data: what is queued and what will be queued fails."""
+        """Send no more data: what is queued and what will be queued fails. A last frame on its way is not held back."""
         with self._changed:
             self._loss = self._loss or loss
-            dropped = [message for stream in self._streams.values() for message in stream]
+            queued = [message for stream in self._streams.values() for message in stream]
+            dropped = [message for message in queued if not message.is_on_its_way]
             self._streams.clear()
             self._beat = None
             self._changed.notify_all()
@@ -145,7 +159,7 @@ class Outbox:
             self._changed.notify_all()
 
     def run(self) -> None:
-        """Send until stopped; raises OSError when the connection breaks."""
+        """Send until stopped; raises Broken when the connection breaks or the peer takes nothing any more."""
         while True:
             with self._changed:
                 self._busy = False
@@ -180,13 +194,17 @@ class Outbox:
 
     def _send_chunk(self, message: _Message) -> None:
         head, chunk = message.next_frame(self._sequence)
-        self._write(head, chunk, is_data=True)
+        try:
+            self._write(head, chunk, is_data=True)
+        except Broken as broken:
+            message.ticket.fail(broken.loss)
+            raise
         with self._changed:
             channel = message.envelope.channel
             stream = self._streams.get(channel)
             if stream and stream[0] is message:
-                self._take_turns(channel, stream, done=message.is_sent)
-        if message.is_sent:
+                self._take_turns(channel, stream, done=message.is_on_its_way)
+        if message.is_on_its_way:
             message.ticket.finish()
 
     def _take_turns(self, channel: int, stream: deque[_Message], *, done: bool) -> None:
@@ -206,7 +224,11 @@ class Outbox:
                 count = self._sock.sendmsg(parts)
             except BlockingIOError:  # SO_SNDTIMEO
                 stalls += 1
-                self._stalled(stalls * self._tick_s)
+                loss = self._stalled(stalls * self._tick_s)
+                if loss is not None:
+                    raise Broken(loss) from None
+            except OSError as error:
+                raise Broken(self._broke(error)) from error
             else:
                 done, stalls = done + count, 0
                 self._sent(count, is_data)
