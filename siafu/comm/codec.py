@@ -87,7 +87,7 @@ def _to_int8(rows: Tensor) -> Tensor:
 
 
 def _scales(rows: Tensor) -> Tensor:
-    """What one level stands for in each row, (R,) float32: never too small to hold the row's largest value."""
+    """What one level stands for in each row, (R,) float32."""
     if rows.shape[1] == 0:
         return rows.new_zeros(rows.shape[0], dtype=torch.float32)
     largest = rows.abs().amax(1).to(torch.float64)
@@ -97,13 +97,17 @@ def _scales(rows: Tensor) -> Tensor:
         raise ValueError(
             f"row {row} holds NaN, infinity or {float(largest[row]):g}, which int8 cannot carry; send fp32"
         )
-    return (largest / _LEVELS).to(torch.float32)
+    scale = (largest / _LEVELS).to(torch.float32)
+    overflows = scale.to(torch.float64) * _LEVELS > torch.finfo(torch.float32).max  # by its own rounding
+    return torch.where(overflows, scale.nextafter(torch.zeros(())), scale)
 
 
 def _from_int8(wire: Tensor, width: int, dtype: torch.dtype) -> Tensor:
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     levels = wire[:, :width].view(torch.int8).to(wide)
-    scale = wire[:, width:].contiguous().view(torch.float32).to(wide)  # (R, 1)
+    scale = (
+        wire[:, width:].clone(memory_format=torch.contiguous_format).view(torch.float32).to(wide)
+    )  # (R, 1)
     return levels.mul_(scale).to(dtype)
 
 

@@ -55,7 +55,7 @@ class _Listener:
         self._known: dict[int, Acquaintance] = {}
         self._refused = ""
         self._error: Mismatch | None = None
-        self._shaking: set[socket.socket] = set()
+        self._shaking: dict[socket.socket, threading.Thread] = {}
         self._sock = _listen(group.bind)
         self._closing = False
         self.address: tuple[str, int] = self._sock.getsockname()[:2]
@@ -77,13 +77,12 @@ class _Listener:
     def close(self, *, keep: bool) -> None:
         with self._changed:
             self._closing = True
-            open_ones = (
-                list(self._shaking) if keep else [*self._shaking, *(a.sock for a in self._known.values())]
-            )
-        _shut(self._sock)
-        for sock in open_ones:
+            shaking = dict(self._shaking)
+            known = {acquaintance.sock for acquaintance in self._known.values()}
+        for sock in {self._sock, *shaking} - known if keep else {self._sock, *shaking, *known}:
             _shut(sock)
-        self._thread.join(_HANDSHAKE_S)
+        for thread in (self._thread, *shaking.values()):
+            thread.join(_HANDSHAKE_S)
 
     def _missing(self, patience_s: float) -> PeerLost:
         group = self._group
@@ -102,16 +101,16 @@ class _Listener:
                 sock, address = self._sock.accept()
             except OSError:  # closed
                 return
+            thread = threading.Thread(
+                target=self._meet, args=(sock, address[0]), name="siafu-comm handshake", daemon=True
+            )
             with self._changed:
                 full = self._closing or len(self._shaking) >= self._group.world_size + _STRANGERS
                 if not full:
-                    self._shaking.add(sock)
+                    self._shaking[sock] = thread
+                    thread.start()
             if full:
                 sock.close()
-                continue
-            threading.Thread(
-                target=self._meet, args=(sock, address[0]), name="siafu-comm handshake", daemon=True
-            ).start()
 
     def _meet(self, sock: socket.socket, address: str) -> None:
         keep = False
@@ -124,10 +123,11 @@ class _Listener:
         except Mismatch as error:
             self._note(error=error)
         finally:
-            with self._changed:
-                self._shaking.discard(sock)
             if not keep:
                 _shut(sock)
+            with self._changed:
+                if not self._closing:
+                    del self._shaking[sock]
 
     def _welcome(self, acquaintance: Acquaintance) -> bool:
         with self._changed:

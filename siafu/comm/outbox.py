@@ -160,19 +160,26 @@ class Outbox:
 
     def run(self) -> None:
         """Send until stopped; raises Broken when the connection breaks or the peer takes nothing any more."""
-        while True:
-            with self._changed:
-                self._busy = False
-                self._changed.notify_all()
-                self._changed.wait_for(lambda: self._stopped or self._has_work())
-                if self._stopped:
-                    return
-                self._busy = True
-                control, message = self._pick()
-            if control is not None:
-                self._send_control(control)
-            elif message is not None:
-                self._send_chunk(message)
+        try:
+            while self._send_next():
+                pass
+        finally:
+            self.stop()
+
+    def _send_next(self) -> bool:
+        with self._changed:
+            self._busy = False
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._stopped or self._has_work())
+            if self._stopped:
+                return False
+            self._busy = True
+            control, message = self._pick()
+        if control is not None:
+            self._send_control(control)
+        elif message is not None:
+            self._send_chunk(message)
+        return True
 
     def _has_work(self) -> bool:
         return bool(self._urgent or self._beat or self._streams or self._farewell)

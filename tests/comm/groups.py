@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from siafu.comm import Board, Comm, CommError, Group, connect, connect_threads
+from siafu.comm import Board, Comm, CommError, Group, PeerFailed, connect, connect_threads
 
 # Ranks fork from a server that has imported torch already: 0.1 s a start, not seconds.
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -95,7 +95,10 @@ class Raised:
 
 def _raise_first(outcomes: Sequence[Any]) -> None:
     errors = [outcome.error for outcome in outcomes if isinstance(outcome, Raised)]
-    for error in sorted(errors, key=lambda error: isinstance(error, CommError)):  # a rank's own errors first
+    # A rank's own errors first, those that it was told of last.
+    for error in sorted(
+        errors, key=lambda error: isinstance(error, CommError) + isinstance(error, PeerFailed)
+    ):
         raise error
 
 

@@ -42,7 +42,7 @@ def test_a_rank_that_fails_ends_the_waits_of_all_others_with_its_own_words(run: 
     for rank in (0, 2):
         assert isinstance(outcomes[rank], PeerFailed)
         assert outcomes[rank].peer == 1
-        assert outcomes[rank].phase == "gradients"
+        assert outcomes[rank].phase in ("layer 1", "gradients")  # it may still wait for the third rank
         assert str(outcomes[rank]).startswith("rank 1 on ")
         assert 'failed in "layer 1": ZeroDivisionError: rank one fell over' in str(outcomes[rank])
 
