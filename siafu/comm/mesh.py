@@ -240,6 +240,7 @@ class _Link:
             if thread is not threading.current_thread():
                 thread.join(_LINGER_S)
         self._sock.close()
+        self.outbox.abandon(closed(self._mesh.rank, self._mesh.hosts))
 
     def _send(self) -> None:
         try:
@@ -263,7 +264,7 @@ class _Link:
         if not self._over:
             self._over = True
             self._mesh.lost(self._peer, loss)
-        self.outbox.refuse(loss)
+        self.outbox.abandon(loss)
         self.answered.set()
 
     def _control(self, header: Header, label: str, payload: bytes) -> None:

@@ -19,6 +19,8 @@ from siafu.comm.frames import CHUNK_BYTES, FrameKind, Header, pack, pack_extra
 from siafu.comm.memory import bytes_of
 from siafu.comm.transport import Envelope, Ticket
 
+_AT_ONCE_BYTES = 1 << 16
+
 
 class Control:
     """A frame of the connection itself: a beat, an abort, a farewell."""
@@ -99,6 +101,7 @@ class Outbox:
         self._beat: Control | None = None
         self._farewell: Control | None = None
         self._streams: OrderedDict[int, deque[_Message]] = OrderedDict()
+        self._rest: tuple[_Message, bytes, memoryview] | None = None  # of a frame that was begun at once
         self._loss: Loss | None = None
         self._busy = False
         self._stopped = False
@@ -106,26 +109,32 @@ class Outbox:
 
     def put(self, envelope: Envelope, values: Tensor, ticket: Ticket) -> None:
         """Queue a message; its ticket is done once it is sent."""
+        message = _Message(envelope, values, ticket)
         with self._changed:
             loss = self._loss
+            at_once = len(message.view) <= _AT_ONCE_BYTES and not (self._busy or self._has_work())
             if loss is None:
-                self._streams.setdefault(envelope.channel, deque()).append(_Message(envelope, values, ticket))
-                self._changed.notify()
+                self._streams.setdefault(envelope.channel, deque()).append(message)
+                self._busy = self._busy or at_once
+                if not at_once:
+                    self._changed.notify_all()
         if loss is not None:
             ticket.fail(loss)
+        elif at_once:
+            self._send_at_once(message)
 
     def beat(self, beat: Control) -> None:
         """Send a beat; a beat that was not sent yet is replaced."""
         with self._changed:
             if self._loss is None:
                 self._beat = beat
-                self._changed.notify()
+                self._changed.notify_all()
 
     def urge(self, control: Control) -> None:
         """Send before any data."""
         with self._changed:
             self._urgent.append(control)
-            self._changed.notify()
+            self._changed.notify_all()
 
     def refuse(self, loss: Loss) -> None:
         """Send no more data: what is queued and what will be queued fails. A last frame on its way is not held back."""
@@ -139,11 +148,19 @@ class Outbox:
         for message in dropped:
             message.ticket.fail(loss)
 
+    def abandon(self, loss: Loss) -> None:
+        """Refuse, and fail also what is on its way: nobody sends any more."""
+        self.refuse(loss)
+        with self._changed:
+            rest, self._rest = self._rest, None
+        if rest is not None:
+            rest[0].ticket.fail(loss)
+
     def bid_farewell(self) -> None:
         """Send a last frame after all data."""
         with self._changed:
             self._farewell = Control(FrameKind.BYE)
-            self._changed.notify()
+            self._changed.notify_all()
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until all that is queued was handed to the system."""
@@ -168,21 +185,25 @@ class Outbox:
 
     def _send_next(self) -> bool:
         with self._changed:
-            self._busy = False
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: self._stopped or self._has_work())
+            self._changed.wait_for(lambda: self._stopped or (self._has_work() and not self._busy))
             if self._stopped:
                 return False
             self._busy = True
-            control, message = self._pick()
-        if control is not None:
+            rest, self._rest = self._rest, None
+            control, message = (None, None) if rest else self._pick()
+        if rest is not None:
+            self._send_rest(*rest)
+        elif control is not None:
             self._send_control(control)
         elif message is not None:
             self._send_chunk(message)
+        with self._changed:
+            self._busy = False
+            self._changed.notify_all()
         return True
 
     def _has_work(self) -> bool:
-        return bool(self._urgent or self._beat or self._streams or self._farewell)
+        return bool(self._rest or self._urgent or self._beat or self._streams or self._farewell)
 
     def _pick(self) -> tuple[Control | None, _Message | None]:
         if self._urgent:
@@ -201,21 +222,47 @@ class Outbox:
 
     def _send_chunk(self, message: _Message) -> None:
         head, chunk = message.next_frame(self._sequence)
+        self._send_rest(message, head, chunk)
+
+    def _send_rest(self, message: _Message, head: bytes, chunk: memoryview) -> None:
         try:
             self._write(head, chunk, is_data=True)
         except Broken as broken:
             message.ticket.fail(broken.loss)
             raise
         with self._changed:
-            channel = message.envelope.channel
-            stream = self._streams.get(channel)
-            if stream and stream[0] is message:
-                self._take_turns(channel, stream, done=message.is_on_its_way)
+            self._take_turns(message)
         if message.is_on_its_way:
             message.ticket.finish()
 
-    def _take_turns(self, channel: int, stream: deque[_Message], *, done: bool) -> None:
-        if done:
+    def _send_at_once(self, message: _Message) -> None:
+        """Send a small message in the thread that has it, as far as that goes without waiting."""
+        head, chunk = message.next_frame(self._sequence)
+        data = head + chunk
+        try:
+            count = self._sock.send(data, socket.MSG_DONTWAIT)
+        except OSError:  # the thread will meet it again
+            count = 0
+        if count:
+            self._sent(count, True)
+        with self._changed:
+            if count < len(data):
+                self._rest = (message, data[count:], memoryview(b""))
+            else:
+                self._sequence += 1
+                self._take_turns(message)
+            self._busy = False
+            self._changed.notify_all()
+        if count == len(data):
+            message.ticket.finish()
+
+    def _take_turns(self, message: _Message) -> None:
+        """Put the next channel first; a message whose last frame was taken has had its turn."""
+        channel = message.envelope.channel
+        stream = self._streams.get(channel)
+        if stream is None or stream[0] is not message:
+            return
+        if message.is_on_its_way:
             stream.popleft()
         if stream:
             self._streams.move_to_end(channel)

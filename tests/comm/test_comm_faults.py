@@ -102,7 +102,7 @@ def _do(comm: Comm, what: str) -> None:
         case "sleep":
             time.sleep(LONG_S)
         case "compute":
-            end = time.monotonic() + 4
+            end = time.monotonic() + 3.5
             while time.monotonic() < end:
                 torch.ones(200, 200) @ torch.ones(200, 200)
         case "wait for itself":
@@ -147,7 +147,7 @@ def test_a_stopped_rank_is_noticed_within_the_deadline(tmp_path: Path) -> None:
 
 
 def test_long_computing_is_borne(tmp_path: Path) -> None:
-    ranks = start_ready(tmp_path, "compute", deadline_s=1)
+    ranks = start_ready(tmp_path, "compute", deadline_s=1.5)
     assert ranks.outcomes() == [None, None]
 
 
@@ -191,9 +191,9 @@ def stop_the_waiter(comm: Comm, folder: str) -> int:
 
 
 def test_a_waiter_that_was_stopped_itself_goes_on_waiting(tmp_path: Path) -> None:
-    ranks = start_ready(tmp_path, str(tmp_path), deadline_s=1, fn=stop_the_waiter)
+    ranks = start_ready(tmp_path, str(tmp_path), deadline_s=1.5, fn=stop_the_waiter)
     os.kill(ranks.pid(0), signal.SIGSTOP)
-    time.sleep(3)  # three deadlines
+    time.sleep(3)  # two deadlines
     os.kill(ranks.pid(0), signal.SIGCONT)
     time.sleep(0.5)
     (tmp_path / "go").touch()
@@ -262,4 +262,4 @@ def compute_long(comm: Comm) -> None:
 
 
 def test_threads_bear_long_computing() -> None:
-    run_threads(compute_long, deadline_s=1)
+    run_threads(compute_long, deadline_s=1.5)

@@ -178,3 +178,43 @@ def test_bytes_of_every_dtype_are_the_tensors_own_memory() -> None:
         assert len(view) == values.nbytes
         view[:] = b"\x01" * len(view)
         assert bool((values != 0).all())
+
+
+def test_small_messages_to_a_slow_reader_arrive_whole_and_in_order(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    ours, theirs = pair
+    theirs.setsockopt(
+        socket.SOL_SOCKET, socket.SO_SNDBUF, 20_000
+    )  # less than a message: none is sent in one go
+    outbox = Outbox(
+        theirs, tick_s=0.01, stalled=lambda seconds: None, broke=lambda error: None, sent=lambda count, is_data: None  # type: ignore[arg-type, return-value]
+    )  # fmt: skip
+    sender = threading.Thread(target=outbox.run)
+    sender.start()
+    tickets = [Ticket(0) for _ in range(20)]
+    for number, ticket in enumerate(tickets):
+        values = torch.full((15_000,), number, dtype=torch.int32)
+        outbox.put(ENVELOPE._replace(number=number, channel=7 + number % 2), values, ticket)
+    assert not tickets[-1].done.is_set()
+    inbox = Inbox()
+    reader = threading.Thread(
+        target=lambda: pytest.raises(
+            EOFError,
+            Incoming(
+                ours, 1, inbox, control=lambda header, label, payload: None, moved=lambda count: None
+            ).run,
+        )
+    )
+    reader.start()
+    for ticket in tickets:
+        assert ticket.done.wait(60)
+    outbox.stop()
+    sender.join()
+    theirs.shutdown(socket.SHUT_WR)
+    reader.join()
+    for number in range(20):
+        arrival = inbox.expect(1, ENVELOPE._replace(number=number, channel=7 + number % 2), None)
+        assert arrival.values is not None
+        assert arrival.whole
+        assert bool((arrival.values == number).all())
