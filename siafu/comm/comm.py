@@ -15,7 +15,7 @@ from xxhash import xxh3_64_intdigest
 
 from siafu.comm.call import Call
 from siafu.comm.frames import MAX_LABEL_BYTES
-from siafu.comm.memory import check_travels, fresh
+from siafu.comm.memory import check_travels, fresh, from_bytes
 from siafu.comm.reduce import Reduction, add_in_order
 from siafu.comm.transport import Envelope, Kind, Listener, Transport
 
@@ -130,7 +130,7 @@ class Comm:
 
     def broadcast_text(self, text: str | None, *, root: int = 0, label: str) -> str:
         """The text that the root gave, on every rank. Collective."""
-        given = None if text is None else torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+        given = None if text is None else from_bytes(text.encode())
         return self.broadcast(given, root=root, label=label).numpy().tobytes().decode()
 
     def send(self, peer: int, values: Tensor, *, label: str) -> None:

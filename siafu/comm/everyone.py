@@ -1,21 +1,16 @@
-"""Bytes, texts and named tensors of all ranks."""
+"""Texts and named tensors of all ranks."""
 
 import json
 
-import torch
 from torch import Tensor
 
 from siafu.comm.comm import Comm
-
-
-def as_tensor(data: bytes) -> Tensor:
-    """Bytes as they travel, uint8."""
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+from siafu.comm.memory import from_bytes
 
 
 def gather_texts(comm: Comm, text: str, *, label: str) -> list[str]:
     """The texts of all ranks, on every rank. Collective."""
-    texts = comm.all_gather(as_tensor(text.encode()), label=label)
+    texts = comm.all_gather(from_bytes(text.encode()), label=label)
     return [values.numpy().tobytes().decode() for values in texts]
 
 

@@ -46,3 +46,8 @@ def bytes_of(values: Tensor) -> memoryview:
     """The memory of a contiguous tensor, without a copy."""
     array: Any = values.detach().reshape(-1).view(torch.uint8).numpy()
     return memoryview(array)
+
+
+def from_bytes(data: bytes) -> Tensor:
+    """Bytes as a tensor that can travel, uint8."""
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from siafu.comm import Comm
-from siafu.comm.everyone import as_tensor
+from siafu.comm.memory import from_bytes
 from siafu.partition.cut import Part
 from siafu.partition.parts import PARTITION, Partition, PartitionManifest, is_partition, open_partition
 from siafu.store.manifest import ArraySpec, parse_sealed
@@ -51,7 +51,7 @@ def _check_ranks(comm: Comm, path: Path, manifest: PartitionManifest) -> None:
 def _send(comm: Comm, rank: int, file: Path) -> None:
     with file.open("rb") as source:
         while chunk := source.read(_CHUNK_BYTES):
-            comm.send(rank, as_tensor(chunk), label=_LABEL)
+            comm.send(rank, from_bytes(chunk), label=_LABEL)
 
 
 def _receive(comm: Comm, folder: Path, spec: ArraySpec) -> None:

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from siafu import native
-from siafu.comm.everyone import as_tensor, gather_tensors, gather_texts
+from siafu.comm.everyone import gather_tensors, gather_texts
+from siafu.comm.memory import from_bytes
 from siafu.events import Events, Unheard
 from siafu.graph import Block
 from siafu.nn.dropout import mix, set_keys
@@ -69,7 +70,7 @@ class FullTrainer:
 
     def resume(self, checkpoint: Path | None) -> None:
         """Go on from a checkpoint of the same run, which rank 0 reads. Collective."""
-        text = None if checkpoint is None else as_tensor(checkpoint.read_bytes())
+        text = None if checkpoint is None else from_bytes(checkpoint.read_bytes())
         data = self.comm.broadcast(text, label="checkpoint").numpy().tobytes()
         what = str(checkpoint or "the checkpoint of rank 0")
         self.done, kept = load_checkpoint(data, self.model, self.optimizer, run=self.done.run, what=what)
