@@ -71,7 +71,7 @@ class Attempt:
         if code != -signal.SIGKILL or not self._memory.kernel_killed():
             return failure
         message = (
-            f"was killed by the kernel for lack of memory; {self._memory.tell(rank)}; use more hosts or fewer ranks on "
+            f"killed by the kernel for lack of memory; {self._memory.tell(rank)}; use more hosts or fewer ranks on "
             "this one, a smaller model (--hidden, --layers), or a machine with more memory"
         )
         return replace(failure, kind="memory", message=message)

@@ -8,6 +8,7 @@ on the one address where ranks meet, where that is this host's own.
 import logging
 import os
 import secrets
+import shutil
 import signal
 import socket
 import sys
@@ -41,6 +42,7 @@ Watch = Callable[[], bool]
 
 MEETING_S = 300.0
 _LOOK_S = 0.1
+_STOPS = (signal.SIGTERM, signal.SIGINT)
 _LOOPBACK = "127.0.0.1"
 _LEASH = Path(__file__).with_name("leash.py")
 
@@ -55,7 +57,7 @@ def join(environ: Mapping[str, str], *, deadline_s: float, settings: str = "") -
     An error inside is told to all peers and reported to the launcher, and goes on. A rank that sets handlers for
     SIGTERM and SIGINT does so before: those that its launcher sent wait until here. Collective.
     """
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
     try:
         with _meet(place_of(environ), deadline_s=deadline_s, settings=settings) as comm, _failing(comm):
             yield comm
@@ -181,8 +183,8 @@ def launch(command: Sequence[str], *, ranks: int, threads: int, watch: Watch) ->
     Torch's elastic agent starts and follows them, in a thread, so that the caller's signal handlers stay in force. No
     rank outlives this call or this process. A rank's standard output goes to our standard error.
     """
-    with tempfile.TemporaryDirectory(prefix="siafu-ranks-", ignore_cleanup_errors=True) as folder, _quiet():
-        attempt = Attempt(Path(folder))
+    with _reports() as folder, _quiet():
+        attempt = Attempt(folder)
         running = _Done(lambda: _run_agent(command, ranks, threads, attempt))
         running.start()
         try:
@@ -195,6 +197,16 @@ def launch(command: Sequence[str], *, ranks: int, threads: int, watch: Watch) ->
             raise RanksFailed(failures)
 
 
+@contextmanager
+def _reports() -> Iterator[Path]:
+    """A folder for reports, which who has one to leave makes: a launcher that is killed leaves no folder."""
+    folder = Path(tempfile.gettempdir()) / f"siafu-ranks-{secrets.token_hex(16)}"
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def _follow(running: threading.Thread, attempt: Attempt, watch: Watch) -> None:
     while running.is_alive():
         if watch():
@@ -203,7 +215,11 @@ def _follow(running: threading.Thread, attempt: Attempt, watch: Watch) -> None:
 
 
 def _run_agent(command: Sequence[str], ranks: int, threads: int, attempt: Attempt) -> None:
-    """In the thread to whose life the ranks are bound."""
+    """In the thread to whose life the ranks are bound.
+
+    Ranks take over that SIGTERM and SIGINT are held back here: one that is still importing torch could only die of them.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
     meeting = _OneHost()
     leash = ["-I", "-S", str(_LEASH), str(os.getpid()), *command]
     spec = WorkerSpec(
@@ -303,13 +319,17 @@ class _Reports(LogsSpecs):
 @contextmanager
 def _quiet() -> Iterator[None]:
     """What torch's agent logs says nothing that our own errors don't; it is shown when debugging."""
-    loud = logging.getLogger(__name__).isEnabledFor(logging.DEBUG)
-    log = logging.getLogger("torch.distributed.elastic")
-    before, nobody = log.propagate, logging.NullHandler()
-    log.addHandler(nobody)
-    log.propagate = loud and before
+    if logging.getLogger(__name__).isEnabledFor(logging.DEBUG):
+        yield
+        return
+    logs = [logging.getLogger(name) for name in ("torch.distributed.elastic", "torchelastic-events-null")]
+    before, nobody = [log.propagate for log in logs], logging.NullHandler()
+    for log in logs:
+        log.addHandler(nobody)
+        log.propagate = False
     try:
         yield
     finally:
-        log.propagate = before
-        log.removeHandler(nobody)
+        for log, propagate in zip(logs, before, strict=True):
+            log.propagate = propagate
+            log.removeHandler(nobody)

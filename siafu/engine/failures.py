@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from siafu.comm import FrameError, PeerFailed, PeerLost
+from siafu.comm import CommError, FrameError, PeerFailed, PeerLost
 
 Kind = Literal["error", "lost_peer", "killed", "memory"]
 
@@ -69,7 +69,7 @@ class RanksFailed(RuntimeError):
 
 
 def _tell(failures: Sequence[RankFailure]) -> Iterator[str]:
-    """A sentence for each message; ranks that say the same are named together."""
+    """A sentence for each message; ranks that failed alike are named together."""
     for message in dict.fromkeys(failure.message for failure in failures):
         same = sorted((failure for failure in failures if failure.message == message), key=_rank)
         who = " and ".join(f"rank {failure.rank} on {failure.host}" for failure in same[:2])
@@ -80,7 +80,7 @@ def _tell(failures: Sequence[RankFailure]) -> Iterator[str]:
             case "lost_peer":  # names both sides itself
                 yield message
             case _:
-                yield f"{who} {message}"
+                yield f"{who} {'was' if len(same) == 1 else 'were'} {message}"
 
 
 def _rank(failure: RankFailure) -> int:
@@ -96,7 +96,7 @@ def explain(error: BaseException) -> str:
     """What a user should read of an error."""
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}"
-    if isinstance(error, ValueError | OSError) or is_echo(error):
+    if isinstance(error, ValueError | OSError | CommError):
         return str(error)
     return f"{type(error).__name__}: {error}"
 
@@ -129,7 +129,7 @@ def reporting(environ: Mapping[str, str]) -> Iterator[None]:
 
 
 def _tell_here(environ: Mapping[str, str], error: Exception) -> None:
-    if not isinstance(error, ValueError | OSError) and not is_echo(error):
+    if not isinstance(error, ValueError | OSError | CommError):
         traceback.print_exception(error)
     rank = environ.get("RANK", environ.get("SLURM_PROCID", "?"))
     print(f"error: rank {rank} on {socket.gethostname()}: {explain(error)}", file=sys.stderr, flush=True)
@@ -148,6 +148,7 @@ def write_report(environ: Mapping[str, str], error: BaseException) -> None:
     }
     path = Path(environ[_REPORT])
     with suppress(OSError):  # the launcher says then that nothing was said
+        path.parent.mkdir(mode=0o700, exist_ok=True)
         part = path.with_suffix(f".{os.getpid()}.part")
         part.write_text(json.dumps({"message": said}), encoding="utf-8")
         part.replace(path)
@@ -157,9 +158,9 @@ def failure_of(rank: int, *, code: int, report: Path, host: str) -> RankFailure:
     """How a rank failed that ended with an exit code (negative: by a signal) and perhaps left a report."""
     if code < 0:
         name = _signal_name(-code)
-        message = f"was killed ({name}); find out who sent the signal, then resume the run"
+        message = f"killed ({name}); find out who sent the signal, then resume the run"
         if -code in _CRASHES:
-            message = f"crashed ({name}), which is a fault of siafu or of a library; its output may say more"
+            message = f"ended by a crash ({name}), a fault of siafu or of a library; its output may say more"
         return RankFailure(rank, host, "killed", message)
     said = _read_report(report)
     if said is None:

@@ -3,8 +3,7 @@
     python -I -S leash.py LAUNCHER_PID COMMAND ...
 
 The kernel kills this process when the thread that started it ends; that holds through exec. Standard output becomes
-standard error, since the launcher's own belongs to its result. SIGTERM and SIGINT are held back until the rank joins
-its group, since a rank that is still importing torch could only die of them.
+standard error, since the launcher's own belongs to its result.
 """
 
 import ctypes
@@ -22,7 +21,6 @@ def main() -> None:
         sys.exit("siafu: prctl(PR_SET_PDEATHSIG) failed: ranks need Linux")
     if os.getppid() != int(launcher):
         sys.exit(1)  # it died before it could be bound to
-    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
     with open(os.devnull) as nothing:  # noqa: PTH123 (pathlib is slow to import)
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)

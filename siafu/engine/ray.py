@@ -112,7 +112,7 @@ def _fit(trainer: TorchTrainer) -> Exception | None:
 def _lost(error: Exception | None, restarts: int) -> list[RankFailure]:
     """What Ray says of workers that died without a word."""
     said: Mapping[int, Exception] = getattr(error, "worker_failures", {})
-    message = f"was lost, and again after {restarts} restarts"
+    message = f"lost, and again after {restarts} restarts"
     return [
         RankFailure(rank, "a Ray node", "killed", f"{message}: {_first_line(died)}")
         for rank, died in sorted(said.items())

@@ -1,0 +1,77 @@
+"""A rank that the kernel kills for lack of memory: it is said, with its memory curve."""
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from rank_work import TIMEOUT_S, Starter
+
+from siafu.engine.memory import MemoryCurves
+
+LIMIT_BYTES = 700_000_000
+
+
+@pytest.fixture
+def control_group() -> Iterator[Path]:
+    """A group below our own with little memory, for processes of this test."""
+    own = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    v1 = [group for _, controllers, group in own if "memory" in controllers.split(",")]
+    v2 = [group for number, _, group in own if number == "0"]
+    parent = Path("/sys/fs/cgroup/memory" if v1 else "/sys/fs/cgroup") / (v1 or v2)[0].strip("/")
+    group = parent / f"siafu-test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no control group can be made ({error.strerror}); needs root")
+    try:
+        (group / ("memory.limit_in_bytes" if v1 else "memory.max")).write_text(str(LIMIT_BYTES))
+        yield group
+    except OSError as error:
+        pytest.skip(f"the control group takes no limit ({error.strerror})")
+    finally:
+        group.rmdir()
+
+
+def test_a_rank_killed_for_lack_of_memory_says_so_with_its_curve(
+    control_group: Path, script: Callable[[str], list[str]], start: Starter, tmp_path: Path
+) -> None:
+    rank = script(
+        "import os, time\n"
+        "held = []\n"
+        "while os.environ['RANK'] == '1':\n"
+        "    held.append(b'x' * 20_000_000)\n"
+        "    time.sleep(0.05)\n"
+        "time.sleep(1000)\n"
+    )
+    launcher = tmp_path / "launcher.py"
+    launcher.write_text(
+        "import os, pathlib\n"
+        f"pathlib.Path({str(control_group / 'cgroup.procs')!r}).write_text(str(os.getpid()))\n"
+        "from siafu.engine.elastic import launch\n"
+        "from siafu.engine.failures import RanksFailed\n"
+        "try:\n"
+        f"    launch({rank!r}, ranks=2, threads=1, watch=lambda: False)\n"
+        "except RanksFailed as error:\n"
+        "    print(error.failures[0].kind, error)\n"
+    )
+    process = start([sys.executable, str(launcher)])
+    out, err = process.communicate(timeout=TIMEOUT_S)
+    assert out.startswith("memory rank 1 on "), (out, err)
+    assert "was killed by the kernel for lack of memory; its memory: 0.0" in out
+    assert "a smaller model (--hidden, --layers)" in out
+    points = [float(found) for found in re.findall(r"([0-9.]+) GB at", out)]
+    assert points == sorted(points)
+    assert points[-1] > 0.05
+
+
+def test_a_long_curve_stays_small_and_keeps_its_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    curves = MemoryCurves()
+    for second in range(10_000):
+        curves._add(0, float(second), second * 1_000_000)
+    assert len(curves._points[0]) <= 256
+    assert curves.tell(0).startswith("its memory: 0.00 GB at ")
+    assert curves.tell(1) == "it ended before its memory could be looked at"
+    assert not curves.kernel_killed()
