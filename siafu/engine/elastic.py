@@ -217,7 +217,7 @@ def _follow(running: threading.Thread, attempt: Attempt, watch: Watch) -> None:
 def _run_agent(command: Sequence[str], ranks: int, threads: int, attempt: Attempt) -> None:
     """In the thread to whose life the ranks are bound.
 
-    Ranks take over that SIGTERM and SIGINT are held back here: one that is still importing torch could only die of them.
+    Ranks take over that SIGTERM and SIGINT are held back here: one that still imports torch could only die of them.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
     meeting = _OneHost()
