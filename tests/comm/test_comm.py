@@ -355,6 +355,7 @@ def test_a_lone_rank_sends_nothing() -> None:
     assert comm.all_reduce(torch.ones(3), label="x").tolist() == [1, 1, 1]
     assert comm.all_to_all(torch.ones(3), [3], [3], label="x").tolist() == [1, 1, 1]
     assert comm.broadcast_text("x", label="x") == "x"
+    assert comm.broadcast_text("", label="x") == ""
     comm.barrier(label="x")
     assert comm.meter.sent == {}
     assert comm.meter.total() == 0
