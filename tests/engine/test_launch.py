@@ -160,6 +160,8 @@ def test_a_killed_launcher_leaves_no_process_and_no_port(
     os.kill(process.pid, signal.SIGKILL)
     process.communicate(timeout=TIMEOUT_S)
     _, alive = psutil.wait_procs(ranks, timeout=10)
+    for each in alive:
+        each.kill()
     assert not alive
     assert not list(tmp_path.glob("siafu-ranks-*"))
     for port in ports:
