@@ -47,7 +47,7 @@ def engine(
 
     def under_torchrun(name: str) -> list[Any]:
         run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-        return ended(start([*run, *program(name)[1:]]))
+        return ended(start([*run, *program(name)[1:]], TMPDIR=str(tmp_path)))
 
     def under_slurm(name: str) -> list[Any]:
         job = str(os.getpid() + 7 * sum(map(ord, name)))
