@@ -1,13 +1,13 @@
 """The program of one rank process, which the command starts: ``python -m siafu.rank RUN PARTS [--resumed]``."""
 
 import json
-import logging
 import os
 import signal
 import sys
 from pathlib import Path
 
 from siafu.engine.elastic import join
+from siafu.engine.failures import reporting
 from siafu.folder import existing_folder
 from siafu.ranks import take_part
 from siafu.settings import parse_toml
@@ -16,10 +16,10 @@ from siafu.store.tensors import write_atomically
 
 def main(arguments: list[str]) -> None:
     """Train as one rank of a group on this host; rank 0 leaves what was measured in the run's folder."""
-    folder, parts = existing_folder(Path(arguments[0])), Path(arguments[1])
     received: list[str] = []
     for number in (signal.SIGTERM, signal.SIGINT):  # stop after this epoch
         signal.signal(number, lambda number, _: received.append(signal.Signals(number).name))
+    folder, parts = existing_folder(Path(arguments[0])), Path(arguments[1])
     deadline = parse_toml(folder.read_config()).comm.deadline
     with join(os.environ, deadline_s=deadline, settings=folder.config_checksum()) as comm:
         found = take_part(
@@ -34,9 +34,5 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with reporting(os.environ):
         main(sys.argv[1:])
-    except Exception:  # join has reported it to the command, which tells the user
-        if logging.getLogger("siafu").isEnabledFor(logging.DEBUG):
-            raise
-        sys.exit(1)
