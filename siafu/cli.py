@@ -72,7 +72,8 @@ def _explain(error: Exception) -> str:
     ):  # torch has no error of its own
         return "not enough memory; lower --hidden or --layers, or use a machine with more"
     if _of_ranks(error):
-        return "\n".join([str(error), *getattr(error, "__notes__", [])])
+        notes = [note for note in getattr(error, "__notes__", []) if "Traceback" not in note]
+        return "\n".join([str(error), *notes])
     return f"{type(error).__name__}: {error} (a fault of siafu; --traceback shows where)"
 
 

@@ -4,7 +4,7 @@ It knows no file: the rows are mapped by whoever made them, and so is every arra
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -30,7 +30,7 @@ class Streamed:
     rows: Tensor
     spill: Callable[[int, int], Tensor]
     scale: Tensor | None = None
-    dropout: native.Dropout = native.Dropout()
+    dropout: native.Dropout = field(default_factory=native.Dropout)
     row_id: Tensor | None = None
 
     @property
