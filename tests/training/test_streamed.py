@@ -78,7 +78,7 @@ def test_narrow_features_are_widened_as_they_are_read(graph: Graph, tmp_path: Pa
 def test_what_needs_all_inputs_at_once_is_refused_by_name(graph: Graph, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"data\.inputs is stream; set model\.reduce to mean"):
         trained(graph, tmp_path / "max", {"kind": "sage", "reduce": "max"}, inputs="stream")
-    with pytest.raises(ValueError, match="your module reads all inputs at once, but data.inputs is stream"):
+    with pytest.raises(ValueError, match=r"your module reads all inputs at once, but data\.inputs is stream"):
         siafu.train(graph, model=torch.nn.Linear(12, 3), out=tmp_path / "own", inputs="stream")
 
 
