@@ -58,7 +58,7 @@ def assign_parts(csr: "Csr", train: Tensor | None, *, parts: int, seed: int) -> 
         return torch.zeros(num_nodes, dtype=torch.int32)
     work = torch.empty(native._core.partition_bytes(num_nodes, parts), dtype=torch.uint8)
     part_of_node = torch.empty(num_nodes, dtype=torch.int32)
-    native._core.partition(csr.indptr, csr.indices, _bytes(train), parts, seed, work, part_of_node)
+    native._core.partition(csr.indptr, csr.indices, _bytes(train), parts, seed % 2**64, work, part_of_node)
     return part_of_node
 
 

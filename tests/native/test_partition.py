@@ -183,11 +183,8 @@ def test_what_is_stated_is_what_is_allocated(monkeypatch: pytest.MonkeyPatch) ->
 
 @compiled
 def test_a_byte_behind_the_work_space_is_never_written() -> None:
-    for csr, parts in [
-        (planted(20, 50, inside=5, outside=1), 4),
-        (grid(30), 7),
-        (csr_of(torch.empty(0), torch.empty(0), 50), 5),
-    ]:
+    bare = csr_of(torch.empty(0), torch.empty(0), 50)
+    for csr, parts in [(planted(20, 50, inside=5, outside=1), 4), (grid(30), 7), (bare, 5)]:
         num_nodes = csr.indptr.numel() - 1
         num_bytes = native._core.partition_bytes(num_nodes, parts)
         guarded = torch.full((num_bytes + 4096,), 0xA5, dtype=torch.uint8)
