@@ -11,7 +11,7 @@
 
 namespace {
 
-constexpr int64_t kStreams = 64, kStretch = 1024, kBatches = 64;
+constexpr int64_t kStreams = 64, kStretch = 4096, kBatches = 16;
 
 // What an item sees while its stream is under way: the places of all items, and the picks of the stream in this batch.
 struct Seen {
