@@ -79,8 +79,15 @@ def generate(folder: Path, options: argparse.Namespace) -> None:
 def run(by: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     command = [sys.executable, __file__, "--child", by, "--graph", str(folder)]
     command += ["--parts", str(options.parts), "--threads", str(options.threads)]
-    ran = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    return json.loads(ran.stdout.splitlines()[-1])
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # the graph is mapped, the partition begins
+        with Anonymous(process.pid) as memory:
+            process.stdout.readline()  # the partition is made
+        answer = process.stdout.readline()
+    if process.returncode:
+        raise RuntimeError(f"{by} ended with exit code {process.returncode}")
+    return {**json.loads(answer), "anonymous_bytes": memory.gained}
 
 
 def partition_here(options: argparse.Namespace) -> dict[str, Any]:
@@ -90,10 +97,11 @@ def partition_here(options: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(options.threads)
     graph = Graph(**{path.stem: mapped(path) for path in options.graph.glob("*.npy")})
     said: list[str] = []
-    with Anonymous() as memory:
-        started = time.perf_counter()
-        part_of_node = assign(graph, parts=options.parts, by=options.child, say=said.append)
-        seconds = time.perf_counter() - started
+    print("begin", flush=True)
+    started = time.perf_counter()
+    part_of_node = assign(graph, parts=options.parts, by=options.child, say=said.append)
+    seconds = time.perf_counter() - started
+    print("made", flush=True)
     found = quality(graph, part_of_node, options.parts)
     return {
         "by": options.child,
@@ -101,7 +109,6 @@ def partition_here(options: argparse.Namespace) -> dict[str, Any]:
         "edges": graph.num_edges,
         "cut": found.cut,
         "seconds": seconds,
-        "anonymous_bytes": memory.gained,
         "edge_balance": found.edge_balance,
         "train_balance": found.train_balance,
         "halo_share": sum(found.halo) / graph.num_nodes,
@@ -115,12 +122,18 @@ def mapped(path: Path) -> torch.Tensor:
 
 
 class Anonymous:
-    """Samples the anonymous memory of this process; ``gained`` is the most that there was above the beginning."""
+    """Samples the anonymous memory of a process; ``gained`` is the most that there was above the beginning.
 
-    def __enter__(self) -> "Anonymous":
-        self._begin = self._most = anonymous_bytes()
+    From outside: libraries that keep Python's lock would stop a sampler inside.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._status = Path(f"/proc/{pid}/status")
+        self._begin = self._most = self._now()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> "Anonymous":
         self._thread.start()
         return self
 
@@ -134,12 +147,11 @@ class Anonymous:
 
     def _watch(self) -> None:
         while not self._ended.wait(_SAMPLE_S):
-            self._most = max(self._most, anonymous_bytes())
+            self._most = max(self._most, self._now())
 
-
-def anonymous_bytes() -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
+    def _now(self) -> int:
+        lines = self._status.read_text().splitlines()
+        return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon")), 0)
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
