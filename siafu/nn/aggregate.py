@@ -163,7 +163,7 @@ def _scale(block: Block, name: str, dtype: torch.dtype, compute: Callable[[], Te
 def _weights(block: Block, dtype: torch.dtype, *, transposed: bool) -> Tensor | None:
     if block.edge_weight is None:
         return None
-    weight, origin = block.edge_weight, block.transposed.origin if transposed else None
+    weight, origin = block.edge_weight, block.turned.origin if transposed else None
     return _scale(block, f"weight-{transposed}", dtype, lambda: weight if origin is None else weight[origin])
 
 
@@ -220,7 +220,7 @@ class _Sum(torch.autograd.Function):
         block: Block = ctx.block
         by: _Scales = ctx.by
         weight = _weights(block, grad_dst.dtype, transposed=True)
-        turned = block.transposed
+        turned = block.turned
         if block.others is None:
             grad_src = native.spmm(turned, grad_dst, weight=weight, pre=by.post, post=by.pre, loop=by.loop)
             return grad_src, None, None
@@ -286,4 +286,4 @@ class _Max(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (source,) = ctx.saved_tensors
-        return native.segment_max_backward(ctx.block.transposed, grads[0], source), None
+        return native.segment_max_backward(ctx.block.turned, grads[0], source), None
