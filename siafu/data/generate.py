@@ -3,7 +3,7 @@
 The same arguments give the same graph on every machine.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -77,19 +77,37 @@ def rmat(
     Each edge falls into the quarters of the adjacency matrix with chances ``a``, ``b``, ``c`` and the rest,
     again and again; then nodes are shuffled. Features tell the class, which the graph does not.
     """
-    if not 1 <= num_nodes <= MAX_NODES or num_edges < 0:
-        raise ValueError(
-            f"rmat: {num_nodes} nodes and {num_edges} edges; expected at least 1 node and 0 edges"
-        )
-    if min(a, b, c) < 0 or a + b + c > 1:
-        raise ValueError(f"rmat: a, b, c are {a}, {b}, {c}; expected chances that add up to 1 at most")
-    src, dst = _rmat_edges(num_nodes, num_edges, (a, a + b, a + b + c), Draws(seed, "rmat"))
+    src, dst = torch.empty(num_edges, dtype=torch.int32), torch.empty(num_edges, dtype=torch.int32)
+    done = 0
+    for some_src, some_dst in rmat_edges(num_nodes, num_edges, a=a, b=b, c=c, seed=seed):
+        rows = slice(done, done + len(some_src))
+        src[rows], dst[rows], done = torch.from_numpy(some_src), torch.from_numpy(some_dst), rows.stop
     csr = native.sort_rows(native.build_csr(dst, src, num_rows=num_nodes))
     graph = Graph(csr.indptr, csr.indices, name="rmat")
     if classes == 0 and features == 0:
         return graph
     kind = Draws(seed, "class").below(max(classes, 1), num_nodes).astype(np.int64)
     return _with_labels(graph, kind, features=features, classes=classes, seed=seed)
+
+
+def rmat_edges(
+    num_nodes: int, num_edges: int, *, a: float = 0.57, b: float = 0.19, c: float = 0.19, seed: int = 0
+) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int32]]]:
+    """The edges of :func:`rmat` some at a time, for graphs larger than memory: sources and targets, (n,) each."""
+    if not 1 <= num_nodes <= MAX_NODES or num_edges < 0:
+        raise ValueError(
+            f"rmat: {num_nodes} nodes and {num_edges} edges; expected at least 1 node and 0 edges"
+        )
+    if min(a, b, c) < 0 or a + b + c > 1:
+        raise ValueError(f"rmat: a, b, c are {a}, {b}, {c}; expected chances that add up to 1 at most")
+    chances, draws, done = (a, a + b, a + b + c), Draws(seed, "rmat"), 0
+    order = draws.order(num_nodes).astype(np.int32)
+    while done < num_edges:
+        rows, cols = _rmat_chunk(num_nodes, min(_CHUNK, num_edges - done), chances, draws)
+        there = (rows < num_nodes) & (cols < num_nodes)  # the matrix is a power of two wide
+        rows, cols = rows[there], cols[there]
+        yield order[rows], order[cols]
+        done += len(rows)
 
 
 def random_labels(graph: Graph, *, seed: int = 0) -> Graph:
@@ -233,21 +251,6 @@ def _features(true_class: NDArray[np.int64], features: int, seed: int) -> NDArra
         part = true_class[start : start + rows]
         np.add(mean[part], draws.noise(len(part), features), out=x[start : start + rows])
     return x
-
-
-def _rmat_edges(
-    num_nodes: int, num_edges: int, chances: tuple[float, float, float], draws: Draws
-) -> tuple[torch.Tensor, torch.Tensor]:
-    order = draws.order(num_nodes).astype(np.int32)
-    src, dst = np.empty(num_edges, dtype=np.int32), np.empty(num_edges, dtype=np.int32)
-    done = 0
-    while done < num_edges:
-        rows, cols = _rmat_chunk(num_nodes, min(_CHUNK, num_edges - done), chances, draws)
-        there = (rows < num_nodes) & (cols < num_nodes)  # the matrix is a power of two wide
-        rows, cols = rows[there], cols[there]
-        src[done : done + len(rows)], dst[done : done + len(rows)] = order[rows], order[cols]
-        done += len(rows)
-    return torch.from_numpy(src), torch.from_numpy(dst)
 
 
 def _rmat_chunk(
