@@ -28,7 +28,7 @@ import psutil
 SIAFU = [sys.executable, "-c", "from siafu.cli import main; main()"]
 MARK = "SIAFU_BENCHMARK"  # in the environment of all that belongs to a run
 RANKS, FRUITLESS = 2, 2
-LOOK_S = 0.02
+LOOK_S, HUNG_S = 0.02, 150.0
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ class Ended:
 
     strikes: list[Strike] = field(default_factory=list)
     code: int = 0
+    hung: bool = False
     errors: str = ""
     identical: bool = False
     orphans: int = 0
@@ -88,6 +89,7 @@ class Watched:
             env=dict(os.environ) | {MARK: self.mark},
         )
         self.ports: set[int] = set()
+        self.hung = False
 
     def ranks(self) -> list[psutil.Process]:
         """The ranks that run now, in their order."""
@@ -103,25 +105,26 @@ class Watched:
         return events.read_bytes().count(b'"phase":"epoch"') if events.is_file() else 0
 
     def wait(self, until: Callable[[], bool], *, seconds: float) -> bool:
-        """Whether something came true before the run ended."""
+        """Whether something came true before the run ended; a run in which it never does is hung, and ended here."""
         end = time.monotonic() + seconds
         while self.process.poll() is None:
             if until():
                 return True
             if time.monotonic() > end:
-                self.process.kill()
-                raise RuntimeError(f"nothing happened for {seconds:g} s:\n{self.errors()}")
+                self.hung = True
+                self.process.kill()  # and its ranks with it
+                return False
             time.sleep(LOOK_S)
         return False
 
     def wait_for_epoch(self, epoch: int) -> bool:
         """Whether so many epochs were written before the run ended."""
-        return self.wait(lambda: self.epochs() >= epoch, seconds=300)
+        return self.wait(lambda: self.epochs() >= epoch, seconds=HUNG_S)
 
     def live_on(self, seconds: float) -> bool:
         """Whether the run still goes on after so long."""
         until = time.monotonic() + seconds
-        return self.wait(lambda: time.monotonic() >= until, seconds=seconds + 300)
+        return self.wait(lambda: time.monotonic() >= until, seconds=seconds + HUNG_S)
 
     def errors(self) -> str:
         """What the command said."""
@@ -138,7 +141,7 @@ class Watched:
         ranks[rank].send_signal(number)
         before = {each.pid for each in ranks}
         self.wait(
-            lambda: not before & {each.pid for each in self.ranks()} and bool(self.ranks()), seconds=300
+            lambda: not before & {each.pid for each in self.ranks()} and bool(self.ranks()), seconds=HUNG_S
         )
         return Strike(number.name, rank, sent - since, epoch, time.monotonic() - sent)
 
@@ -155,7 +158,7 @@ class Watched:
         }
         ours = {each.pid for each in orphans} | {None}
         held = [port for port in self.ports if port in listening and listening[port] in ours]
-        return Ended([], self.process.returncode, self.errors(), same, len(orphans), len(held))
+        return Ended([], self.process.returncode, self.hung, self.errors(), same, len(orphans), len(held))
 
     def _note_ports(self, ranks: list[psutil.Process]) -> None:
         for each in [psutil.Process(self.process.pid), *ranks]:
@@ -186,7 +189,7 @@ def fruitless(done: list[Strike], epochs: int) -> bool:
 def disturb(run: Watched, left: list[signal.Signals], life_s: float, dice: random.Random) -> list[Strike]:
     """Strike again and again until the run ends or nothing is left to do; takes what was done off the list."""
     done: list[Strike] = []
-    while left and run.wait(lambda: len(run.ranks()) == RANKS, seconds=300):
+    while left and run.wait(lambda: len(run.ranks()) == RANKS, seconds=HUNG_S):
         since = time.monotonic()
         if fruitless(done, run.epochs()) and not run.wait_for_epoch(done[-1].epoch + 1):
             break
@@ -229,7 +232,7 @@ def main() -> None:
 def _undisturbed(folder: Path, args: argparse.Namespace) -> tuple[bytes, float]:
     """The weights of a run that nobody struck, and how long its group lived."""
     run = Watched(folder, args)
-    run.wait(lambda: bool(run.ranks()), seconds=300)
+    run.wait(lambda: bool(run.ranks()), seconds=HUNG_S)
     started = time.monotonic()
     ended = run.end(None)
     if not ended.good:
@@ -262,6 +265,7 @@ def _show(runs: list[Ended]) -> None:
     print(f"\n{'runs':24} {len(runs):6} {'asked':>8}")
     for name, count, asked in (
         ("finished", sum(run.code == 0 for run in runs), len(runs)),
+        ("hung", sum(run.hung for run in runs), 0),
         ("bit-identical", sum(run.identical for run in runs), len(runs)),
         ("orphan processes", sum(run.orphans for run in runs), 0),
         ("ports held", sum(run.ports for run in runs), 0),
