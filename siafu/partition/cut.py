@@ -40,6 +40,7 @@ class Part:
         """The part as one block, whose halo ``others`` hold; None for a part that is the whole graph."""
         own = self.own
         if others is None:
+            assert not self.halo_id.numel()
             return replace(own.block, narrow=narrow)
         assert own.node_id is not None
         node_id = torch.cat([own.node_id, self.halo_id])
