@@ -44,8 +44,7 @@ def partition_store(
 
 def list_partitions(path: Path, *, verify: bool = False) -> list[str]:
     """The names of the partitions of a store; ``verify`` holds every array to its checksum."""
-    folder = path / PARTS
-    found = sorted(each for each in folder.iterdir() if is_partition(each)) if folder.is_dir() else []
+    found = sorted(each for each in (path / PARTS).glob("[!.]*") if is_partition(each))
     for each in found:
         partition = open_partition(each)
         if verify:

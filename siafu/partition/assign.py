@@ -13,6 +13,7 @@ from siafu.partition.given import read_parts
 from siafu.partition.packages import by_kaminpar, by_metis
 from siafu.partition.quality import Holdings, holdings
 
+NAMED = ("stream", "metis", "kaminpar", "hash")
 _CHUNK = 1 << 20
 _EDGE_BOUND, _TRAIN_BOUND = 1.05, 1.10  # of the mean, what the streaming partitioner lets a part hold
 
@@ -39,7 +40,7 @@ def assign(
             f"{graph.name}: {parts} parts of {graph.num_nodes} nodes; expected at least 1 part and a node for each"
         )
     match by:
-        case _ if parts == 1 and by in ("stream", "metis", "kaminpar", "hash"):
+        case _ if parts == 1 and by in NAMED:
             return torch.zeros(graph.num_nodes, dtype=torch.int32)
         case "stream":
             part_of_node = _by_stream(graph, parts, say, seed)
@@ -50,7 +51,7 @@ def assign(
         case "hash":
             part_of_node = _by_hash(graph, parts, seed)
         case _:
-            part_of_node = read_parts(_existing(by), graph, parts=parts)
+            part_of_node = read_parts(existing(by), graph, parts=parts)
     _tell(graph, holdings(graph, part_of_node, parts=parts), say)
     return part_of_node
 
@@ -81,7 +82,8 @@ def _splitmix(row: np.ndarray, seed: int) -> np.ndarray:
     return z ^ (z >> np.uint64(31))
 
 
-def _existing(by: str) -> Path:
+def existing(by: str) -> Path:
+    """The file that says the part of each node."""
     path = Path(by)
     if not path.is_file():
         raise ValueError(

@@ -11,11 +11,9 @@ from siafu import native
 from siafu.events import Progress, silent
 from siafu.graph import Graph
 from siafu.native import Csr
-from siafu.partition.assign import assign
+from siafu.partition.assign import NAMED, assign, existing
 from siafu.partition.cut import Part, cut
 from siafu.partition.parts import AGAIN, Partition, is_partition, open_partition, write_partition
-
-_NAMED = ("stream", "metis", "kaminpar", "hash")
 
 
 @dataclass(frozen=True)
@@ -39,8 +37,11 @@ class Wanted:
     @property
     def name(self) -> str:
         """What its folder is called."""
-        by = self.by if self.by in _NAMED else f"given-{xxhash.xxh3_64_hexdigest(Path(self.by).read_bytes())}"
-        return f"{self.parts}-{by}" + (f"-fold{self.fold}" if self.fold else "")
+        by = self.by
+        if by not in NAMED:
+            by = f"given-{xxhash.xxh3_64_hexdigest(existing(by).read_bytes())}"
+        ordered = "-ordered" if self.reorder else ""
+        return f"{self.parts}-{by}{ordered}" + (f"-fold{self.fold}" if self.fold else "")
 
 
 def cut_in_memory(graph: Graph, wanted: Wanted, *, say: Callable[[str], None]) -> list[Part]:
@@ -56,19 +57,27 @@ def find_or_make(
 ) -> Partition:
     """The partition below ``home`` that is wanted; made where there is none, refused where it is of another graph."""
     path = home / wanted.name
-    if is_partition(path):
-        found = open_partition(path)
-        if found.manifest.fingerprint != wanted.fingerprint:
-            raise ValueError(
-                f"{path}: was made for another graph: its fingerprint is {found.manifest.fingerprint}, but "
-                f"{graph.name} has {wanted.fingerprint}; {AGAIN}"
-            )
-        return found
-    home.mkdir(exist_ok=True)
+    if not is_partition(path):
+        _make(path, graph, wanted, say, progress)
+    found = open_partition(path)
+    if found.manifest.fingerprint != wanted.fingerprint:
+        raise ValueError(
+            f"{path}: was made for another graph: its fingerprint is {found.manifest.fingerprint}, but "
+            f"{graph.name} has {wanted.fingerprint}; {AGAIN}"
+        )
+    return found
+
+
+def _make(path: Path, graph: Graph, wanted: Wanted, say: Callable[[str], None], progress: Progress) -> None:
     part_of_node = assign(graph, parts=wanted.parts, by=wanted.by, say=say)
     say(f"writing {wanted.parts} parts to {path}")
     cuts = cut(graph, part_of_node, parts=wanted.parts, order=_order(graph, wanted))
-    return write_partition(path, graph, cuts, fingerprint=wanted.fingerprint, by=wanted.by, progress=progress)
+    path.parent.mkdir(exist_ok=True)
+    try:
+        write_partition(path, graph, cuts, fingerprint=wanted.fingerprint, by=wanted.by, progress=progress)
+    except FileExistsError:
+        if not is_partition(path):  # else another run has made it meanwhile
+            raise
 
 
 def _order(graph: Graph, wanted: Wanted) -> Tensor | None:

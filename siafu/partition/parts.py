@@ -114,9 +114,12 @@ def write_partition(
 ) -> Partition:
     """Write each part as it is cut; the folder, which must not exist yet, appears whole or not at all."""
     with _PartitionWriter(path) as writer:
-        routes = []
+        routes, arrays = [], dict[str, ArraySpec]()
         for done, one in enumerate(cuts):
             _write_part(writer, one, graph)
+            arrays |= (
+                writer.close_arrays()
+            )  # part by part: a process may hold so many open files, and no more
             routes.append(one.route)
             progress("writing parts", done + 1, None)
         manifest = PartitionManifest(
@@ -126,7 +129,7 @@ def write_partition(
             class_names=graph.class_names,
             num_nodes=graph.num_nodes,
             by=by,
-            parts=tuple(_specs(writer.close_arrays(), routes)),
+            parts=tuple(_specs(arrays, routes)),
         )
         write_sealed(writer.folder / PARTITION, manifest)
         writer.put_in_place()

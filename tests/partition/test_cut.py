@@ -31,7 +31,10 @@ def cases(draw: Any) -> Case:
     edges = draw(st.lists(st.tuples(node, node), max_size=24))
     weighted, known, moved = draw(st.booleans()), draw(st.booleans()), draw(st.booleans())
     split = torch.tensor(draw(st.lists(st.integers(0, 3), min_size=nodes, max_size=nodes)))
-    about: dict[str, Any] = {"x": torch.arange(2 * nodes).view(nodes, 2).float(), "y": torch.arange(nodes) - 1}
+    about: dict[str, Any] = {
+        "x": torch.arange(2 * nodes).view(nodes, 2).float(),
+        "y": torch.arange(nodes) - 1,
+    }
     about |= {"train_mask": split == 0, "val_mask": split == 1, "test_mask": split == 2}
     graph = Graph.from_edges(
         torch.tensor(edges, dtype=torch.int64).view(-1, 2).T,
