@@ -8,8 +8,9 @@ import torch
 from siafu.comm import Comm
 from siafu.comm.memory import from_bytes
 from siafu.partition.cut import Part
-from siafu.partition.parts import PARTITION, Partition, PartitionManifest, is_partition, open_partition
+from siafu.partition.parts import AGAIN, PARTITION, Partition, PartitionManifest, is_partition
 from siafu.store.manifest import ArraySpec, parse_sealed
+from siafu.store.reader import verify_array
 
 _CHUNK_BYTES = 1 << 26
 _LABEL = "parts"
@@ -21,17 +22,21 @@ def deliver(comm: Comm, path: Path) -> Part:
     What comes over the wire is written to a temporary folder and mapped from there, so that it may be larger than
     memory; the folder is gone as soon as it is mapped.
     """
-    text = comm.broadcast_text(None if comm.rank else (path / PARTITION).read_text("utf-8"), label=_LABEL)
-    manifest = parse_sealed(text.encode(), PartitionManifest, str(path / PARTITION), again="make it again")
+    read = None if comm.rank else as_tensor((path / PARTITION).read_bytes())
+    text = comm.broadcast(read, label=_LABEL).numpy().tobytes()
+    manifest = parse_sealed(text, PartitionManifest, str(path / PARTITION), again=AGAIN)
     _check_ranks(comm, path, manifest)
-    seen = is_partition(path) and (path / PARTITION).read_text("utf-8") == text
+    seen = is_partition(path) and (path / PARTITION).read_bytes() == text
     lacking = [
         rank for rank, sees in enumerate(comm.all_gather(torch.tensor([seen]), label=_LABEL)) if not sees
     ]
     if seen:
-        part = open_partition(path).part(comm.rank)
+        part = Partition(path, manifest).part(comm.rank)
         for rank in lacking if comm.rank == 0 else []:
             for spec in manifest.parts[rank].arrays.values():
+                verify_array(
+                    path, spec, again=AGAIN
+                )  # else it would be told of a file that the user never saw
                 _send(comm, rank, path / spec.file)
         return part
     with tempfile.TemporaryDirectory(prefix="siafu-part-") as folder:
