@@ -84,20 +84,20 @@ class Threads:
         """Train here; the user's own module is trained in place on rank 0."""
         from siafu.engine.local import run_threads
 
-        parts = self._parts_of(work, onlooker)
+        parts, to_do, tree = self._parts_of(work, onlooker), work.assignment, work.tree
+        modules = [work.custom, *(copy.deepcopy(work.custom) for _ in parts[1:])]
 
         def rank(comm: Comm) -> Measured:
             first = comm.rank == 0
             return carry_out(
                 comm,
                 parts[comm.rank],
-                work.assignment,
+                to_do,
                 folder=work.folder if first else None,
                 onlooker=onlooker if first else Onlooker(),
-                custom=work.custom if first else copy.deepcopy(work.custom),
+                custom=modules[comm.rank],
             )
 
-        tree = work.tree
         found = run_threads(rank, ranks=tree.ranks, threads=tree.threads, deadline_s=tree.comm.deadline)
         return found[0]
 
@@ -139,7 +139,7 @@ class Processes:
             command,
             ranks=tree.ranks,
             threads=tree.threads,
-            progress=followed.epochs,
+            progress=followed.epochs_safe,
             watch=lambda: followed.look() is not None,
             say=onlooker.say,
         )
@@ -153,24 +153,22 @@ class Followed:
 
     def __init__(self, folder: RunFolder, onlooker: Onlooker, *, total: int) -> None:
         self._path, self._onlooker, self._total = folder.events, onlooker, total
-        self._read, self._epoch = folder.events.stat().st_size if folder.events.is_file() else 0, 0
+        self._read, self._safe = folder.events.stat().st_size if folder.events.is_file() else 0, 0
 
-    def epochs(self) -> int:
-        """The epochs that were done since it is followed."""
+    def epochs_safe(self) -> int:
+        """The epoch of the last checkpoint, as far as it was told since the run is followed."""
         self.look()
-        return self._epoch
+        return self._safe
 
     def look(self) -> str | None:
         """Tell of new epochs; returns a reason to stop, if there is one."""
         for event in self._new():
-            if event.get("phase") == "epoch":
-                self._epoch += 1
-                told = {
-                    "loss": event["loss"],
-                    "val_score": event.get("val_score"),
-                    "seconds": event["seconds"],
-                }
-                self._onlooker.on_epoch(event["epoch"], self._total, **told)
+            match event["phase"]:
+                case "checkpoint" | "resume":
+                    self._safe = event["epoch"]
+                case "epoch":
+                    told: dict[str, Any] = {key: event.get(key) for key in ("loss", "val_score", "seconds")}
+                    self._onlooker.on_epoch(event["epoch"], self._total, **told)
         return self._onlooker.should_stop()
 
     def _new(self) -> list[dict[str, Any]]:
@@ -243,19 +241,17 @@ class Group:
         return _obey(self.comm, order, work.folder, onlooker, work.custom)
 
 
-def dismiss(comm: Comm) -> None:
-    """Tell those who follow that there is no more to do."""
-    comm.broadcast_text("", label="control")
+def dismiss(comm: Comm, metrics: dict[str, Any]) -> None:
+    """Tell those who follow that there is no more to do, and what came of it all."""
+    comm.broadcast_text(json.dumps({"metrics": metrics}), label="control")
 
 
-def follow(comm: Comm, onlooker: Onlooker, custom: nn.Module | None = None) -> Measured | None:
-    """Do what rank 0 says until it says no more; returns what came of the last work. Collective."""
-    found = None
-    while text := comm.broadcast_text(None, label="control"):
-        order = json.loads(text)
-        measured, model = _obey(comm, order, None, onlooker, copy.deepcopy(custom))
-        found = measured | {"run": order["folder"]}, model
-    return found
+def follow(comm: Comm, onlooker: Onlooker, custom: nn.Module | None = None) -> Measured:
+    """Do what rank 0 says until it says what came of it all; the model is that of the run itself. Collective."""
+    models: dict[str, nn.Module | None] = {}
+    while "metrics" not in (order := json.loads(comm.broadcast_text(None, label="control"))):
+        models[order["folder"]] = _obey(comm, order, None, onlooker, copy.deepcopy(custom))[1]
+    return order["metrics"], models.get(order["metrics"]["run"])
 
 
 def take_part(

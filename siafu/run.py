@@ -20,6 +20,7 @@ from siafu.folder import RunFolder, existing_folder, new_folder
 from siafu.graph import Graph
 from siafu.member import Onlooker
 from siafu.nn.embedded import build_model
+from siafu.partition.assign import resolve
 from siafu.ranks import Group, OnRay, Processes, Ranks, Threads, Work, dismiss, follow, home_of_partitions
 from siafu.results.machine import usable_cores, usable_memory_bytes
 from siafu.results.progress import TrainingProgress, in_notebook
@@ -128,17 +129,19 @@ def _in_group(asked: _Asked, onlooker: Onlooker) -> Run:
     tree = asked.tree
     if asked.out is None:
         raise ValueError("engine torchrun: give --out, so that a group that is started again finds its run")
-    digest = hashlib.sha256(write_toml(tree).encode()).hexdigest()
+    anywhere = tree.model_copy(update={"threads": 0})  # hosts may have other numbers of cores
+    digest = hashlib.sha256(write_toml(anywhere).encode()).hexdigest()
     with join(os.environ, deadline_s=tree.comm.deadline, settings=digest) as comm:
+        if tree.ranks not in (1, comm.world_size):
+            raise ValueError(f"ranks is {tree.ranks}, but {comm.world_size} were started; leave --ranks out")
         tree = tree.model_copy(update={"ranks": comm.world_size})
         torch.set_num_threads(tree.threads)
         if comm.rank:
-            found = follow(comm, Onlooker(should_stop=onlooker.should_stop), asked.custom)
-            assert found is not None
-            return Run(Path(found[0]["run"]), tree, found[0], found[1], comm.rank)
+            found, model = follow(comm, Onlooker(should_stop=onlooker.should_stop), asked.custom)
+            return Run(Path(found["run"]), tree, found, model, comm.rank)
         asked = replace(asked, tree=tree)
         run = _resume_in_group(asked, comm, onlooker) or _train(asked, onlooker, comm)
-        dismiss(comm)
+        dismiss(comm, run.metrics)
         return run
 
 
@@ -154,8 +157,8 @@ def _resume_in_group(asked: _Asked, comm: Comm, onlooker: Onlooker) -> Run | Non
             raise ValueError(
                 f"{folder.path}: already holds a run with other settings or other data; choose another --out"
             )
-        if folder.finished:
-            raise ValueError(f"{folder.path}: holds a run that has ended; choose another --out")
+        if folder.finished:  # a rank was lost after the end
+            return open_run(folder.path, model=asked.custom)
         return _go_on(folder, tree, graph, asked.custom, _ranks(tree, folder, comm), onlooker)
 
 
@@ -204,6 +207,7 @@ def _settle(graph: Graph | str | Path, tree: Settings, onlooker: Onlooker) -> tu
     return graph, tree.model_copy(
         update={
             "data": inputs.resolve(tree.data, graph, memory_bytes=_memory_bytes(tree)),
+            "partition": resolve(tree.partition, graph, parts=tree.ranks),
             "source": source,
             "fingerprint": inputs.fingerprint(graph),
             "class_names": graph.class_names or (),

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from siafu import native
 from siafu.graph import Graph
+from siafu.partition.config import PartitionConfig
 from siafu.partition.given import read_parts
 from siafu.partition.packages import by_kaminpar, by_metis
 from siafu.partition.quality import Holdings, holdings
@@ -35,10 +36,7 @@ def assign(
         hash: of the user's row number and the seed, whatever the graph and the order of its rows;
         a path: a file with the part of each node, in the user's order of the nodes; see :mod:`siafu.partition.given`.
     """
-    if not 1 <= parts <= graph.num_nodes:
-        raise ValueError(
-            f"{graph.name}: {parts} parts of {graph.num_nodes} nodes; expected at least 1 part and a node for each"
-        )
+    _check_parts(graph, parts)
     match by:
         case _ if parts == 1 and by in NAMED:
             return torch.zeros(graph.num_nodes, dtype=torch.int32)
@@ -54,6 +52,21 @@ def assign(
             part_of_node = read_parts(existing(by), graph, parts=parts)
     _tell(graph, holdings(graph, part_of_node, parts=parts), say)
     return part_of_node
+
+
+def resolve(config: PartitionConfig, graph: Graph, *, parts: int) -> PartitionConfig:
+    """The settings with the whole path of a file; refuses what cannot be, before anything is done."""
+    _check_parts(graph, parts)
+    if config.by in NAMED:
+        return config
+    return config.model_copy(update={"by": str(existing(config.by).absolute())})
+
+
+def _check_parts(graph: Graph, parts: int) -> None:
+    if not 1 <= parts <= graph.num_nodes:
+        raise ValueError(
+            f"{graph.name}: {parts} parts of {graph.num_nodes} nodes; expected at least 1 part and a node for each"
+        )
 
 
 def _by_stream(graph: Graph, parts: int, say: Callable[[str], None], seed: int) -> Tensor:
