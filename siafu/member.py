@@ -82,6 +82,8 @@ def build_trainer(
     block = part.block(halo, narrow=tree.comm.narrow)
     if custom is not None:
         _check_custom(custom, x, own.name, several=several)
+        for value in custom.state_dict().values():  # each process may have made its own
+            value.copy_(comm.broadcast(value, label="weights"))
         return FullTrainer(custom, block, x, task, tree.train, seed=tree.seed)
     model = build_model(
         tree.model, in_features=x.shape[1], out_features=task.num_outputs, num_nodes=part.num_nodes
