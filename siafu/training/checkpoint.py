@@ -1,7 +1,7 @@
 """The exact state of a training run, in one file that is replaced as a whole."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -57,7 +57,7 @@ def save_checkpoint(
         tensors |= {f"optimizer.{slot}.{name}": torch.as_tensor(value) for name, value in values.items()}
     for rank, values in (kept or {}).items():
         tensors |= {f"rank.{rank}.{name}": value for name, value in values.items()}
-    state = {key: value for key, value in asdict(done).items() if key != "best"}
+    state = {key: value for key, value in vars(done).items() if key != "best"}
     return save_tensors(path, tensors, {"version": _VERSION, **state})
 
 
