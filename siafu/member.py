@@ -200,7 +200,7 @@ def _measure(
         found |= {f"{split}_{name}": value for name, value in of.items()}
         found[f"{split}_score"] = of[task.metric]
     peaks = gather_texts(trainer.comm, str(max(done.peak_rss_bytes, peak_rss_bytes())), label="control")
-    sent = trainer.bytes_by_label()
+    sent = trainer.count_bytes()
     return found | {
         "epochs": done.epoch,
         "best_epoch": done.best_epoch,

@@ -25,6 +25,7 @@ from siafu.graph import Block
 from siafu.nn.dropout import mix, set_keys
 from siafu.nn.embedded import Embedded
 from siafu.nn.streamed import Rows
+from siafu.nn.model import Gnn
 from siafu.training.checkpoint import Progression, load_checkpoint, save_checkpoint
 from siafu.training.config import TrainConfig
 from siafu.training.task import Task
@@ -171,8 +172,7 @@ class FullTrainer:
         for group in self.optimizer.param_groups:
             group["lr"] = self.config.lr_at(epoch)
         self.optimizer.zero_grad()
-        with torch.random.fork_rng(devices=[]):  # for a user's module that draws from torch's own generator
-            torch.manual_seed(mix(mix(self.seed) ^ epoch) >> 1)
+        with _seeded(self.model, mix(mix(self.seed) ^ epoch) >> 1):
             loss = self.task.loss(self._forward("halo"))
         loss.backward()
         total = self._add_gradients(loss.detach())
@@ -182,14 +182,18 @@ class FullTrainer:
         return total
 
     def _add_gradients(self, loss: Tensor) -> float:
-        """Make every gradient the sum of those of all ranks; returns the sum of their losses. Collective."""
+        """Make every gradient the sum of those of all ranks; returns the sum of their losses. Collective.
+
+        What no rank has used in this step keeps no gradient, so that it is not moved.
+        """
         learned = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        used = loss.new_tensor([parameter.grad is not None for parameter in learned])
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in learned]
-        flat = torch.cat([*(grad.reshape(-1) for grad in grads), loss.reshape(1).to(grads[0].dtype)])
+        flat = torch.cat([*(grad.reshape(-1) for grad in grads), used, loss.reshape(1)])
         flat = self.comm.all_reduce(flat, label="gradients")
-        *sums, total = flat.split([*(grad.numel() for grad in grads), 1])
-        for parameter, total_grad in zip(learned, sums, strict=True):
-            parameter.grad = total_grad.view_as(parameter)
+        *sums, used, total = flat.split([*(grad.numel() for grad in grads), len(grads), 1])
+        for parameter, total_grad, count in zip(learned, sums, used.tolist(), strict=True):
+            parameter.grad = total_grad.view_as(parameter).to(parameter.dtype) if count else None
         return float(total)
 
     def _evaluate(self, epoch: int) -> dict[str, float | None]:
@@ -230,22 +234,33 @@ class FullTrainer:
         start = time.perf_counter()
         others = self.block.others
         kept = gather_tensors(self.comm, {} if others is None else others.state(), label="checkpoint")
-        self.done.bytes_by_label = self.bytes_by_label()
+        self.count_bytes()
         if watch.checkpoint is None:
             return
         size = save_checkpoint(watch.checkpoint, self.model, self.optimizer, self.done, kept)
         seconds = time.perf_counter() - start
         watch.events.write("checkpoint", epoch=self.done.epoch, seconds=seconds, bytes=size)
 
-    def bytes_by_label(self) -> dict[str, int]:
-        """What all ranks have sent in this run, those that were stopped included. Collective."""
-        sent, total = self.comm.meter.sent, dict(self.done.bytes_by_label)
+    def count_bytes(self) -> dict[str, int]:
+        """What all ranks have sent in this run by now, those that were stopped included, by label. Collective."""
+        sent, total = self.comm.meter.sent, self.done.bytes_by_label
         here = {label: count - self._metered.get(label, 0) for label, count in sent.items()}
         self._metered = sent
         for text in gather_texts(self.comm, json.dumps(here), label="control"):
             for label, count in json.loads(text).items():
                 total[label] = total.get(label, 0) + count
         return total
+
+
+@contextmanager
+def _seeded(model: nn.Module, seed: int) -> Iterator[None]:
+    """While it lasts, a user's module draws from torch's own generator as the seed says; siafu's own draw nothing."""
+    if isinstance(model, Gnn | Embedded):
+        yield
+        return
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
 
 
 @contextmanager
