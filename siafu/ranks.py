@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from siafu.member import Assignment, Onlooker, carry_out
 from siafu.partition.cut import Part, whole
 from siafu.partition.deliver import deliver
 from siafu.partition.make import Wanted, cut_in_memory, find_or_make
-from siafu.partition.parts import open_partition
+from siafu.partition.parts import is_partition, open_partition
 from siafu.partitioning import PARTS
 from siafu.settings import Settings, parse_toml
 from siafu.trained import load_weights
@@ -56,14 +57,6 @@ class Work:
             resumed=self.resumed,
             checkpointed=self.resumed and self.folder.checkpoint.is_file(),
             folder=self.folder.path,
-        )
-
-    @property
-    def wanted(self) -> Wanted:
-        """The partition that it needs."""
-        data = self.tree.data
-        return Wanted(
-            self.tree.ranks, self.tree.partition.by, data.fold, data.reorder == "on", self.tree.fingerprint
         )
 
 
@@ -107,7 +100,7 @@ class Threads:
             if work.tree.ranks == 1:
                 self._parts = [whole(inputs.prepare(work.graph, work.tree.data))]
             else:
-                self._parts = cut_in_memory(work.graph, work.wanted, say=onlooker.say)
+                self._parts = cut_in_memory(work.graph, wanted(work.tree), say=onlooker.say)
         return self._parts
 
 
@@ -125,9 +118,8 @@ class Processes:
         """Train there."""
         from siafu.engine.recovery import run_recovering
 
-        _refuse_custom(work)
         partition = find_or_make(
-            self.home, work.graph, work.wanted, say=onlooker.say, progress=onlooker.progress
+            self.home, work.graph, wanted(work.tree), say=onlooker.say, progress=onlooker.progress
         )
         folder, tree = work.folder, work.tree
         folder.measured.unlink(missing_ok=True)
@@ -201,9 +193,8 @@ class OnRay:
         """Train there; where a worker is lost, Ray starts all again, from the last checkpoint."""
         from siafu.engine.ray import run_on_ray
 
-        _refuse_custom(work)
         partition = find_or_make(
-            self.home, work.graph, work.wanted, say=onlooker.say, progress=onlooker.progress
+            self.home, work.graph, wanted(work.tree), say=onlooker.say, progress=onlooker.progress
         )
         folder, tree = work.folder, work.tree
         program = partial(
@@ -234,7 +225,7 @@ class Group:
     def carry_out(self, work: Work, onlooker: Onlooker) -> Measured:
         """Tell the others, and train with them."""
         partition = find_or_make(
-            self.home, work.graph, work.wanted, say=onlooker.say, progress=onlooker.progress
+            self.home, work.graph, wanted(work.tree), say=onlooker.say, progress=onlooker.progress
         )
         order = _order(work.folder, partition.path, resumed=work.resumed)
         self.comm.broadcast_text(json.dumps(order), label="control")
@@ -297,14 +288,16 @@ def _obey(
     return carry_out(comm, part, to_do, folder=folder, onlooker=onlooker, custom=custom)
 
 
-def _refuse_custom(work: Work) -> None:
-    if work.custom is not None:
-        raise ValueError(
-            "a module of your own cannot be sent to other processes; use engine local, or torchrun with your script"
-        )
-
-
 def home_of_partitions(tree: Settings, folder: RunFolder) -> Path:
-    """Where partitions lie: beside the store that was cut, or in the run's folder where there is none."""
-    store = Path(tree.source) if tree.source else None
-    return (store if store is not None and is_store(store) else folder.path) / PARTS
+    """Where the partition lies or is to lie: in the store that was cut, else in the run's folder."""
+    store = Path(tree.source)
+    if not tree.source or not is_store(store):
+        return folder.path / PARTS
+    there = is_partition(store / PARTS / wanted(tree).name) or os.access(store, os.W_OK)
+    return (store if there else folder.path) / PARTS
+
+
+def wanted(tree: Settings) -> Wanted:
+    """The partition that a run needs."""
+    data = tree.data
+    return Wanted(tree.ranks, tree.partition.by, data.fold, data.reorder == "on", tree.fingerprint)

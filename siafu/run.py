@@ -50,6 +50,7 @@ def train(
     custom = model if isinstance(model, nn.Module) else None
     kind = {} if model is None else {"kind": "custom" if custom is not None else model}
     tree = _settle_ranks(build(config or {}, from_keywords(settings), {"model": kind}))
+    _check_module(custom, tree)
     asked = _Asked(graph, tree, None if out is None else Path(out), custom)
     with _watched(onlooker) as watching:
         if tree.engine == "torchrun":
@@ -173,6 +174,22 @@ def _ranks(tree: Settings, folder: RunFolder, group: Comm | None) -> Ranks:
         case "ray":
             return OnRay(home)
     return Processes(home)
+
+
+def _check_module(custom: nn.Module | None, tree: Settings) -> None:
+    """Refuse a module of the user's own that such ranks cannot train."""
+    if custom is None:
+        return
+    if tree.engine in ("processes", "ray"):
+        raise ValueError(
+            "a module of your own cannot be sent to other processes; use engine local, or torchrun with your script"
+        )
+    torchs_own = (module for module in custom.modules() if isinstance(module, nn.modules.dropout._DropoutNd))
+    if tree.ranks > 1 and tree.engine == "local" and (found := next(torchs_own, None)) is not None:
+        raise ValueError(
+            f"your module has a {type(found).__name__}, which draws from the one generator of torch that ranks of "
+            "engine local share; use siafu.nn.dropout.Dropout, called with (rows, block.given_id), or train on one rank"
+        )
 
 
 @contextmanager

@@ -59,7 +59,10 @@ def resolve(config: PartitionConfig, graph: Graph, *, parts: int) -> PartitionCo
     _check_parts(graph, parts)
     if config.by in NAMED:
         return config
-    return config.model_copy(update={"by": str(existing(config.by).absolute())})
+    path = existing(config.by).absolute()
+    if parts > 1:
+        read_parts(path, graph, parts=parts)
+    return config.model_copy(update={"by": str(path)})
 
 
 def _check_parts(graph: Graph, parts: int) -> None:
