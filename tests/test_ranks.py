@@ -29,8 +29,10 @@ from siafu.folder import RunFolder
 from siafu.graph import Block, Graph
 from siafu.member import Onlooker
 from siafu.nn import Gcn
-from siafu.ranks import Followed
+from siafu.partitioning import partition_store
+from siafu.ranks import Followed, home_of_partitions
 from siafu.results.read import read_run
+from siafu.settings import Settings
 from siafu.store import write_store
 
 EPOCHS = 100
@@ -326,6 +328,31 @@ def test_a_users_module_is_trained_in_place_by_threads_and_refused_by_processes(
         ValueError, match="a module of your own cannot be sent to other processes; use engine local"
     ):
         siafu.train(graph, model=Own(), out=tmp_path / "no", ranks=2, epochs=6)
+    with pytest.raises(
+        ValueError, match=r"your module has a Dropout, which draws .* use siafu\.nn\.dropout\.Dropout"
+    ):
+        siafu.train(
+            graph, model=nn.Sequential(nn.Dropout()), out=tmp_path / "no", ranks=2, engine="local", epochs=6
+        )
+    assert not (tmp_path / "no").exists()
+
+
+def test_torchs_own_generator_is_left_alone(graph: Graph, tmp_path: Path) -> None:
+    own, before = Own(), torch.random.get_rng_state()
+    siafu.train(graph, out=tmp_path / "run", ranks=2, engine="local", **SOME)
+    siafu.train(graph, model=own, out=tmp_path / "own", epochs=2)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_what_a_module_does_not_use_is_not_moved(graph: Graph, tmp_path: Path, ranks: int) -> None:
+    own = Own()
+    own.unused = nn.Linear(2, 2)
+    before = own.unused.weight.detach().clone()
+    siafu.train(
+        graph, model=own, out=tmp_path / "run", ranks=ranks, engine="local", epochs=3, weight_decay=0.1
+    )
+    assert torch.equal(own.unused.weight, before)
 
 
 @pytest.mark.parametrize("given", ["no features", "numbers", "labels"])
@@ -507,6 +534,7 @@ def test_a_file_of_parts_that_does_not_fit_is_refused(
     code, _, err = command("train", "./store", *arguments, capsys=capsys)
     assert code == 1
     assert f"error: {Path('short.npy').absolute()} has 7 rows; expected 120, a part for each node" in err
+    assert not Path("run").exists()
 
 
 def test_a_partition_of_other_data_is_refused(
@@ -520,6 +548,20 @@ def test_a_partition_of_other_data_is_refused(
     assert code == 1
     assert "parts/2-stream: was made for another graph" in err
     assert "Traceback" not in err
+
+
+def test_a_store_that_may_only_be_read_is_cut_into_the_runs_folder(
+    graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, folder = tmp_path / "store", RunFolder(tmp_path / "run")
+    write_store(graph, store)
+    tree = Settings(ranks=2, source=str(store))
+    assert home_of_partitions(tree, folder) == store / "parts"
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert home_of_partitions(tree, folder) == tmp_path / "run" / "parts"
+    partition_store(store, parts=2)
+    assert home_of_partitions(tree, folder) == store / "parts", "it was cut before"
+    assert home_of_partitions(Settings(ranks=2), folder) == tmp_path / "run" / "parts"
 
 
 def test_a_damaged_part_is_told_by_its_file(
