@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -87,7 +87,8 @@ class FullTrainer:
             return self._train(watch)
 
     def _train(self, watch: Watch) -> str:
-        started, saved = time.monotonic() - self.done.seconds, time.monotonic()
+        started = time.monotonic() - self.done.seconds
+        saved = -inf  # the first epoch is kept at once: a run that is lost again and again still gets on
         reason = self._finished()
         while reason is None:
             self._epoch(watch)

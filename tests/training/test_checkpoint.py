@@ -1,5 +1,6 @@
 """The exact state of training: written, read, refused."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -82,3 +83,11 @@ def test_a_parameter_that_is_used_twice_can_be_saved(tmp_path: Path) -> None:
     optimizer = torch.optim.Adam(model.parameters())
     save_checkpoint(tmp_path / "c", model, optimizer, Progression(epoch=3))
     assert load_checkpoint((tmp_path / "c").read_bytes(), model, optimizer, run="", what="c")[0].epoch == 3
+
+
+def test_the_first_epoch_is_kept_at_once_and_then_the_last(
+    make_trainer: MakeTrainer, make_watch: MakeWatch, tmp_path: Path
+) -> None:
+    make_trainer(checkpoint_seconds=1e6, epochs=4).train(make_watch())
+    events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert [event["epoch"] for event in events if event["phase"] == "checkpoint"] == [1, 4]
