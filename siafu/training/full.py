@@ -24,8 +24,8 @@ from siafu.events import Events, Unheard
 from siafu.graph import Block
 from siafu.nn.dropout import mix, set_keys
 from siafu.nn.embedded import Embedded
-from siafu.nn.streamed import Rows
 from siafu.nn.model import Gnn
+from siafu.nn.streamed import Rows
 from siafu.training.checkpoint import Progression, load_checkpoint, save_checkpoint
 from siafu.training.config import TrainConfig
 from siafu.training.task import Task
