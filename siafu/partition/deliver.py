@@ -22,7 +22,7 @@ def deliver(comm: Comm, path: Path) -> Part:
     What comes over the wire is written to a temporary folder and mapped from there, so that it may be larger than
     memory; the folder is gone as soon as it is mapped.
     """
-    read = None if comm.rank else as_tensor((path / PARTITION).read_bytes())
+    read = None if comm.rank else from_bytes((path / PARTITION).read_bytes())
     text = comm.broadcast(read, label=_LABEL).numpy().tobytes()
     manifest = parse_sealed(text, PartitionManifest, str(path / PARTITION), again=AGAIN)
     _check_ranks(comm, path, manifest)
