@@ -13,6 +13,7 @@
 #include "memory.hpp"
 #include "partition.hpp"
 #include "rows.hpp"
+#include "sample.hpp"
 #include "structure.hpp"
 
 namespace nb = nanobind;
@@ -272,6 +273,35 @@ void bind_partition(nb::module_& m) {
           "trained"_a.noconvert(), "inside"_a.noconvert(), "halo"_a.noconvert(), released);
 }
 
+void bind_sample(nb::module_& m) {
+    m.def("count_draws",
+          [](Array<const int64_t, 1> indptr, Array<const int64_t, 1> rows, int64_t fanout, bool replace,
+             Array<int64_t, 1> out_indptr) {
+              count_draws(indptr.data(), rows.data(), int64_t(rows.shape(0)), fanout, replace, out_indptr.data());
+          },
+          "indptr"_a, "rows"_a, "fanout"_a, "replace"_a, "out_indptr"_a.noconvert(), released);
+    m.def("draw_edges",
+          [](Array<const int64_t, 1> indptr, Array<const int64_t, 1> rows, Array<const int64_t, 1> key, Array<const int64_t, 1> id,
+             int64_t fanout, bool replace, Array<const int64_t, 1> out_indptr, Array<int64_t, 1> out_edge) {
+              draw_edges(indptr.data(), rows.data(), int64_t(rows.shape(0)), key.data(), id.data(), fanout, replace,
+                         out_indptr.data(), out_edge.data());
+          },
+          "indptr"_a, "rows"_a, "key"_a, "id"_a, "fanout"_a, "replace"_a, "out_indptr"_a, "out_edge"_a.noconvert(), released);
+    m.def("first_met",
+          [](Array<const int64_t, 1> known, Array<const int64_t, 1> known_ptr, Array<const int64_t, 1> met,
+             Array<const int64_t, 1> met_ptr, Array<int32_t, 1> place, Array<int64_t, 1> fresh, Array<int64_t, 1> num_fresh) {
+              first_met(known.data(), known_ptr.data(), met.data(), met_ptr.data(), int64_t(num_fresh.shape(0)), place.data(),
+                        fresh.data(), num_fresh.data());
+          },
+          "known"_a, "known_ptr"_a, "met"_a, "met_ptr"_a, "place"_a.noconvert(), "fresh"_a.noconvert(), "num_fresh"_a.noconvert(),
+          released);
+    m.def("sort_rows_by_id",
+          [](Array<const int64_t, 1> indptr, Array<int32_t, 1> indices, Optional<int64_t, 1> from, Array<const int64_t, 1> id) {
+              sort_rows_by_id(indptr.data(), indices.data(), pointer(from), id.data(), int64_t(indptr.shape(0)) - 1);
+          },
+          "indptr"_a, "indices"_a.noconvert(), "from_"_a.none(), "id"_a, released);
+}
+
 }  // namespace
 
 NB_MODULE(_core, m) {
@@ -309,6 +339,7 @@ NB_MODULE(_core, m) {
           "rows"_a, "index"_a, "out"_a.noconvert(), released);
     bind_structure(m);
     bind_partition(m);
+    bind_sample(m);
     m.def("advise_large_pages", [](nb::ndarray<nb::c_contig, nb::device::cpu> array) {
         advise_large_pages(array.data(), int64_t(array.nbytes()));
     });

@@ -22,6 +22,7 @@ from siafu.native.attention import (
     attend_v2_backward,
 )
 from siafu.native.partition import PartCounts, assign_bytes, assign_parts, count_parts
+from siafu.native.sampling import Draws, draw, first_met, sort_rows_by_id
 
 _core: Any
 try:
@@ -33,6 +34,7 @@ __all__ = [
     "MAX_HEADS",
     "Attention",
     "Csr",
+    "Draws",
     "Dropout",
     "PartCounts",
     "arrays_reused",
@@ -46,9 +48,11 @@ __all__ = [
     "compiled",
     "count_parts",
     "deduplicate",
+    "draw",
     "empty_rows",
     "epilogue",
     "epilogue_backward",
+    "first_met",
     "gather",
     "instruction_set",
     "locality_order",
@@ -58,6 +62,7 @@ __all__ = [
     "segment_max",
     "segment_max_backward",
     "sort_rows",
+    "sort_rows_by_id",
     "split_rows",
     "spmm",
     "take_rows",

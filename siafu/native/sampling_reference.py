@@ -1,0 +1,73 @@
+"""Sampling in plain Python; see :mod:`siafu.native.sampling`."""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from siafu.native import Csr
+    from siafu.native.sampling import Draws
+
+_MASK = 2**64 - 1
+
+
+def _mixed(key: int, value: int) -> int:
+    z = (key + value * 0x9E3779B97F4A7C15) & _MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    return z ^ (z >> 31)
+
+
+def _draw_row(stream: int, degree: int, fanout: int, replace: bool) -> list[int]:
+    def number(place: int, bound: int) -> int:
+        return (_mixed(stream, place) * bound) >> 64
+
+    if fanout < 0 or (not replace and degree <= fanout) or degree == 0:
+        return list(range(degree))
+    if replace:
+        return sorted(number(place, degree) for place in range(fanout))
+    drawn: list[int] = []
+    for top in range(degree - fanout, degree):  # Floyd's method
+        pick = number(len(drawn), top + 1)
+        drawn.append(top if pick in drawn else pick)
+    return sorted(drawn)
+
+
+def draw(csr: "Csr", rows: Tensor, *, key: Tensor, node_id: Tensor, fanout: int, replace: bool) -> "Draws":
+    """Draw edges; see :func:`siafu.native.draw`."""
+    from siafu.native.sampling import Draws
+
+    edges: list[int] = []
+    counts = [0]
+    for row, row_key, row_id in zip(rows.tolist(), key.tolist(), node_id.tolist(), strict=True):
+        begin, end = int(csr.indptr[row]), int(csr.indptr[row + 1])
+        drawn = _draw_row(_mixed(row_key & _MASK, row_id), end - begin, fanout, replace)
+        edges += [begin + place for place in drawn]
+        counts.append(len(edges))
+    return Draws(torch.tensor(counts), torch.tensor(edges, dtype=torch.int64))
+
+
+def first_met(known: list[Tensor], met: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """Places of met nodes; see :func:`siafu.native.first_met`."""
+    places, firsts = [], []
+    for nodes, seen in zip(known, met, strict=True):
+        place_of = {node: place for place, node in enumerate(nodes.tolist())}
+        fresh: list[int] = []
+        for node in seen.tolist():
+            if node not in place_of:
+                place_of[node] = len(place_of)
+                fresh.append(node)
+        places.append(torch.tensor([place_of[node] for node in seen.tolist()], dtype=torch.int32))
+        firsts.append(torch.tensor(fresh, dtype=torch.int64))
+    return places, firsts
+
+
+def sort_rows_by_id(csr: "Csr", node_id: Tensor) -> "Csr":
+    """Columns in the order of their ids; see :func:`siafu.native.sort_rows_by_id`."""
+    from siafu.native import Csr
+
+    row_edge = torch.arange(csr.indptr.numel() - 1).repeat_interleave(csr.indptr.diff())
+    order = node_id[csr.indices.long()].argsort(stable=True)
+    order = order[row_edge[order].argsort(stable=True)]
+    return Csr(csr.indptr, csr.indices[order], None if csr.origin is None else csr.origin[order])
