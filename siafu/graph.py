@@ -9,7 +9,7 @@ Row sets, used as name suffixes everywhere:
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from numpy.typing import ArrayLike
@@ -49,6 +49,20 @@ class Others(Protocol):
         """Go on from such a state."""
 
 
+class Whole(NamedTuple):
+    """What is known of the nodes of a block that has only some of their in-edges, in the whole graph.
+
+    Attributes:
+        degree_src: (S,) float64, the weight of each source's in-edges with exactly one loop.
+        missing_loop: (D,) float64, what each destination lacks of exactly one edge to itself.
+        num_edges: (D,) int64, the in-edges of each destination.
+    """
+
+    degree_src: Tensor
+    missing_loop: Tensor
+    num_edges: Tensor
+
+
 @dataclass(frozen=True, eq=False)
 class Block:
     """What one layer reads: a rectangular CSR whose rows are destinations and whose columns are sources.
@@ -67,6 +81,7 @@ class Block:
         others: who holds the rows of the sources that are no destinations, the *halo*; None where a layer is given
             the rows of all sources. With others, the columns of each row ascend.
         narrow: whether a linear layer may aggregate what it has projected, where that is narrower than its inputs.
+        whole: what is known of the whole graph, where edges were drawn; None where the block has all in-edges.
     """
 
     indptr: Tensor
@@ -78,6 +93,7 @@ class Block:
     memo: dict[Hashable, Tensor] = field(default_factory=dict, repr=False)
     others: Others | None = None
     narrow: bool = True
+    whole: Whole | None = None
 
     @property
     def num_dst(self) -> int:

@@ -17,6 +17,7 @@ from siafu.comm.halo import Halo
 from siafu.events import Events, Progress, Unheard, silent
 from siafu.folder import RunFolder
 from siafu.nn.embedded import build_model
+from siafu.nn.model import Gnn
 from siafu.nn.norm import BatchNorm
 from siafu.nn.streamed import Rows, Streamed
 from siafu.partition.cut import Part
@@ -25,6 +26,7 @@ from siafu.settings import Settings
 from siafu.store.tensors import save_tensors
 from siafu.trained import input_rows
 from siafu.training.full import EpochListener, FullTrainer, Watch
+from siafu.training.sampled import SampledTrainer
 from siafu.training.task import SPLITS, task_of
 
 ENDS = ("done", "patience")
@@ -81,6 +83,10 @@ def build_trainer(
     halo = Halo(comm, part.route, num_own=own.num_nodes, precision=tree.comm.precision) if several else None
     block = part.block(halo, narrow=tree.comm.narrow)
     if custom is not None:
+        if tree.method == "sampled":
+            raise ValueError(
+                "method sampled trains siafu's own models; use method full for a module of your own"
+            )
         _check_custom(custom, x, own.name, several=several)
         for value in custom.state_dict().values():  # each process may have made its own
             value.copy_(comm.broadcast(value, label="weights"))
@@ -89,6 +95,12 @@ def build_trainer(
         tree.model, in_features=x.shape[1], out_features=task.num_outputs, num_nodes=part.num_nodes
     )
     model.reset(torch.Generator().manual_seed(tree.seed))
+    if tree.method == "sampled":
+        if not isinstance(model, Gnn) or not isinstance(x, Tensor):
+            raise ValueError(
+                f"{own.name}: method sampled reads features from memory, but there are none there; use method full"
+            )
+        return SampledTrainer(model, part, block, x, task, tree.train, sampled=tree.sampled, seed=tree.seed)
     return FullTrainer(model, block, x, task, tree.train, seed=tree.seed)
 
 
@@ -215,4 +227,9 @@ def _measure(
         "engine": tree.engine,
         "ranks": tree.ranks,
         "seed": tree.seed,
+        **(
+            {f"{what}_seconds": s for what, s in trainer.spent.items()}
+            if isinstance(trainer, SampledTrainer)
+            else {}
+        ),
     }

@@ -13,6 +13,7 @@ from siafu.comm.config import CommConfig
 from siafu.data.config import DataConfig
 from siafu.nn.model import ModelConfig
 from siafu.partition.config import PartitionConfig
+from siafu.sample.config import SampledConfig
 from siafu.training.config import TrainConfig
 
 Tree = dict[str, Any]
@@ -23,7 +24,7 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    method: Literal["full"] = "full"
+    method: Literal["full", "sampled"] = "full"
     task: Literal["node"] = "node"
     engine: Literal["auto", "local", "processes", "torchrun", "ray"] = "auto"
     ranks: int = Field(1, ge=1)
@@ -41,6 +42,7 @@ class Settings(BaseModel):
     train: TrainConfig = TrainConfig()
     partition: PartitionConfig = PartitionConfig()
     comm: CommConfig = CommConfig()
+    sampled: SampledConfig = SampledConfig()
 
 
 def build(*layers: Mapping[str, Any]) -> Settings:

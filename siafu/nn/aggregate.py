@@ -20,8 +20,12 @@ _HALO_BYTES = 1 << 28  # of the halo's inputs on all ranks that are brought at a
 
 
 def sum_in(block: Block, x_src: Rows) -> Rows:
-    """Sum of each destination's in-neighbour rows, weighted where edges have weights: (S, F) -> (D, F)."""
-    return _sum(block, "sum", x_src, _Scales())
+    """Sum of each destination's in-neighbour rows, weighted where edges have weights: (S, F) -> (D, F).
+
+    Where edges were drawn, the sum is scaled to that of all of them.
+    """
+    post = None if block.whole is None else _scale(block, "drawn", x_src.dtype, lambda: _inverse_share(block))
+    return _sum(block, "sum", x_src, _Scales(post=post))
 
 
 def mean_in(block: Block, x_src: Rows) -> Rows:
@@ -38,21 +42,36 @@ def gcn_in(block: Block, x_src: Rows) -> Rows:
     """``D^-1/2 (A + I) D^-1/2 x`` with D the in-degrees of ``A + I``: (N, F) -> (N, F).
 
     A node that has an edge to itself keeps it, of several the last, and gets no other. No weight per edge is stored.
+    Where edges were drawn, degrees are those of the whole graph, and the sum over edges is scaled to that of all.
     """
-    if block.num_given != block.num_dst:
+    if block.num_given != block.num_dst and block.whole is None:
         raise ValueError(
             f"GCN's normalisation needs every source's degree, but this block has {block.num_dst} destinations "
             f"for {block.num_src} sources"
         )
 
     def inverse_root() -> Tensor:
-        degree = block.in_degree + block.missing_loop
-        return with_halo(block, torch.where(degree > 0, degree.rsqrt(), 0.0)[:, None], exact=True)[:, 0]
+        drawn = block.whole is not None
+        degree = block.whole.degree_src if block.whole else block.in_degree + block.missing_loop
+        scale = torch.where(degree > 0, degree.rsqrt(), 0.0)
+        return scale if drawn else with_halo(block, scale[:, None], exact=True)[:, 0]
 
     scale = _scale(block, "gcn", x_src.dtype, inverse_root)
-    loop = _scale(block, "loop", x_src.dtype, lambda: block.missing_loop)
-    scales = _Scales(pre=scale, post=scale[: block.num_dst], loop=loop)
-    return _sum(block, "gcn", x_src, scales)
+    post = scale[: block.num_dst]
+    if block.whole is None:
+        loop = _scale(block, "loop", x_src.dtype, lambda: block.missing_loop)
+    else:
+        whole, more = block.whole, _inverse_share(block)
+        post = _scale(block, "drawn", x_src.dtype, lambda: post * more)
+        loop = _scale(block, "loop", x_src.dtype, lambda: whole.missing_loop / more)
+    return _sum(block, "gcn", x_src, _Scales(pre=scale, post=post, loop=loop))
+
+
+def _inverse_share(block: Block) -> Tensor:
+    """How many in-edges each destination has for one that was drawn, (D,) float64; 1 where it has none."""
+    assert block.whole is not None
+    drawn = block.indptr.diff()
+    return torch.where(drawn > 0, block.whole.num_edges / drawn.clamp(min=1), 1.0).double()
 
 
 def max_in(block: Block, x_src: Rows) -> Tensor:

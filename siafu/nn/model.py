@@ -1,5 +1,6 @@
 """Whole models: layers one after another, with what stands between them."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -88,13 +89,14 @@ class Gnn(nn.Module):
             elif isinstance(module, nn.LayerNorm | BatchNorm):
                 module.reset_parameters()
 
-    def forward(self, block: Block, x_src: Rows) -> Tensor:
-        """Scores of the destinations."""
-        hidden = self.hidden(block, x_src)
+    def forward(self, block: Block | Sequence[Block], x_src: Rows) -> Tensor:
+        """Scores of the destinations; of several blocks, one a layer, those of the last."""
+        blocks = [block] * len(self.layers) if isinstance(block, Block) else block
+        hidden = self._hidden(blocks, x_src)
         if self.head is not None:
-            return self.head(block, self._joined(hidden))
+            return self.head(blocks[-1], self._joined(hidden, blocks[-1].num_dst))
         h, drop = (hidden[-1], None) if hidden else (x_src, self.drops[0])
-        return self._last(block, h, drop)
+        return self._last(blocks[-1], h, drop)
 
     def embed(self, block: Block, x_src: Rows) -> Tensor:
         """The rows that the last layer reads: (S, in_features) -> (D, hidden)."""
@@ -102,13 +104,16 @@ class Gnn(nn.Module):
         if not hidden:
             x_dst = widened(x_src[: block.num_dst])
             return x_dst.whole() if isinstance(x_dst, Streamed) else x_dst
-        return self._joined(hidden) if self.head is not None else hidden[-1]
+        return self._joined(hidden, block.num_dst) if self.head is not None else hidden[-1]
 
     def hidden(self, block: Block, x_src: Rows) -> list[Tensor]:
         """The output of each hidden layer, with the dropout of the layer that reads it."""
+        return self._hidden([block] * len(self.layers), x_src)
+
+    def _hidden(self, blocks: Sequence[Block], x_src: Rows) -> list[Tensor]:
         outputs: list[Tensor] = []
         for place in range(len(self.norms)):
-            x_src = self._hidden_layer(block, x_src, place)
+            x_src = self._hidden_layer(blocks[place], x_src, place)
             outputs.append(x_src)
         return outputs
 
@@ -152,7 +157,8 @@ class Gnn(nn.Module):
             return layer.combine(block, x_src) + layer.bias
         return layer.combine(block, x_src, lambda rows: drop(rows, _ids(block, rows))) + layer.bias
 
-    def _joined(self, hidden: list[Tensor]) -> Tensor:
+    def _joined(self, hidden: list[Tensor], num_dst: int) -> Tensor:
+        hidden = [rows[:num_dst] for rows in hidden]
         return torch.cat(hidden, 1) if self.config.jump == "cat" else torch.stack(hidden).amax(0)
 
 

@@ -56,18 +56,25 @@ class Task:
     def loss(self, out: Tensor, split: str = "train") -> Tensor:
         """The share of this rank in the mean loss over the labelled rows of a split; the shares add up to it."""
         rows = self.rows[split]
-        out, y = out.index_select(0, rows), self.y[rows]
+        return self.loss_of(out.index_select(0, rows), rows) / self.weight[split]
+
+    def loss_of(self, out: Tensor, rows: Tensor) -> Tensor:
+        """The sum of the losses of some labelled rows: (R, C), (R,) -> ()."""
+        y = self.y[rows]
         match self.kind:
             case "class":
-                total = functional.cross_entropy(out, y, weight=self.class_weight, reduction="sum")
+                return functional.cross_entropy(out, y, weight=self.class_weight, reduction="sum")
             case "labels":  # summed over labels, so that many of them don't each count for little
-                total = functional.binary_cross_entropy_with_logits(
+                return functional.binary_cross_entropy_with_logits(
                     out, y, pos_weight=self.class_weight, reduction="sum"
                 )
             case "regression":
                 known = ~y.isnan()
-                total = functional.mse_loss(out[known], y[known].to(out.dtype), reduction="sum")
-        return total / self.weight[split]
+                return functional.mse_loss(out[known], y[known].to(out.dtype), reduction="sum")
+
+    def weight_of(self, rows: Tensor) -> float:
+        """What the losses of some labelled rows are to be divided by for their mean."""
+        return _weight(self.kind, self.y[rows], self.class_weight)
 
     def evaluate(self, out: Tensor) -> tuple[dict[str, float | None], float]:
         """The chosen metric of each split, and the loss on the validation nodes. Collective.
@@ -178,14 +185,15 @@ def _weights(
     kind: str, y: Tensor, rows: dict[str, Tensor], class_weight: Tensor | None, comm: Comm
 ) -> dict[str, float]:
     """What the losses of each split are divided by."""
+    here = [_weight(kind, y[rows[split]], class_weight) for split in SPLITS]
+    total = comm.all_reduce(torch.tensor(here, dtype=torch.float64), label="task")
+    return dict(zip(SPLITS, total.tolist(), strict=True))
 
-    def weight(y: Tensor) -> float:
-        if kind == "class" and class_weight is not None:
-            return float(class_weight[y].sum(dtype=torch.float64))
-        return float((~y.isnan()).sum() if kind == "regression" else y.shape[0])
 
-    here = torch.tensor([weight(y[rows[split]]) for split in SPLITS], dtype=torch.float64)
-    return dict(zip(SPLITS, comm.all_reduce(here, label="task").tolist(), strict=True))
+def _weight(kind: str, y: Tensor, class_weight: Tensor | None) -> float:
+    if kind == "class" and class_weight is not None:
+        return float(class_weight[y].sum(dtype=torch.float64))
+    return float((~y.isnan()).sum() if kind == "regression" else y.shape[0])
 
 
 def _refuse(bad: Tensor, y: Tensor, what: str, expected: str) -> None:

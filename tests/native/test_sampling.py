@@ -1,0 +1,109 @@
+"""Drawing edges: against plain Python, and as promises of any graph."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from siafu import native
+from siafu.native import Csr, sampling_reference
+
+pytestmark = pytest.mark.skipif(not native.compiled(), reason="the core was not compiled")
+SIZE = 9
+edge_lists = st.lists(st.tuples(st.integers(0, SIZE - 1), st.integers(0, SIZE - 1)), max_size=120)
+anything = settings(max_examples=60, deadline=None)
+
+
+def build(edges: list[tuple[int, int]]) -> Csr:
+    row, col = torch.tensor(edges, dtype=torch.int32).reshape(-1, 2).T
+    return native.sort_rows(native.build_csr(row, col, num_rows=SIZE, origin=True))
+
+
+@anything
+@given(
+    edges=edge_lists,
+    rows=st.lists(st.integers(0, SIZE - 1), max_size=20),
+    fanout=st.integers(-1, 12),
+    replace=st.booleans(),
+    key=st.integers(-(2**63), 2**63 - 1),
+)
+def test_draws_keep_their_promises(
+    edges: list[tuple[int, int]], rows: list[int], fanout: int, replace: bool, key: int
+) -> None:
+    csr, picked = build(edges), torch.tensor(rows, dtype=torch.int64)
+    keys, ids = torch.full_like(picked, key), picked * 7 + 1
+    found = native.draw(csr, picked, key=keys, node_id=ids, fanout=fanout, replace=replace)
+    wanted = sampling_reference.draw(csr, picked, key=keys, node_id=ids, fanout=fanout, replace=replace)
+    assert torch.equal(found.indptr, wanted.indptr)
+    assert torch.equal(found.edge, wanted.edge)
+    for place, row in enumerate(rows):
+        drawn = found.edge[found.indptr[place] : found.indptr[place + 1]].tolist()
+        degree = int(csr.indptr[row + 1] - csr.indptr[row])
+        assert all(csr.indptr[row] <= edge < csr.indptr[row + 1] for edge in drawn)
+        assert drawn == sorted(drawn)
+        if fanout < 0:
+            assert len(drawn) == degree
+        elif replace:
+            assert len(drawn) == (fanout if degree else 0)
+        else:
+            assert len(set(drawn)) == len(drawn) == min(fanout, degree)
+
+
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("fanout", [3, 70])
+def test_every_edge_is_drawn_as_often_as_any_other(fanout: int, replace: bool) -> None:
+    degree, times = 100, 4000
+    csr = Csr(torch.tensor([0, degree]), torch.arange(degree, dtype=torch.int32))
+    rows = torch.zeros(times, dtype=torch.int64)
+    key = torch.arange(times)
+    drawn = native.draw(csr, rows, key=key, node_id=rows, fanout=fanout, replace=replace).edge
+    count = torch.bincount(drawn, minlength=degree).double()
+    share = fanout / degree
+    spread = (times * share * (1 if replace else 1 - share)) ** 0.5
+    assert float((count - times * share).abs().max()) < 5 * spread
+
+
+def test_draws_are_the_same_for_any_number_of_threads() -> None:
+    draw = torch.Generator().manual_seed(0)
+    row, col = torch.randint(500, (2, 20_000), generator=draw, dtype=torch.int32)
+    csr = native.build_csr(row, col, num_rows=500)
+    rows = torch.arange(500).repeat(4)
+    before, found = torch.get_num_threads(), []
+    for threads in (1, 2, 8):
+        torch.set_num_threads(threads)
+        found.append(native.draw(csr, rows, key=rows * 3, node_id=rows, fanout=10).edge)
+    torch.set_num_threads(before)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
+@anything
+@given(
+    groups=st.lists(
+        st.tuples(st.lists(st.integers(0, 30), unique=True), st.lists(st.integers(0, 30))), min_size=1
+    )
+)
+def test_nodes_that_are_met_get_places_in_the_order_of_meeting(
+    groups: list[tuple[list[int], list[int]]],
+) -> None:
+    known = [torch.tensor(nodes, dtype=torch.int64) for nodes, _ in groups]
+    met = [torch.tensor(nodes, dtype=torch.int64) for _, nodes in groups]
+    places, fresh = native.first_met(known, met)
+    wanted_places, wanted_fresh = sampling_reference.first_met(known, met)
+    for one, other in zip(places + fresh, wanted_places + wanted_fresh, strict=True):
+        assert one.tolist() == other.tolist()
+    for nodes, seen, place, first in zip(known, met, places, fresh, strict=True):
+        assert torch.equal(torch.cat([nodes, first])[place.long()], seen)
+
+
+@anything
+@given(edges=edge_lists, order=st.permutations(range(SIZE)))
+def test_the_order_by_ids_is_that_of_no_renaming(edges: list[tuple[int, int]], order: list[int]) -> None:
+    csr, ids = build(edges), torch.tensor(order) + 2**40
+    found = native.sort_rows_by_id(csr, ids)
+    wanted = sampling_reference.sort_rows_by_id(csr, ids)
+    for one, other in zip(found, wanted, strict=True):
+        assert torch.equal(one, other)
+    for row in range(SIZE):
+        cols = found.indices[found.indptr[row] : found.indptr[row + 1]].long()
+        assert ids[cols].tolist() == sorted(ids[cols].tolist())

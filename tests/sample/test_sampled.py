@@ -1,0 +1,209 @@
+"""Sampled training: the same for any macrobatch and any number of ranks; exact where all neighbours are drawn."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import siafu
+from siafu.comm import Comm
+from siafu.comm.halo import Halo
+from siafu.data import community
+from siafu.engine.local import run_threads
+from siafu.graph import Graph
+from siafu.nn.model import Gnn, ModelConfig
+from siafu.partition.cut import Part, cut, whole
+from siafu.sample import SampledConfig
+from siafu.training.config import TrainConfig
+from siafu.training.sampled import SampledTrainer
+from siafu.training.task import task_of
+
+NODES = 90
+MODELS: dict[str, dict[str, Any]] = {
+    "gcn": {"kind": "gcn"},
+    "sage": {"kind": "sage", "norm": "layer"},
+    "sage-max": {"kind": "sage", "reduce": "max"},
+    "gin": {"kind": "gin", "residual": True},
+    "gat": {"kind": "gat", "heads": 2},
+    "gatv2": {"kind": "gatv2", "heads": 2},
+    "jump": {"kind": "sage", "jump": "cat"},
+    "mlp": {"kind": "mlp"},
+}
+
+
+def graph_of(*, weighted: bool = False) -> Graph:
+    """90 nodes with loops, repeated edges and isolated nodes, most of which train."""
+    draw = torch.Generator().manual_seed(2)
+    edges = torch.randint(NODES - 2, (2, 900), generator=draw)
+    edges = torch.cat([edges, edges[:, :20], torch.tensor([[3, 3], [3, 3]])], 1)
+    split = torch.randint(4, (NODES,), generator=draw)
+    made = Graph.from_edges(
+        edges,
+        x=torch.randn(NODES, 7, generator=draw),
+        y=torch.randint(3, (NODES,), generator=draw),
+        train_mask=split <= 1,
+        val_mask=split == 2,
+        test_mask=split == 3,
+        edge_weight=torch.rand(edges.shape[1], generator=draw) if weighted else None,
+        num_nodes=NODES,
+    )
+    assert made.x is not None
+    return replace(made, x=made.x.double())
+
+
+def parts_of(graph: Graph, ranks: int) -> list[Part]:
+    if ranks == 1:
+        return [whole(graph)]
+    draw = torch.Generator().manual_seed(ranks)
+    part_of_node = torch.randint(ranks, (NODES,), generator=draw).to(torch.int32)
+    order = torch.randperm(NODES, generator=draw)
+    return [one.part(graph) for one in cut(graph, part_of_node, parts=ranks, order=order)]
+
+
+def trained(graph: Graph, ranks: int, model: dict[str, Any], **sampled: Any) -> list[dict[str, Any]]:
+    """What each rank saw in two epochs."""
+    parts = parts_of(graph, ranks)
+    how = SampledConfig.model_validate({"batch_size": 16, "fanout": (3, 2), "macrobatch": 2} | sampled)
+
+    def rank(comm: Comm) -> dict[str, Any]:
+        part, config = parts[comm.rank], TrainConfig()
+        halo = Halo(comm, part.route, num_own=part.own.num_nodes) if comm.world_size > 1 else None
+        made = Gnn(ModelConfig.model_validate({"hidden": 6} | model), in_features=7, out_features=3)
+        made.reset(torch.Generator().manual_seed(1))
+        assert part.own.x is not None
+        trainer = SampledTrainer(
+            made.double(),
+            part,
+            part.block(halo),
+            part.own.x,
+            task_of(part.own, config, comm),
+            config,
+            sampled=how,
+            seed=4,
+        )
+        seen = []
+        train_on = trainer._train_on
+
+        def remember(minibatch: Any, epoch: int, weight: float) -> float:
+            ids = [block.node_id for block in minibatch.blocks]
+            seen.append(
+                [drawn_edges(block, node_id) for block, node_id in zip(minibatch.blocks, ids, strict=True)]
+            )
+            return train_on(minibatch, epoch, weight)
+
+        trainer._train_on = remember  # type: ignore[method-assign]
+        losses = [trainer.step(epoch) for epoch in (1, 2)]
+        return {"losses": losses, "weights": dict(made.state_dict()), "edges": seen}
+
+    return run_threads(rank, ranks=ranks, threads=1)
+
+
+def drawn_edges(block: Any, node_id: Tensor) -> set[tuple[int, int]]:
+    """By the user's ids."""
+    return set(
+        zip(node_id[block.indices.long()].tolist(), node_id[block.row_edge.long()].tolist(), strict=True)
+    )
+
+
+def same_bits(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("cache", [True, False])
+@pytest.mark.parametrize("model", MODELS)
+def test_several_ranks_train_what_one_trains(model: str, cache: bool) -> None:
+    graph = graph_of()
+    (wanted,) = trained(graph, 1, MODELS[model], cache_aggregate=cache)
+    for ranks in (2, 3):
+        each = trained(graph, ranks, MODELS[model], cache_aggregate=cache)
+        for found in each:
+            assert found["losses"] == pytest.approx(wanted["losses"], rel=1e-9)
+            for name, value in wanted["weights"].items():
+                torch.testing.assert_close(found["weights"][name], value, rtol=1e-8, atol=1e-8)
+        for place, blocks in enumerate(wanted["edges"]):
+            for layer, edges in enumerate(blocks):
+                assert set().union(*(found["edges"][place][layer] for found in each)) == edges
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_size_of_a_macrobatch_changes_no_bit(ranks: int, weighted: bool) -> None:
+    graph = graph_of(weighted=weighted)
+    one, *others = (trained(graph, ranks, MODELS["gcn"], macrobatch=size)[0] for size in (1, 3, 32, "auto"))
+    for other in others:
+        assert one["losses"] == other["losses"]
+        assert same_bits(one["weights"], other["weights"])
+
+
+@pytest.mark.parametrize("model", ["gcn", "sage", "gin", "gat"])
+def test_drawing_all_neighbours_in_one_minibatch_is_a_step_of_full(model: str, tmp_path: Path) -> None:
+    graph = community(300, degree=8, classes=3, features=12)
+    assert graph.train_mask is not None
+    how: dict[str, Any] = {"model": model, "epochs": 4, "patience": 0, "dropout": 0.0, "threads": 1}
+    full = siafu.train(graph, out=tmp_path / "full", **how)
+    every = {"fanout": (-1, -1), "batch_size": int(graph.train_mask.sum())}
+    for cache in (True, False):
+        out = tmp_path / f"sampled-{cache}"
+        run = siafu.train(graph, out=out, method="sampled", cache_aggregate=cache, **every, **how)
+        assert full.model is not None
+        assert run.model is not None
+        for name, value in full.model.state_dict().items():
+            torch.testing.assert_close(run.model.state_dict()[name], value, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("model", ["gcn", "sage"])
+def test_sampled_training_learns_and_resumes_exactly(model: str, tmp_path: Path) -> None:
+    graph = community(600, degree=10, classes=3, features=12)
+    how: dict[str, Any] = {
+        "model": model,
+        "method": "sampled",
+        "batch_size": 64,
+        "fanout": (5, 5),
+        "threads": 1,
+    }
+    whole_run = siafu.train(graph, out=tmp_path / "whole", epochs=8, **how)
+    assert whole_run.test_accuracy > 0.8
+    assert {"sample_seconds", "fetch_seconds", "compute_seconds"} <= whole_run.metrics.keys()
+    from siafu.member import Onlooker
+
+    left = iter([None, None, "SIGTERM"])
+    stopped = siafu.train(
+        graph, out=tmp_path / "cut", epochs=8, onlooker=Onlooker(should_stop=lambda: next(left, None)), **how
+    )
+    assert not stopped.metrics["finished"]
+    siafu.resume(tmp_path / "cut", graph=graph)
+    one, other = (tmp_path / name / "model.safetensors" for name in ("whole", "cut"))
+    assert one.read_bytes() == other.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"fanout": (5, 5, 5)}, "sampled.fanout has 3 numbers, 5,5,5, but the model has 2 layers"),
+        ({"fanout": (0, 5)}, "numbers from 1, or -1 for all"),
+        ({"macrobatch": 0}, "auto, or a number from 1"),
+        ({"batch_size": 10**6}, "sampled.batch_size is 1000000, but there are"),
+    ],
+)
+def test_wrong_sizes_are_told(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
+    graph = community(300, degree=8, classes=3, features=12)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        siafu.train(graph, out=tmp_path / "run", method="sampled", **settings)
+
+
+def test_a_minibatch_of_isolated_nodes_trains(tmp_path: Path) -> None:
+    graph = Graph.from_edges(
+        [[0], [1]],
+        x=torch.randn(8, 3, generator=torch.Generator().manual_seed(0)),
+        y=[0, 1, 0, 1, 0, 1, 0, 1],
+        train_mask=[0, 0, 1, 1, 1, 1, 0, 0],
+        val_mask=[1, 1, 0, 0, 0, 0, 0, 0],
+        test_mask=[0, 0, 0, 0, 0, 0, 1, 1],
+    )
+    for model in ("gcn", "sage", "gat", "gin"):
+        run = siafu.train(graph, out=tmp_path / model, model=model, method="sampled", batch_size=2, epochs=2)
+        assert run.metrics["finished"]
