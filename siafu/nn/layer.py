@@ -22,7 +22,8 @@ class Layer(nn.Module):
     """One layer: project rows, aggregate them over a block, update the destinations.
 
     Where the aggregate is linear it may change places with project, and does where that makes the aggregated rows
-    narrower (unless the block forbids it), or where the rows are the block's static inputs, whose aggregate is kept.
+    narrower (unless the block forbids it) or leaves far fewer rows to project, or where the rows are the block's static
+    inputs, whose aggregate is kept.
     Where others hold the block's halo, S below is the number of rows given: those of the destinations.
 
     Shapes:
@@ -73,11 +74,16 @@ class Layer(nn.Module):
             return self.update(m_dst, drop(widened(x_dst)) if self.reads_dst else x_dst)
         x_src = drop(widened(x_src))
         x_dst = x_src[: block.num_dst]
-        if self.linear and (self.in_features < self.z_features or not block.narrow):
+        if self.linear and self._aggregates_first(block):
             return self.update(self.project(self.aggregate(block, x_src)), x_dst)
         z_dst = self.aggregate(block, self.project(x_src))
         assert isinstance(z_dst, Tensor)
         return self.update(z_dst, x_dst)
+
+    def _aggregates_first(self, block: Block) -> bool:
+        """Whether aggregated rows would be narrower so, or far fewer rows be projected."""
+        few = 2 * block.num_dst < block.num_given
+        return few or self.in_features < self.z_features or not block.narrow
 
     def forward(self, block: Block, x_src: Tensor) -> Tensor:
         """One layer with its bias and without an activation."""
