@@ -38,6 +38,14 @@ class FeatureDType(StrEnum):
     bfloat16 = "bfloat16"
 
 
+class Reorder(StrEnum):
+    """Whether neighbours are put near each other."""
+
+    auto = "auto"
+    on = "on"
+    off = "off"
+
+
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
 Sets = Annotated[
     list[str] | None, typer.Option("--set", metavar="A.B=C", help="Any setting, such as model.norm=layer.")
@@ -264,6 +272,10 @@ def partition(
         str, typer.Option(help="stream, metis, kaminpar, hash, or a file with the part of each node.")
     ] = "stream",
     fold: Annotated[int, typer.Option(help="Which split's training nodes are balanced.")] = 0,
+    reorder: Annotated[
+        Reorder,
+        typer.Option(help="Put neighbours near each other; off saves time where there are no communities."),
+    ] = Reorder.auto,
     as_json: Json = False,
 ) -> None:
     """Cut a store into parts, one for each rank; "siafu train --ranks N" does so by itself where there are none."""
@@ -271,7 +283,9 @@ def partition(
     from siafu.results.progress import LiveProgress
 
     with LiveProgress() as progress:
-        about = partition_store(path, parts=parts, by=by, fold=fold, say=_say, progress=progress)
+        about = partition_store(
+            path, parts=parts, by=by, fold=fold, reorder=reorder.value, say=_say, progress=progress
+        )
     _print({"store": str(path), **about}, as_json, "\n".join(_aligned(about)))
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from siafu.data.config import DataConfig
 from siafu.events import Progress, silent
@@ -20,13 +20,17 @@ def partition_store(
     parts: int,
     by: str = "stream",
     fold: int = 0,
+    reorder: Literal["auto", "on", "off"] = "auto",
     say: Callable[[str], None] = lambda _: None,
     progress: Progress = silent,
 ) -> dict[str, Any]:
-    """Cut a store into parts, or find that it is; returns what they are like."""
+    """Cut a store into parts, or find that it is; returns what they are like.
+
+    ``reorder`` is whether neighbours are put near each other within a part; see ``data.reorder``.
+    """
     graph = open_store(path).graph(fold=fold)
-    reorder = inputs.resolve(DataConfig(fold=fold), graph).reorder == "on"
-    wanted = Wanted(parts, by, fold, reorder, inputs.fingerprint(graph))
+    near = inputs.resolve(DataConfig(fold=fold, reorder=reorder), graph).reorder == "on"
+    wanted = Wanted(parts, by, fold, near, inputs.fingerprint(graph))
     found = find_or_make(path / PARTS, graph, wanted, say=say, progress=progress)
     nodes = [spec.arrays["node_id"].shape[0] for spec in found.manifest.parts]
     edges = [spec.arrays["indices"].shape[0] for spec in found.manifest.parts]
