@@ -27,7 +27,7 @@ import psutil
 
 SIAFU = [sys.executable, "-c", "from siafu.cli import main; main()"]
 MARK = "SIAFU_BENCHMARK"  # in the environment of all that belongs to a run
-RANKS, FRUITLESS = 2, 2
+RANKS, FRUITLESS, SHORTER = 2, 2, 0.75
 LOOK_S, HUNG_S = 0.02, 150.0
 
 
@@ -222,6 +222,8 @@ def main() -> None:
             ended = run.end(weights)
             ended.strikes = strikes
             runs.append(ended)
+            if not strikes:
+                life_s *= SHORTER  # it ended before the moment came: the machine has less to do than it had
             print(
                 f"run {len(runs)}: {len(strikes)} strikes, {'as it must be' if ended.good else ended}",
                 flush=True,
