@@ -286,6 +286,16 @@ def test_a_block_knows_its_degrees_loops_and_transpose() -> None:
     assert full_graph().block.in_degree.tolist() == [4, 1, 10, 0]
 
 
+def test_a_turned_block_knows_where_edges_stood_only_where_they_have_weights() -> None:
+    block, weighted = Graph.from_edges([[0, 0, 1, 3, 2], [1, 2, 2, 0, 2]]).block, full_graph().block
+    assert [torch.equal(*pair) for pair in zip(block.turned[:2], block.transposed[:2], strict=True)] == [
+        True
+    ] * 2
+    assert block.turned.origin is None
+    assert weighted.edge_weight is not None
+    assert weighted.turned is weighted.transposed
+
+
 def test_of_several_loops_all_but_the_last_are_too_many() -> None:
     edges, weight = [[1, 0, 1, 1, 0], [1, 1, 1, 0, 0]], [1.0, 2.0, 3.0, 4.0, 5.0]
     assert Graph.from_edges(edges, edge_weight=weight).block.missing_loop.tolist() == [0.0, -1.0]
