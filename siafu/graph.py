@@ -82,6 +82,8 @@ class Block:
             the rows of all sources. With others, the columns of each row ascend.
         narrow: whether a linear layer may aggregate what it has projected, where that is narrower than its inputs.
         whole: what is known of the whole graph, where edges were drawn; None where the block has all in-edges.
+        spill: makes an array of zeros, (rows, width) float32, that lies on disk, for what is made of the edges and is as
+            large as they are; None: that is in memory.
     """
 
     indptr: Tensor
@@ -94,6 +96,7 @@ class Block:
     others: Others | None = None
     narrow: bool = True
     whole: Whole | None = None
+    spill: Callable[[int, int], Tensor] | None = None
 
     @property
     def num_dst(self) -> int:
@@ -128,8 +131,10 @@ class Block:
     @cached_property
     def turned(self) -> Csr:
         """The same, with ``origin`` only where edges have weights: it takes 8 bytes an edge, and sums do without."""
-        weighted = self.edge_weight is not None
-        return self.transposed if weighted else native.transpose(self.csr, num_cols=self.num_src)
+        if self.edge_weight is not None:
+            return self.transposed
+        room = None if self.spill is None else self.spill(self.num_edges, 1).view(torch.int32)[:, 0]
+        return native.transpose(self.csr, num_cols=self.num_src, indices=room)
 
     @property
     def row_edge(self) -> Tensor:

@@ -4,7 +4,7 @@ import statistics
 import tempfile
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,8 @@ def build_trainer(
     x, task = input_rows(own, tree, scratch=scratch), task_of(own, tree.train, comm)
     halo = Halo(comm, part.route, num_own=own.num_nodes, precision=tree.comm.precision) if several else None
     block = part.block(halo, narrow=tree.comm.narrow)
+    if isinstance(x, Streamed):
+        block = replace(block, spill=x.spill)
     if custom is not None:
         if tree.method == "sampled":
             raise ValueError(

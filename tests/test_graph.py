@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -294,6 +295,19 @@ def test_a_turned_block_knows_where_edges_stood_only_where_they_have_weights() -
     assert block.turned.origin is None
     assert weighted.edge_weight is not None
     assert weighted.turned is weighted.transposed
+
+
+def test_a_turned_block_lies_where_it_is_told_to() -> None:
+    block = Graph.from_edges([[0, 0, 1, 3, 2], [1, 2, 2, 0, 2]]).block
+    made: list[torch.Tensor] = []
+
+    def spill(rows: int, width: int) -> torch.Tensor:
+        made.append(torch.zeros(rows, width))
+        return made[-1]
+
+    turned = replace(block, spill=spill).turned
+    assert torch.equal(turned.indices, block.turned.indices)
+    assert turned.indices.data_ptr() == made[0].data_ptr()
 
 
 def test_of_several_loops_all_but_the_last_are_too_many() -> None:

@@ -245,11 +245,16 @@ def build_csr(row: Tensor, col: Tensor, *, num_rows: int, origin: bool = False) 
     return csr
 
 
-def transpose(csr: Csr, *, num_cols: int, origin: bool = False) -> Csr:
-    """Exchange rows and columns; columns ascend within each row of the result."""
+def transpose(csr: Csr, *, num_cols: int, origin: bool = False, indices: Tensor | None = None) -> Csr:
+    """Exchange rows and columns; columns ascend within each row of the result.
+
+    ``indices`` is memory for the result's, (E,) int32; None: it is made.
+    """
     if _core is None:
-        return reference.transpose(csr, num_cols=num_cols, origin=origin)
-    out = _empty(num_cols, csr.indices.numel(), origin)
+        out = reference.transpose(csr, num_cols=num_cols, origin=origin)
+        return out if indices is None else out._replace(indices=indices.copy_(out.indices))
+    out = _empty(num_cols, csr.indices.numel(), origin)  # a page that nobody writes takes no memory
+    out = out if indices is None else out._replace(indices=indices)
     _core.transpose_csr(csr.indptr, csr.indices, out.indptr, out.indices, out.origin)
     return out
 
