@@ -22,6 +22,7 @@ from typing import Any
 
 from siafu.data import community
 from siafu.partition.parts import open_partition
+from siafu.partitioning import PARTS, list_partitions
 from siafu.store import write_store
 
 SIAFU = [sys.executable, "-c", "from siafu.cli import main; main()"]
@@ -50,7 +51,7 @@ def main() -> None:
         write_store(graph, folder / "store")
         del graph
         _run([*SIAFU, "partition", str(folder / "store"), "--parts", "2", "--by", by])
-        halo = _halo_rows(folder / "store", by)
+        halo = _halo_rows(folder / "store")
         found = {"bytes": _bytes(folder, halo, by), "time": _time(folder, by, args.rounds, args.epochs)}
     print(json.dumps({"nodes": args.nodes, "degree": args.degree, "by": by, "halo_rows": halo, **found}))
 
@@ -68,9 +69,10 @@ def _parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _halo_rows(store: Path, by: str) -> int:
+def _halo_rows(store: Path) -> int:
     """The rows that the parts read of each other, all together."""
-    return sum(sum(spec.recv) for spec in open_partition(store / "parts" / f"2-{by}").manifest.parts)
+    (name,) = list_partitions(store)
+    return sum(sum(spec.recv) for spec in open_partition(store / PARTS / name).manifest.parts)
 
 
 def _bytes(folder: Path, halo: int, by: str) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from siafu.store import write_store
 
 
 def node_ids(store: Path) -> torch.Tensor:
-    partition = open_partition(store / PARTS / "2-hash")
+    (name,) = list_partitions(store, verify=True)
+    partition = open_partition(store / PARTS / name)
     return torch.cat([partition.part(number).own.node_id for number in range(2)])
 
 
@@ -20,7 +21,6 @@ def test_the_order_of_nodes_can_be_left_alone(tmp_path: Path) -> None:
     for reorder in ("on", "off"):
         write_store(graph, tmp_path / reorder)
         partition_store(tmp_path / reorder, parts=2, by="hash", reorder=reorder)
-        assert list_partitions(tmp_path / reorder, verify=True) == ["2-hash"]
     near, left = node_ids(tmp_path / "on"), node_ids(tmp_path / "off")
     assert not torch.equal(near, left)
     assert torch.equal(near.sort().values, left.sort().values)
