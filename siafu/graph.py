@@ -82,8 +82,8 @@ class Block:
             the rows of all sources. With others, the columns of each row ascend.
         narrow: whether a linear layer may aggregate what it has projected, where that is narrower than its inputs.
         whole: what is known of the whole graph, where edges were drawn; None where the block has all in-edges.
-        spill: makes an array of zeros, (rows, width) float32, that lies on disk, for what is made of the edges and is as
-            large as they are; None: that is in memory.
+        spill: makes an array of zeros, (rows, width) float32, that lies on disk, for what is made of the edges and is
+            as large as they are; None: that is in memory.
     """
 
     indptr: Tensor
