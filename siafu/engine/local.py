@@ -56,6 +56,7 @@ class _Group(Generic[T]):
         comms: a Comm for each rank.
         results: what ranks returned, by rank.
         errors: rank and error of those that failed, in the order in which they did.
+        ended: whether each rank has; an interrupted ``Thread.join`` says so of threads that still run.
     """
 
     fn: Callable[[Comm], T]
@@ -63,6 +64,7 @@ class _Group(Generic[T]):
     comms: list[Comm]
     results: dict[int, T] = field(default_factory=dict)
     errors: list[tuple[int, BaseException]] = field(default_factory=list)
+    ended: dict[int, threading.Event] = field(default_factory=dict)
 
     def run(self, *, patience_s: float) -> None:
         """Run all ranks to their end; whatever interrupts the calling thread ends them."""
@@ -71,16 +73,16 @@ class _Group(Generic[T]):
             for comm in self.comms
         ]
         try:
-            for thread in running:
+            for comm, thread in zip(self.comms, running, strict=True):
+                self.ended[comm.rank] = threading.Event()
                 thread.start()
-            for thread in running:
-                thread.join()
+            for ended in self.ended.values():
+                ended.wait()
         except BaseException as interrupt:
             for comm in self.comms:
                 comm.fail(f"interrupted by {type(interrupt).__name__}")
-            for thread in running:
-                if thread.ident is not None:
-                    thread.join(patience_s)
+            for ended in self.ended.values():
+                ended.wait(patience_s)
             raise
 
     def _run_rank(self, comm: Comm) -> None:
@@ -93,3 +95,4 @@ class _Group(Generic[T]):
             comm.fail(explain(error))
         finally:
             comm.close()
+            self.ended[comm.rank].set()
