@@ -134,6 +134,7 @@ class Processes:
             progress=followed.epochs_safe,
             watch=lambda: followed.look() is not None,
             say=onlooker.say,
+            deadline_s=tree.comm.deadline,
         )
         found = json.loads(folder.measured.read_text("utf-8"))
         folder.measured.unlink()

@@ -18,18 +18,23 @@ from siafu.engine.memory import MemoryCurves
 
 _GRACE_S = 2.0
 _LOOK_S = 0.02
+_LONGEST_LOOK_S = 1.0  # what counts at most between two looks: this process may have been stopped itself
 
 
 class Attempt:
     """Follows ranks to their end. ``stop`` and ``kill`` may be called from any thread, ``look`` from one alone."""
 
-    def __init__(self, reports: Path) -> None:
+    def __init__(self, reports: Path, *, deadline_s: float) -> None:
         self._reports = reports
+        self._deadline_s = deadline_s
         self._stop = threading.Event()
         self._kill = threading.Event()
         self._stopped = False
         self._codes: dict[int, int] = {}  # in the order in which ranks ended
         self._ended_here: set[int] = set()  # by this object, not by themselves
+        self._suspended_s: dict[int, float] = {}  # how long ranks have been stopped (SIGSTOP) without a break
+        self._given_up: set[int] = set()  # ended because they were stopped for too long
+        self._looked_at = time.monotonic()
         self._memory = MemoryCurves()
 
     def report(self, rank: int) -> Path:
@@ -47,6 +52,7 @@ class Attempt:
     def look(self, pids: Mapping[int, int]) -> None:
         """See how ranks are. Once one has failed, the others get a moment to end by themselves; then they are ended."""
         self._see_ends(pids)
+        self._end_suspended(pids)
         self._memory.sample({rank: pid for rank, pid in pids.items() if rank not in self._codes})
         if self._stop.is_set() and not self._stopped:
             self._stopped = True
@@ -58,6 +64,19 @@ class Attempt:
             self._signal(pids, signal.SIGKILL)  # a stopped process too
             self._wait(pids, _GRACE_S)
 
+    def _end_suspended(self, pids: Mapping[int, int]) -> None:
+        """End ranks that were stopped for too long: peers notice only while they wait for them."""
+        now = time.monotonic()
+        passed, self._looked_at = min(now - self._looked_at, _LONGEST_LOOK_S), now
+        for rank, pid in pids.items():
+            if rank in self._codes or not _is_suspended(pid):
+                self._suspended_s.pop(rank, None)
+                continue
+            self._suspended_s[rank] = self._suspended_s.get(rank, 0.0) + passed
+            if self._suspended_s[rank] > self._deadline_s + _GRACE_S:  # peers that wait for it speak first
+                self._given_up.add(rank)
+                self._signal({rank: pid}, signal.SIGKILL)
+
     def failures(self) -> list[RankFailure]:
         """Those that failed by themselves, in the order in which they ended."""
         return [
@@ -68,6 +87,10 @@ class Attempt:
 
     def _failure(self, rank: int, code: int) -> RankFailure:
         failure = failure_of(rank, code=code, report=self.report(rank), host=socket.gethostname())
+        if rank in self._given_up:
+            return replace(
+                failure, message=f"was stopped (SIGSTOP) for {self._deadline_s:g} s, and then ended"
+            )
         if code != -signal.SIGKILL or not self._memory.kernel_killed():
             return failure
         message = (
@@ -101,3 +124,12 @@ class Attempt:
             if rank not in self._codes:
                 with suppress(ProcessLookupError, PermissionError):
                     (os.killpg if number == signal.SIGKILL else os.kill)(pid, number)
+
+
+def _is_suspended(pid: int) -> bool:
+    """Whether a signal has stopped a process, and not a debugger."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return text.rpartition(")")[2].split()[:1] == ["T"]

@@ -177,14 +177,17 @@ def _open_store(host: str, port: int, listening: socket.socket | None) -> TCPSto
 # Above ranks.
 
 
-def launch(command: Sequence[str], *, ranks: int, threads: int, watch: Watch) -> None:
+def launch(
+    command: Sequence[str], *, ranks: int, threads: int, watch: Watch, deadline_s: float = 30.0
+) -> None:
     """Run ``command`` as ``ranks`` processes of this host, once; returns when all ended well, else raises RanksFailed.
 
     Torch's elastic agent starts and follows them, in a thread, so that the caller's signal handlers stay in force. No
-    rank outlives this call or this process. A rank's standard output goes to our standard error.
+    rank outlives this call or this process; one that is stopped (SIGSTOP) for longer than the deadline is ended. A
+    rank's standard output goes to our standard error.
     """
     with _reports() as folder, _quiet():
-        attempt = Attempt(folder)
+        attempt = Attempt(folder, deadline_s=deadline_s)
         running = _Done(lambda: _run_agent(command, ranks, threads, attempt))
         running.start()
         try:

@@ -35,10 +35,11 @@ def run_recovering(
     progress: Callable[[], int],
     watch: Callable[[], bool],
     say: Callable[[str], None],
+    deadline_s: float = 30.0,
 ) -> None:
     """Launch ``command`` until it ends well; raises RanksFailed where starting again would not help.
 
-    ``progress`` tells how many epochs are safe on disk, ``watch`` is that of ``launch``, ``say`` is told of restarts.
+    ``progress`` tells how many epochs are safe on disk, ``say`` is told of restarts; the rest is as in ``launch``.
     """
     from siafu.engine.elastic import launch
 
@@ -46,7 +47,7 @@ def run_recovering(
     while True:
         before = progress()
         try:
-            return launch(command, ranks=ranks, threads=threads, watch=watch)
+            return launch(command, ranks=ranks, threads=threads, watch=watch, deadline_s=deadline_s)
         except RanksFailed as error:
             after = progress()
             fruitless = 0 if after > before else fruitless + 1

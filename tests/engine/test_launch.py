@@ -29,7 +29,9 @@ def _nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
-    before = psutil.Process().children(recursive=True)  # such as the server that other tests fork processes from
+    before = psutil.Process().children(
+        recursive=True
+    )  # such as the server that other tests fork processes from
     yield
     assert not set(psutil.Process().children(recursive=True)) - set(before)
     assert not list(temporary.iterdir())
@@ -96,6 +98,17 @@ def test_a_stopped_rank_is_told_by_the_others_and_does_not_delay_the_end(program
     assert [(failure.rank, failure.kind) for failure in error.failures] == [(0, "lost_peer")]
     assert f"rank 1 on {HOST} was silent" in str(error)
     assert 'waited in "epoch 1"' in str(error)
+
+
+def test_a_rank_that_is_stopped_while_nobody_waits_for_it_is_ended(
+    script: Callable[[str], list[str]],
+) -> None:
+    alone = "if os.environ['RANK'] == '1': os.kill(os.getpid(), signal.SIGSTOP)"
+    with pytest.raises(
+        RanksFailed, match=r"rank 1 on .* was stopped \(SIGSTOP\) for 1 s, and then ended"
+    ) as failed:
+        launch(script(f"import os, signal\n{alone}"), ranks=2, threads=1, watch=lambda: False, deadline_s=1)
+    assert [failure.kind for failure in failed.value.failures] == ["killed"]
 
 
 def test_a_stop_reaches_ranks_even_before_they_listen(
