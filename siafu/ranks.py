@@ -20,7 +20,7 @@ from siafu.member import Assignment, Onlooker, carry_out
 from siafu.partition.cut import Part, whole
 from siafu.partition.deliver import deliver
 from siafu.partition.make import Wanted, cut_in_memory, find_or_make
-from siafu.partition.parts import is_partition, open_partition
+from siafu.partition.parts import Partition, is_partition, open_partition
 from siafu.partitioning import PARTS
 from siafu.settings import Settings, parse_toml
 from siafu.trained import load_weights
@@ -118,9 +118,7 @@ class Processes:
         """Train there."""
         from siafu.engine.recovery import run_recovering
 
-        partition = find_or_make(
-            self.home, work.graph, wanted(work.tree), say=onlooker.say, progress=onlooker.progress
-        )
+        partition = _cut_on_disk(work, self.home, onlooker)
         folder, tree = work.folder, work.tree
         folder.measured.unlink(missing_ok=True)
         command = [sys.executable, "-m", "siafu.rank", str(folder.path), str(partition.path)]
@@ -194,9 +192,7 @@ class OnRay:
         """Train there; where a worker is lost, Ray starts all again, from the last checkpoint."""
         from siafu.engine.ray import run_on_ray
 
-        partition = find_or_make(
-            self.home, work.graph, wanted(work.tree), say=onlooker.say, progress=onlooker.progress
-        )
+        partition = _cut_on_disk(work, self.home, onlooker)
         folder, tree = work.folder, work.tree
         program = partial(
             take_part, folder=folder.path.absolute(), parts=partition.path.absolute(), resumed=work.resumed
@@ -225,9 +221,7 @@ class Group:
 
     def carry_out(self, work: Work, onlooker: Onlooker) -> Measured:
         """Tell the others, and train with them."""
-        partition = find_or_make(
-            self.home, work.graph, wanted(work.tree), say=onlooker.say, progress=onlooker.progress
-        )
+        partition = _cut_on_disk(work, self.home, onlooker)
         order = _order(work.folder, partition.path, resumed=work.resumed)
         self.comm.broadcast_text(json.dumps(order), label="control")
         return _obey(self.comm, order, work.folder, onlooker, work.custom)
@@ -287,6 +281,10 @@ def _obey(
     to_do = Assignment(parse_toml(order["config"]), **facts, folder=Path(order["folder"]))
     part = deliver(comm, Path(order["parts"]))
     return carry_out(comm, part, to_do, folder=folder, onlooker=onlooker, custom=custom)
+
+
+def _cut_on_disk(work: Work, home: Path, onlooker: Onlooker) -> Partition:
+    return find_or_make(home, work.graph, wanted(work.tree), say=onlooker.say, progress=onlooker.progress)
 
 
 def home_of_partitions(tree: Settings, folder: RunFolder) -> Path:

@@ -124,7 +124,7 @@ def _sum(block: Block, name: str, x_src: Rows, by: "_Scales") -> Rows:
 
 def _sum_on_disk(block: Block, x_src: Streamed, by: "_Scales") -> Tensor:
     """The sum of static rows that do not fit into memory: (num_given, F) -> (D, F), an array on disk."""
-    pre, (own, halo) = by.pre, _own_and_halo(block)
+    pre, (own, _) = by.pre, _own_and_halo(block)
     if x_src.scale is not None:
         scale = with_halo(block, x_src.scale[:, None], exact=True)[:, 0]
         pre = scale if pre is None else pre * scale
@@ -142,18 +142,7 @@ def _sum_on_disk(block: Block, x_src: Streamed, by: "_Scales") -> Tensor:
         ends=ends,
         add_to=out,
     )
-    if block.others is None:
-        return out
-    return native.spmm(
-        Csr(block.own_end, block.indices),
-        _halo_on_disk(block, x_src),
-        weight=weight,
-        pre=by.pre_of(halo),
-        post=by.post,
-        ends=block.indptr[1:],
-        first_src=block.num_dst,
-        add_to=out,
-    )
+    return out if block.others is None else _add_halo(block, _halo_on_disk(block, x_src), by, out)
 
 
 def _halo_on_disk(block: Block, x_src: Streamed) -> Tensor:
@@ -210,7 +199,7 @@ class _Sum(torch.autograd.Function):
         weight = _weights(block, x_own.dtype, transposed=False)
         if block.others is None:
             return native.spmm(block.csr, x_own, weight=weight, pre=by.pre, post=by.post, loop=by.loop)
-        own, halo = _own_and_halo(block)
+        own, _ = _own_and_halo(block)
         how = _how(ctx.needs_input_grad[0], exact=x_own is block.static_src)
         arrived = block.others.start_fetch(x_own, how)
         out = native.spmm(
@@ -222,16 +211,7 @@ class _Sum(torch.autograd.Function):
             loop=by.loop,
             ends=block.own_end,
         )
-        return native.spmm(
-            Csr(block.own_end, block.indices),
-            arrived(),
-            weight=weight,
-            pre=by.pre_of(halo),
-            post=by.post,
-            ends=block.indptr[1:],
-            first_src=block.num_dst,
-            add_to=out,
-        )
+        return _add_halo(block, arrived(), by, out)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
@@ -253,6 +233,20 @@ class _Sum(torch.autograd.Function):
         )
         add_arrived(grad_own)
         return grad_own, None, None
+
+
+def _add_halo(block: Block, x_halo: Tensor, by: _Scales, out: Tensor) -> Tensor:
+    """Add what comes over edges from the halo to the sums over own rows."""
+    return native.spmm(
+        Csr(block.own_end, block.indices),
+        x_halo,
+        weight=_weights(block, out.dtype, transposed=False),
+        pre=by.pre_of(_own_and_halo(block)[1]),
+        post=by.post,
+        ends=block.indptr[1:],
+        first_src=block.num_dst,
+        add_to=out,
+    )
 
 
 def _how(learning: bool, *, exact: bool) -> Fetch:

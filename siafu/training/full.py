@@ -175,6 +175,10 @@ class FullTrainer:
         self.optimizer.zero_grad()
         with _seeded(self.model, mix(mix(self.seed) ^ epoch) >> 1):
             loss = self.task.loss(self._forward("halo"))
+        return self._learn_from(loss)
+
+    def _learn_from(self, loss: Tensor) -> float:
+        """Move the weights against the gradient of all ranks' shares of a loss; returns the loss. Collective."""
         loss.backward()
         total = self._add_gradients(loss.detach())
         if self.config.clip:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from siafu.graph import Block, Whole
 from siafu.nn.dropout import mix, set_keys
@@ -108,13 +108,7 @@ class SampledTrainer(FullTrainer):
         set_keys(self.model, seed=self.seed, step=(epoch << 32) + minibatch.number)
         self.optimizer.zero_grad()
         out = self.model(minibatch.blocks, minibatch.x_src)
-        loss = self.task.loss_of(out, minibatch.seed_row) / weight
-        loss.backward()
-        total = self._add_gradients(loss.detach())
-        if self.config.clip:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
-        self.optimizer.step()
-        return total
+        return self._learn_from(self.task.loss_of(out, minibatch.seed_row) / weight)
 
     def _minibatches(self, epoch: int) -> tuple[list[Tensor], list[float]]:
         """The own training nodes of each minibatch, and the weight of each minibatch's labels. Collective.
