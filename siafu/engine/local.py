@@ -12,6 +12,7 @@ from siafu.comm import Comm, alone, connect_threads
 from siafu.engine.failures import explain, is_echo
 
 T = TypeVar("T")
+_SIGNALS_S = 0.2  # a signal that another thread got does not end a wait, but is handled after it
 
 
 def run_threads(fn: Callable[[Comm], T], *, ranks: int, threads: int, deadline_s: float = 30.0) -> list[T]:
@@ -77,7 +78,8 @@ class _Group(Generic[T]):
                 self.ended[comm.rank] = threading.Event()
                 thread.start()
             for ended in self.ended.values():
-                ended.wait()
+                while not ended.wait(_SIGNALS_S):
+                    pass
         except BaseException as interrupt:
             for comm in self.comms:
                 comm.fail(f"interrupted by {type(interrupt).__name__}")
