@@ -102,6 +102,11 @@ def build_trainer(
             raise ValueError(
                 f"{own.name}: method sampled reads features from memory, but there are none there; use method full"
             )
+        if several and tree.model.norm == "batch":
+            raise ValueError(
+                "model.norm is batch, whose moments in a minibatch would be each rank's own; set it to layer, or train "
+                "on one rank"
+            )
         return SampledTrainer(model, part, block, x, task, tree.train, sampled=tree.sampled, seed=tree.seed)
     return FullTrainer(model, block, x, task, tree.train, seed=tree.seed)
 

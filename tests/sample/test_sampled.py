@@ -195,6 +195,14 @@ def test_wrong_sizes_are_told(settings: dict[str, Any], message: str, tmp_path: 
         siafu.train(graph, out=tmp_path / "run", method="sampled", **settings)
 
 
+def test_batch_norm_of_minibatches_is_refused_on_several_ranks(tmp_path: Path) -> None:
+    graph = community(300, degree=8, classes=3, features=12)
+    how: dict[str, Any] = {"method": "sampled", "batch_size": 50, "norm": "batch", "epochs": 1}
+    assert siafu.train(graph, out=tmp_path / "one", **how).metrics["finished"]
+    with pytest.raises(ValueError, match=r"model\.norm is batch, whose moments .* set it to layer"):
+        siafu.train(graph, out=tmp_path / "two", ranks=2, engine="local", **how)
+
+
 def test_a_minibatch_of_isolated_nodes_trains(tmp_path: Path) -> None:
     graph = Graph.from_edges(
         [[0], [1]],
