@@ -274,27 +274,41 @@ void bind_partition(nb::module_& m) {
 }
 
 void bind_sample(nb::module_& m) {
+    using Ids = Array<const int64_t, 1>;
+    using Nodes = Array<const int32_t, 1>;
+    const auto draw_of = [](const Ids& indptr, const Nodes& indices, const std::optional<Nodes>& name, const std::optional<Ids>& id,
+                            const Nodes& rows, const Ids& group_ptr, const Ids& key, int64_t fanout, bool replace) {
+        return Draw{indptr.data(), indices.data(), pointer(name), pointer(id), rows.data(), int64_t(rows.shape(0)), group_ptr.data(),
+                    key.data(), int64_t(key.shape(0)), fanout, replace};
+    };
     m.def("count_draws",
-          [](Array<const int64_t, 1> indptr, Array<const int64_t, 1> rows, int64_t fanout, bool replace,
-             Array<int64_t, 1> out_indptr) {
-              count_draws(indptr.data(), rows.data(), int64_t(rows.shape(0)), fanout, replace, out_indptr.data());
+          [draw_of](Ids indptr, Nodes indices, std::optional<Nodes> name, std::optional<Ids> id, Nodes rows, Ids group_ptr, Ids key,
+                    int64_t fanout, bool replace, Array<int64_t, 1> out_indptr) {
+              count_draws(draw_of(indptr, indices, name, id, rows, group_ptr, key, fanout, replace), out_indptr.data());
           },
-          "indptr"_a, "rows"_a, "fanout"_a, "replace"_a, "out_indptr"_a.noconvert(), released);
+          "indptr"_a, "indices"_a, "name"_a.none(), "id"_a.none(), "rows"_a, "group_ptr"_a, "key"_a, "fanout"_a, "replace"_a,
+          "out_indptr"_a.noconvert(), released);
     m.def("draw_edges",
-          [](Array<const int64_t, 1> indptr, Array<const int64_t, 1> rows, Array<const int64_t, 1> key, Array<const int64_t, 1> id,
-             int64_t fanout, bool replace, Array<const int64_t, 1> out_indptr, Array<int64_t, 1> out_edge) {
-              draw_edges(indptr.data(), rows.data(), int64_t(rows.shape(0)), key.data(), id.data(), fanout, replace,
-                         out_indptr.data(), out_edge.data());
+          [draw_of](Ids indptr, Nodes indices, std::optional<Nodes> name, std::optional<Ids> id, Nodes rows, Ids group_ptr, Ids key,
+                    int64_t fanout, bool replace, Ids out_indptr, Array<int32_t, 1> source, Optional<int64_t, 1> edge) {
+              draw_edges(draw_of(indptr, indices, name, id, rows, group_ptr, key, fanout, replace), out_indptr.data(), source.data(),
+                         pointer(edge));
           },
-          "indptr"_a, "rows"_a, "key"_a, "id"_a, "fanout"_a, "replace"_a, "out_indptr"_a, "out_edge"_a.noconvert(), released);
+          "indptr"_a, "indices"_a, "name"_a.none(), "id"_a.none(), "rows"_a, "group_ptr"_a, "key"_a, "fanout"_a, "replace"_a,
+          "out_indptr"_a, "source"_a.noconvert(), "edge"_a.none(), released);
     m.def("first_met",
-          [](Array<const int64_t, 1> known, Array<const int64_t, 1> known_ptr, Array<const int64_t, 1> met,
-             Array<const int64_t, 1> met_ptr, Array<int32_t, 1> place, Array<int64_t, 1> fresh, Array<int64_t, 1> num_fresh) {
+          [](Nodes known, Ids known_ptr, Nodes met, Ids met_ptr, Array<int32_t, 1> place, Array<int32_t, 1> fresh,
+             Array<int64_t, 1> num_fresh) {
               first_met(known.data(), known_ptr.data(), met.data(), met_ptr.data(), int64_t(num_fresh.shape(0)), place.data(),
                         fresh.data(), num_fresh.data());
           },
           "known"_a, "known_ptr"_a, "met"_a, "met_ptr"_a, "place"_a.noconvert(), "fresh"_a.noconvert(), "num_fresh"_a.noconvert(),
           released);
+    m.def("spread_rows",
+          [](Ids from, Nodes values, Ids rows, Ids to, Array<int32_t, 1> out) {
+              spread_rows(from.data(), values.data(), rows.data(), int64_t(rows.shape(0)), to.data(), out.data());
+          },
+          "from_"_a, "values"_a, "rows"_a, "to"_a, "out"_a.noconvert(), released);
     m.def("sort_rows_by_id",
           [](Array<const int64_t, 1> indptr, Array<int32_t, 1> indices, Optional<int64_t, 1> from, Array<const int64_t, 1> id) {
               sort_rows_by_id(indptr.data(), indices.data(), pointer(from), id.data(), int64_t(indptr.shape(0)) - 1);
@@ -325,24 +339,37 @@ NB_MODULE(_core, m) {
           "indptr"_a, "indices"_a, "x"_a, "weight"_a.none(), "pre"_a.none(), "post"_a.none(), "loop"_a.none(),
           "out"_a.noconvert(), "ends"_a.none(), "first_src"_a, "add"_a, released);
     m.def("gather",
-          [](nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu> rows, Array<const int64_t, 1> index,
+          [](nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu> rows,
+             std::optional<nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>> more, Array<const int64_t, 1> index,
              nb::ndarray<nb::c_contig, nb::device::cpu> out) {
               const int64_t row_bytes = index.shape(0) ? int64_t(out.nbytes() / index.shape(0)) : 0;
-              chosen.kernels->gather({static_cast<const char*>(rows.data()), row_bytes, index.data(), int64_t(index.shape(0)),
-                                      static_cast<char*>(out.data())});
+              chosen.kernels->gather({static_cast<const char*>(rows.data()),
+                                      more ? static_cast<const char*>(more->data()) : nullptr, int64_t(rows.shape(0)), row_bytes,
+                                      index.data(), int64_t(index.shape(0)), static_cast<char*>(out.data())});
           },
-          "rows"_a, "index"_a, "out"_a.noconvert(), released);
+          "rows"_a, "more"_a.none(), "index"_a, "out"_a.noconvert(), released);
     m.def("gather_widen",
           [](Array<const uint16_t, 2> rows, Array<const int64_t, 1> index, Array<float, 2> out) {
               chosen.kernels->gather_widen({rows.data(), int64_t(rows.shape(1)), index.data(), int64_t(index.shape(0)), out.data()});
           },
           "rows"_a, "index"_a, "out"_a.noconvert(), released);
+    m.def("product",
+          [](Array<const float, 2> x, Optional<const int64_t, 1> index, Array<const float, 2> weight, bool turned,
+             std::optional<nb::ndarray<const float, nb::c_contig, nb::device::cpu>> add, Array<float, 2> out) {
+              chosen.kernels->product({x.data(), pointer(index), int64_t(out.shape(0)), int64_t(x.shape(1)), int64_t(out.shape(1)),
+                                       weight.data(), turned, pointer(add), add && add->ndim() == 2, out.data()});
+          },
+          "x"_a.noconvert(), "index"_a.none(), "weight"_a.noconvert(), "turned"_a, "add"_a.none(), "out"_a.noconvert(), released);
+    m.def("product_weight",
+          [](Array<const float, 2> x, Optional<const int64_t, 1> index, Array<const float, 2> grad, Array<float, 3> sums,
+             Array<float, 2> out) {
+              chosen.kernels->product_weight({x.data(), pointer(index), int64_t(grad.shape(0)), int64_t(x.shape(1)),
+                                              int64_t(grad.shape(1)), grad.data(), int64_t(sums.shape(0)), sums.data(), out.data()});
+          },
+          "x"_a.noconvert(), "index"_a.none(), "grad"_a.noconvert(), "sums"_a.noconvert(), "out"_a.noconvert(), released);
     bind_structure(m);
     bind_partition(m);
     bind_sample(m);
-    m.def("advise_large_pages", [](nb::ndarray<nb::c_contig, nb::device::cpu> array) {
-        advise_large_pages(array.data(), int64_t(array.nbytes()));
-    });
     m.def("take", [](int64_t num_bytes) {
         void* data = pool.take(num_bytes);
         nb::capsule owner(data, [](void* p) noexcept { pool.give_back(p); });

@@ -5,6 +5,8 @@
 
 struct Gather {
     const char* rows;      // (num_rows, row_bytes)
+    const char* more;      // rows that stand after those
+    int64_t num_rows;
     int64_t row_bytes;
     const int64_t* index;  // (num_out)
     int64_t num_out;
@@ -24,13 +26,17 @@ namespace {
 constexpr int64_t kGatherAhead = 8;  // rows between a prefetch and its use
 
 inline void gather(const Gather& a) {
+    const auto row = [&a](int64_t i) {
+        const int64_t at = a.index[i];
+        return at < a.num_rows ? a.rows + at * a.row_bytes : a.more + (at - a.num_rows) * a.row_bytes;
+    };
 #pragma omp parallel for schedule(static) if (a.num_out * a.row_bytes > 1 << 16)
     for (int64_t i = 0; i < a.num_out; ++i) {
         if (i + kGatherAhead < a.num_out) {
-            const char* next = a.rows + a.index[i + kGatherAhead] * a.row_bytes;
+            const char* next = row(i + kGatherAhead);
             for (int64_t b = 0; b < a.row_bytes && b < 512; b += 64) __builtin_prefetch(next + b);
         }
-        __builtin_memcpy(a.out + i * a.row_bytes, a.rows + a.index[i] * a.row_bytes, size_t(a.row_bytes));
+        __builtin_memcpy(a.out + i * a.row_bytes, row(i), size_t(a.row_bytes));
     }
 }
 

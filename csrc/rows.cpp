@@ -14,5 +14,6 @@ constexpr RowKernelsOf<T> kernels_of{spmm<T, T>,   segment_max<T>,     segment_m
 
 namespace SIAFU_ISA {
 extern const RowKernels kernels;
-const RowKernels kernels{kernels_of<float>, kernels_of<double>, spmm<float, bf16>, gather, gather_widen};
+const RowKernels kernels{kernels_of<float>, kernels_of<double>, spmm<float, bf16>, gather, gather_widen,
+                         product,            product_weight};
 }  // namespace SIAFU_ISA

@@ -6,6 +6,7 @@
 #include "epilogue.hpp"
 #include "gather.hpp"
 #include "max.hpp"
+#include "product.hpp"
 #include "spmm.hpp"
 
 template <typename T>
@@ -27,6 +28,8 @@ struct RowKernels {
     void (*spmm_bf16)(const Spmm<float, bf16>&);
     void (*gather)(const Gather&);
     void (*gather_widen)(const GatherWiden&);
+    void (*product)(const Product&);
+    void (*product_weight)(const ProductWeight&);
 };
 
 namespace baseline { extern const RowKernels kernels; }

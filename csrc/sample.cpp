@@ -8,7 +8,9 @@
 
 namespace {
 
-constexpr int64_t kFew = 64;  // draws among which a linear search is quickest
+constexpr int64_t kFew = 64;     // draws among which a linear search is quickest
+constexpr int64_t kAhead = 16;   // between a prefetch and its use
+constexpr int64_t kChunk = 256;  // rows that a thread takes at a time
 
 // The i-th number of a stream, scaled to [0, bound).
 inline int64_t number(uint64_t stream, int64_t i, int64_t bound) {
@@ -17,95 +19,146 @@ inline int64_t number(uint64_t stream, int64_t i, int64_t bound) {
 
 // `count` of `degree` numbers without repetition, by Floyd's method; ascending.
 void draw_distinct(uint64_t stream, int64_t degree, int64_t count, int64_t* out) {
-    int64_t drawn = 0;
-    std::vector<bool> taken;
-    if (count > kFew) taken.assign(size_t(degree), false);
-    for (int64_t top = degree - count; top < degree; ++top) {
-        int64_t pick = number(stream, drawn, top + 1);
-        const bool again = count > kFew ? bool(taken[size_t(pick)]) : std::find(out, out + drawn, pick) != out + drawn;
-        if (again) pick = top;
-        if (count > kFew) taken[size_t(pick)] = true;
-        out[drawn++] = pick;
+    if (count > kFew) {
+        std::vector<bool> taken(static_cast<size_t>(degree), false);
+        for (int64_t drawn = 0, top = degree - count; top < degree; ++drawn, ++top) {
+            const int64_t pick = number(stream, drawn, top + 1);
+            taken[size_t(taken[size_t(pick)] ? top : pick)] = true;
+        }
+        for (int64_t i = 0; i < degree; ++i)
+            if (taken[size_t(i)]) *out++ = i;
+        return;
     }
-    std::sort(out, out + count);
+    for (int64_t drawn = 0, top = degree - count; top < degree; ++drawn, ++top) {
+        const int64_t pick = number(stream, drawn, top + 1);
+        int64_t at = drawn;
+        while (at > 0 && out[at - 1] > pick) --at;
+        if (at > 0 && out[at - 1] == pick) {  // it is there: the largest number, which is not, takes its place
+            out[drawn] = top;
+            continue;
+        }
+        for (int64_t i = drawn; i > at; --i) out[i] = out[i - 1];
+        out[at] = pick;
+    }
 }
 
-// Places of nodes by their ids, for one group.
+// Places of nodes by their numbers, for one group; it grows.
 class Places {
 public:
-    explicit Places(int64_t most) {
-        size_t slots = 16;
-        while (slots < size_t(2 * most)) slots *= 2;
-        mask_ = slots - 1;
-        ids_.assign(slots, -1);
-        places_.resize(slots);
+    explicit Places(int64_t known) {
+        size_t slots = 1 << 10;
+        while (slots < size_t(4 * known)) slots *= 2;
+        slots_.assign(slots, {-1, 0});
     }
 
-    // The place of a node, which is `next` if it was not met before.
-    std::pair<int32_t, bool> meet(int64_t id, int32_t next) {
-        size_t slot = size_t(mixed(0, id)) & mask_;
-        while (ids_[slot] != id) {
-            if (ids_[slot] < 0) {
-                ids_[slot] = id;
-                places_[slot] = next;
-                return {next, true};
+    void prefetch(int32_t node) const { __builtin_prefetch(&slots_[slot_of(node)]); }
+
+    // The place of a node, which is the next one if it was not met before.
+    int32_t meet(int32_t node) {
+        size_t slot = slot_of(node);
+        while (slots_[slot].node != node) {
+            if (slots_[slot].node < 0) {
+                slots_[slot] = {node, count_};
+                if (size_t(2 * ++count_) > slots_.size()) grow();
+                return count_ - 1;
             }
-            slot = (slot + 1) & mask_;
+            slot = (slot + 1) & (slots_.size() - 1);
         }
-        return {places_[slot], false};
+        return slots_[slot].place;
     }
+
+    int32_t count() const { return count_; }
 
 private:
-    size_t mask_;
-    std::vector<int64_t> ids_;
-    std::vector<int32_t> places_;
+    struct Slot {
+        int32_t node, place;
+    };
+
+    size_t slot_of(int32_t node) const { return (uint64_t(node) * 0x9E3779B97F4A7C15ull >> 20) & (slots_.size() - 1); }
+
+    void grow() {
+        std::vector<Slot> old(slots_.size() * 2, Slot{-1, 0});
+        old.swap(slots_);
+        for (const Slot& each : old) {
+            if (each.node < 0) continue;
+            size_t slot = slot_of(each.node);
+            while (slots_[slot].node >= 0) slot = (slot + 1) & (slots_.size() - 1);
+            slots_[slot] = each;
+        }
+    }
+
+    std::vector<Slot> slots_;
+    int32_t count_ = 0;
 };
 
 }  // namespace
 
-void count_draws(const int64_t* indptr, const int64_t* rows, int64_t num_rows, int64_t fanout, bool replace, int64_t* out_indptr) {
+void count_draws(const Draw& a, int64_t* out_indptr) {
+#pragma omp parallel for schedule(static) if (a.num_rows > 1 << 12)
+    for (int64_t r = 0; r < a.num_rows; ++r) {
+        if (r + kAhead < a.num_rows) __builtin_prefetch(a.indptr + a.rows[r + kAhead]);
+        const int64_t degree = a.indptr[a.rows[r] + 1] - a.indptr[a.rows[r]];
+        out_indptr[r + 1] = a.fanout < 0 ? degree : a.replace && degree ? a.fanout : std::min(degree, a.fanout);
+    }
     out_indptr[0] = 0;
-    for (int64_t r = 0; r < num_rows; ++r) {
-        const int64_t degree = indptr[rows[r] + 1] - indptr[rows[r]];
-        const int64_t count = fanout < 0 ? degree : replace && degree ? fanout : std::min(degree, fanout);
-        out_indptr[r + 1] = out_indptr[r] + count;
-    }
+    for (int64_t r = 0; r < a.num_rows; ++r) out_indptr[r + 1] += out_indptr[r];
 }
 
-void draw_edges(const int64_t* indptr, const int64_t* rows, int64_t num_rows, const int64_t* key, const int64_t* id, int64_t fanout,
-                bool replace, const int64_t* out_indptr, int64_t* out_edge) {
-#pragma omp parallel for schedule(dynamic, 256) if (out_indptr[num_rows] > 1 << 12)
-    for (int64_t r = 0; r < num_rows; ++r) {
-        const int64_t begin = indptr[rows[r]], degree = indptr[rows[r] + 1] - begin, count = out_indptr[r + 1] - out_indptr[r];
-        int64_t* out = out_edge + out_indptr[r];
-        const uint64_t stream = mixed(uint64_t(key[r]), id[r]);
-        if (count == degree && !(replace && fanout >= 0)) {
-            for (int64_t i = 0; i < degree; ++i) out[i] = i;
-        } else if (replace) {
-            for (int64_t i = 0; i < count; ++i) out[i] = number(stream, i, degree);
-            std::sort(out, out + count);
-        } else {
-            draw_distinct(stream, degree, count, out);
+void draw_edges(const Draw& a, const int64_t* out_indptr, int32_t* source, int64_t* edge) {
+    const int64_t chunks = (a.num_rows + kChunk - 1) / kChunk;
+#pragma omp parallel if (out_indptr[a.num_rows] > 1 << 12)
+    {
+        std::vector<int64_t> picks;
+#pragma omp for schedule(dynamic, 4)
+        for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+            const int64_t first = chunk * kChunk, last = std::min(first + kChunk, a.num_rows);
+            int64_t group = std::upper_bound(a.group_ptr, a.group_ptr + a.groups + 1, first) - a.group_ptr - 1;
+            for (int64_t r = first; r < last; ++r) {
+                while (r >= a.group_ptr[group + 1]) ++group;
+                if (r + kAhead < last) __builtin_prefetch(a.indices + a.indptr[a.rows[r + kAhead]]);
+                const int64_t row = a.rows[r], begin = a.indptr[row], degree = a.indptr[row + 1] - begin;
+                const int64_t out = out_indptr[r], count = out_indptr[r + 1] - out;
+                const uint64_t stream = mixed(uint64_t(a.key[group]), a.id ? a.id[row] : row);
+                picks.resize(size_t(count));
+                if (count == degree && !(a.replace && a.fanout >= 0)) {
+                    for (int64_t i = 0; i < count; ++i) picks[size_t(i)] = i;
+                } else if (a.replace) {
+                    for (int64_t i = 0; i < count; ++i) picks[size_t(i)] = number(stream, i, degree);
+                    std::sort(picks.begin(), picks.end());
+                } else {
+                    draw_distinct(stream, degree, count, picks.data());
+                }
+                for (int64_t i = 0; i < count; ++i) {
+                    const int64_t e = begin + picks[size_t(i)];
+                    source[out + i] = a.name ? a.name[a.indices[e]] : a.indices[e];
+                    if (edge) edge[out + i] = e;
+                }
+            }
         }
-        for (int64_t i = 0; i < count; ++i) out[i] += begin;
     }
 }
 
-void first_met(const int64_t* known, const int64_t* known_ptr, const int64_t* met, const int64_t* met_ptr, int64_t groups, int32_t* place,
-               int64_t* fresh, int64_t* num_fresh) {
-#pragma omp parallel for schedule(dynamic, 1)
+void first_met(const int32_t* known, const int64_t* known_ptr, const int32_t* met, const int64_t* met_ptr, int64_t groups, int32_t* place,
+               int32_t* fresh, int64_t* num_fresh) {
+#pragma omp parallel for schedule(dynamic, 1) if (groups > 1)
     for (int64_t g = 0; g < groups; ++g) {
-        const int64_t num_known = known_ptr[g + 1] - known_ptr[g], begin = met_ptr[g];
-        Places places(num_known + met_ptr[g + 1] - begin);
-        for (int64_t i = 0; i < num_known; ++i) places.meet(known[known_ptr[g] + i], int32_t(i));
-        int64_t count = 0;
-        for (int64_t i = begin; i < met_ptr[g + 1]; ++i) {
-            const auto [at, is_new] = places.meet(met[i], int32_t(num_known + count));
-            place[i] = at;
-            if (is_new) fresh[begin + count++] = met[i];
+        const int64_t num_known = known_ptr[g + 1] - known_ptr[g], begin = met_ptr[g], end = met_ptr[g + 1];
+        Places places(num_known);
+        for (int64_t i = 0; i < num_known; ++i) places.meet(known[known_ptr[g] + i]);
+        int32_t* next = fresh + begin;
+        for (int64_t i = begin; i < end; ++i) {
+            if (i + kAhead < end) places.prefetch(met[i + kAhead]);
+            const int32_t before = places.count();
+            place[i] = places.meet(met[i]);
+            if (places.count() > before) *next++ = met[i];
         }
-        num_fresh[g] = count;
+        num_fresh[g] = next - (fresh + begin);
     }
+}
+
+void spread_rows(const int64_t* from, const int32_t* values, const int64_t* rows, int64_t num_rows, const int64_t* to, int32_t* out) {
+#pragma omp parallel for schedule(static) if (from[num_rows] > 1 << 14)
+    for (int64_t i = 0; i < num_rows; ++i) std::copy(values + from[i], values + from[i + 1], out + to[rows[i]]);
 }
 
 void sort_rows_by_id(const int64_t* indptr, int32_t* indices, int64_t* from, const int64_t* id, int64_t num_rows) {

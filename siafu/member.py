@@ -107,7 +107,17 @@ def build_trainer(
                 "model.norm is batch, whose moments in a minibatch would be each rank's own; set it to layer, or train "
                 "on one rank"
             )
-        return SampledTrainer(model, part, block, x, task, tree.train, sampled=tree.sampled, seed=tree.seed)
+        return SampledTrainer(
+            model,
+            part,
+            block,
+            x,
+            task,
+            tree.train,
+            sampled=tree.sampled,
+            seed=tree.seed,
+            precision=tree.comm.precision,
+        )
     return FullTrainer(model, block, x, task, tree.train, seed=tree.seed)
 
 
@@ -224,7 +234,7 @@ def _measure(
         "epochs": done.epoch,
         "best_epoch": done.best_epoch,
         "seconds": done.seconds,
-        "epoch_seconds": statistics.median(done.epoch_seconds),
+        "epoch_seconds": statistics.median(done.epoch_seconds or [0.0]),
         "bytes_sent": sum(sent.values()),
         "bytes_by_label": sent,
         "peak_rss_bytes": max(map(int, peaks)),

@@ -22,7 +22,7 @@ from siafu.native.attention import (
     attend_v2_backward,
 )
 from siafu.native.partition import PartCounts, assign_bytes, assign_parts, count_parts
-from siafu.native.sampling import Draws, draw, first_met, sort_rows_by_id
+from siafu.native.sampling import Draws, draw, first_met, sort_rows_by_id, spread_rows
 
 _core: Any
 try:
@@ -58,6 +58,8 @@ __all__ = [
     "locality_order",
     "mark_columns",
     "missing_loops",
+    "product",
+    "product_weight",
     "relabel",
     "segment_max",
     "segment_max_backward",
@@ -65,6 +67,7 @@ __all__ = [
     "sort_rows_by_id",
     "split_rows",
     "spmm",
+    "spread_rows",
     "take_rows",
     "transpose",
 ]
@@ -195,21 +198,61 @@ def epilogue_backward(
     return out, None if parts is None else parts.sum(0)
 
 
-def gather(rows: Tensor, index: Tensor, *, widen: bool = False) -> Tensor:
-    """Rows picked by number, (N, ...) and (R,) int64 -> (R, ...); ``widen`` makes float32 of bfloat16."""
+def product(
+    x: Tensor,
+    weight: Tensor,
+    *,
+    turned: bool = False,
+    add: Tensor | None = None,
+    index: Tensor | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """``add + x W``, or ``add + x W^T`` where it is ``turned``: (R, I), (I, O) -> (R, O).
+
+    ``add`` is (R, O) or (O,); ``index`` (R,) int64 picks rows of ``x``; ``out`` may be ``add``. Each element is summed
+    in an order that depends on I alone.
+    """
+    if _core is None or not x.dtype == weight.dtype == torch.float32:
+        return reference.product(x, weight, turned=turned, add=add, index=index, out=out)
+    rows, width = x.shape[0] if index is None else index.numel(), weight.shape[0 if turned else 1]
+    out = empty_rows(rows, width, x.dtype) if out is None else out
+    add = None if add is None else add.contiguous()
+    _core.product(x.contiguous(), index, weight.contiguous(), turned, add, out)
+    return out
+
+
+def product_weight(x: Tensor, grad: Tensor, *, index: Tensor | None = None) -> Tensor:
+    """``x^T grad``, the gradient of the weights of a product: (R, I), (R, O) -> (I, O)."""
+    if _core is None or index is None or not x.dtype == grad.dtype == torch.float32:
+        return reference.product_weight(x, grad, index=index)
+    size = (x.shape[1], grad.shape[1])
+    sums = torch.empty(min(16, max(1, grad.shape[0] // 1024)), *size)
+    out = torch.empty(size)
+    _core.product_weight(x.contiguous(), index, grad.contiguous(), sums, out)
+    return out
+
+
+def gather(rows: Tensor, index: Tensor, *, widen: bool = False, more: Tensor | None = None) -> Tensor:
+    """Rows picked by number, (N, ...) and (R,) int64 -> (R, ...); ``widen`` makes float32 of bfloat16.
+
+    ``more`` are rows that stand after the others, in an array of their own.
+    """
     if _core is None:
-        return reference.gather(rows, index, widen=widen)
+        return reference.gather(rows, index, widen=widen, more=more)
     rows, index = rows.contiguous(), index.contiguous()
-    _check_index(index, rows.shape[0])
+    _check_index(index, rows.shape[0] + (0 if more is None else more.shape[0]))
     narrow = rows.dtype == torch.bfloat16
-    out = torch.empty(index.numel(), *rows.shape[1:], dtype=torch.float32 if narrow and widen else rows.dtype)
-    _advise(out)
+    if narrow and widen and more is not None:
+        return gather(rows, index, more=more).float()
+    dtype, width = torch.float32 if narrow and widen else rows.dtype, rows.shape[1:].numel()
+    out = empty_rows(index.numel(), width, dtype).view(index.numel(), *rows.shape[1:])
     if narrow and widen:
         _core.gather_widen(rows.view(torch.uint16), index, out)
     elif narrow:
-        _core.gather(rows.view(torch.uint16), index, out.view(torch.uint16))
+        bits = None if more is None else more.view(torch.uint16)
+        _core.gather(rows.view(torch.uint16), bits, index, out.view(torch.uint16))
     else:
-        _core.gather(rows, index, out)
+        _core.gather(rows, None if more is None else more.contiguous(), index, out)
     return out
 
 
@@ -332,11 +375,6 @@ def locality_order(csr: Csr, *, max_community: int = 1024, rounds: int = 8) -> T
     order = torch.empty(csr.indptr.numel() - 1, dtype=torch.int64)
     _core.locality_order(csr.indptr, csr.indices, max_community, rounds, order)
     return order
-
-
-def _advise(out: Tensor) -> None:
-    if _core is not None and out.nbytes >= _LARGE_BYTES:
-        _core.advise_large_pages(out.view(torch.uint8) if out.dtype == torch.bfloat16 else out)
 
 
 def _check_index(index: Tensor, rows: int) -> None:

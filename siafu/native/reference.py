@@ -162,10 +162,24 @@ def epilogue_backward(
     return grad, grad.sum(0) if with_bias else None
 
 
-def gather(rows: Tensor, index: Tensor, *, widen: bool = False) -> Tensor:
+def gather(rows: Tensor, index: Tensor, *, widen: bool = False, more: Tensor | None = None) -> Tensor:
     """Rows picked by number; see :func:`siafu.native.gather`."""
-    picked = rows[index]
+    picked = rows[index] if more is None else torch.cat([rows, more])[index]
     return picked.float() if widen and picked.dtype == torch.bfloat16 else picked
+
+
+def product(
+    x: Tensor, weight: Tensor, *, turned: bool, add: Tensor | None, index: Tensor | None, out: Tensor | None
+) -> Tensor:
+    """Rows times weights; see :func:`siafu.native.product`."""
+    x, weight = x if index is None else x[index], weight.t() if turned else weight
+    found = x @ weight if add is None else torch.addmm(add, x, weight)
+    return found if out is None else out.copy_(found)
+
+
+def product_weight(x: Tensor, grad: Tensor, *, index: Tensor | None) -> Tensor:
+    """The gradient of the weights; see :func:`siafu.native.product_weight`."""
+    return (x if index is None else x[index]).t() @ grad
 
 
 def build_csr(row: Tensor, col: Tensor, *, num_rows: int, origin: bool = False) -> "Csr":

@@ -1,9 +1,10 @@
 """Which in-edges of a node are drawn, and the places of the nodes that are met; twins in ``sampling_reference``.
 
-What is drawn depends on a key and the node's own id alone: not on threads, ranks, or what else is drawn.
+What is drawn depends on a key and the node's own id alone: not on threads, ranks, or what else is drawn. Nodes come in
+groups, such as minibatches; ``sizes`` says how many each has.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,41 +21,73 @@ class Draws(NamedTuple):
 
     Attributes:
         indptr: (R + 1,) int64.
-        edge: (E,) int64, places of edges, ascending within a row.
+        source: (E,) int32, the names of the columns that they come from, in the order of the edges.
+        edge: (E,) int64, their places, ascending within a row; None where nobody asked.
     """
 
     indptr: Tensor
-    edge: Tensor
+    source: Tensor
+    edge: Tensor | None = None
 
 
 def draw(
-    csr: "Csr", rows: Tensor, *, key: Tensor, node_id: Tensor, fanout: int, replace: bool = False
+    csr: "Csr",
+    rows: Tensor,
+    *,
+    sizes: Tensor,
+    key: Tensor,
+    fanout: int,
+    replace: bool = False,
+    node_id: Tensor | None = None,
+    name: Tensor | None = None,
+    edges: bool = False,
 ) -> Draws:
-    """At most ``fanout`` edges of each row, all where it is negative; ``key`` and ``node_id`` are (R,) int64."""
+    """At most ``fanout`` edges of each row, all where it is negative: (R,) int32.
+
+    ``sizes`` and ``key`` are (G,) int64, of the groups; ``node_id`` is that of each row of the CSR, ``name`` that of
+    each column, int32; None: its number. ``edges`` asks for the places of edges too.
+    """
+    group_ptr = _ends(sizes)
     if native._core is None:
-        return reference.draw(csr, rows, key=key, node_id=node_id, fanout=fanout, replace=replace)
+        known: dict[str, Any] = {"node_id": node_id, "name": name, "edges": edges}
+        return reference.draw(
+            csr, rows, group_ptr=group_ptr, key=key, fanout=fanout, replace=replace, **known
+        )
+    asked = (csr.indptr, csr.indices, name, node_id, rows, group_ptr, key, fanout, replace)
     indptr = torch.empty(rows.numel() + 1, dtype=torch.int64)
-    native._core.count_draws(csr.indptr, rows, fanout, replace, indptr)
-    edge = torch.empty(int(indptr[-1]), dtype=torch.int64)
-    native._core.draw_edges(csr.indptr, rows, key, node_id, fanout, replace, indptr, edge)
-    return Draws(indptr, edge)
+    native._core.count_draws(*asked, indptr)
+    num_edges = int(indptr[-1])
+    source = torch.empty(num_edges, dtype=torch.int32)
+    edge = torch.empty(num_edges, dtype=torch.int64) if edges else None
+    native._core.draw_edges(*asked, indptr, source, edge)
+    return Draws(indptr, source, edge)
 
 
 def first_met(known: list[Tensor], met: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     """For each group, the places of met nodes among the known ones and then those met first; and the latter.
 
-    Nodes are int64 and not negative; places are int32.
+    Nodes are int32 and not negative; so are places.
     """
     if native._core is None:
         return reference.first_met(known, met)
-    place = [torch.empty(nodes.numel(), dtype=torch.int32) for nodes in met]
+    sizes = [nodes.numel() for nodes in met]
     all_met = torch.cat(met)
-    places, fresh = torch.empty(all_met.numel(), dtype=torch.int32), torch.empty_like(all_met)
+    places, fresh = torch.empty_like(all_met), torch.empty_like(all_met)
     num_fresh = torch.empty(len(met), dtype=torch.int64)
-    native._core.first_met(torch.cat(known), _ends(known), all_met, _ends(met), places, fresh, num_fresh)
-    place = list(places.split([nodes.numel() for nodes in met]))
-    groups = fresh.split([nodes.numel() for nodes in met])
-    return place, [group[:count] for group, count in zip(groups, num_fresh.tolist(), strict=True)]
+    known_ptr = _ends(torch.tensor([nodes.numel() for nodes in known]))
+    native._core.first_met(
+        torch.cat(known), known_ptr, all_met, _ends(torch.tensor(sizes)), places, fresh, num_fresh
+    )
+    groups = zip(fresh.split(sizes), num_fresh.tolist(), strict=True)
+    return list(places.split(sizes)), [group[:count].clone() for group, count in groups]
+
+
+def spread_rows(indptr: Tensor, values: Tensor, rows: Tensor, to: Tensor, out: Tensor) -> None:
+    """Copy the values of row ``i``, 4 bytes each, to where those of row ``rows[i]`` begin, as ``to`` says."""
+    if native._core is None:
+        reference.spread_rows(indptr, values, rows, to, out)
+    else:
+        native._core.spread_rows(indptr, values.view(torch.int32), rows, to, out.view(torch.int32))
 
 
 def sort_rows_by_id(csr: "Csr", node_id: Tensor) -> "Csr":
@@ -67,5 +100,6 @@ def sort_rows_by_id(csr: "Csr", node_id: Tensor) -> "Csr":
     return out
 
 
-def _ends(groups: list[Tensor]) -> Tensor:
-    return torch.tensor([0, *(nodes.numel() for nodes in groups)]).cumsum(0)
+def _ends(sizes: Tensor) -> Tensor:
+    """Where each group begins, and the last ends: (G,) -> (G + 1,)."""
+    return torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])

@@ -34,18 +34,33 @@ def _draw_row(stream: int, degree: int, fanout: int, replace: bool) -> list[int]
     return sorted(drawn)
 
 
-def draw(csr: "Csr", rows: Tensor, *, key: Tensor, node_id: Tensor, fanout: int, replace: bool) -> "Draws":
+def draw(
+    csr: "Csr",
+    rows: Tensor,
+    *,
+    group_ptr: Tensor,
+    key: Tensor,
+    fanout: int,
+    replace: bool,
+    node_id: Tensor | None,
+    name: Tensor | None,
+    edges: bool,
+) -> "Draws":
     """Draw edges; see :func:`siafu.native.draw`."""
     from siafu.native.sampling import Draws
 
-    edges: list[int] = []
+    drawn: list[int] = []
     counts = [0]
-    for row, row_key, row_id in zip(rows.tolist(), key.tolist(), node_id.tolist(), strict=True):
+    keys = key.repeat_interleave(group_ptr.diff())
+    for row, row_key in zip(rows.tolist(), keys.tolist(), strict=True):
         begin, end = int(csr.indptr[row]), int(csr.indptr[row + 1])
-        drawn = _draw_row(_mixed(row_key & _MASK, row_id), end - begin, fanout, replace)
-        edges += [begin + place for place in drawn]
-        counts.append(len(edges))
-    return Draws(torch.tensor(counts), torch.tensor(edges, dtype=torch.int64))
+        stream = _mixed(row_key & _MASK, row if node_id is None else int(node_id[row]))
+        drawn += [begin + place for place in _draw_row(stream, end - begin, fanout, replace)]
+        counts.append(len(drawn))
+    edge = torch.tensor(drawn, dtype=torch.int64)
+    source = csr.indices[edge]
+    source = source if name is None else name[source.long()]
+    return Draws(torch.tensor(counts), source, edge if edges else None)
 
 
 def first_met(known: list[Tensor], met: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
@@ -59,8 +74,15 @@ def first_met(known: list[Tensor], met: list[Tensor]) -> tuple[list[Tensor], lis
                 place_of[node] = len(place_of)
                 fresh.append(node)
         places.append(torch.tensor([place_of[node] for node in seen.tolist()], dtype=torch.int32))
-        firsts.append(torch.tensor(fresh, dtype=torch.int64))
+        firsts.append(torch.tensor(fresh, dtype=torch.int32))
     return places, firsts
+
+
+def spread_rows(indptr: Tensor, values: Tensor, rows: Tensor, to: Tensor, out: Tensor) -> None:
+    """Copy rows of values; see :func:`siafu.native.spread_rows`."""
+    begins, ends = indptr[:-1].tolist(), indptr[1:].tolist()
+    for begin, end, row in zip(begins, ends, rows.tolist(), strict=True):
+        out[int(to[row]) : int(to[row]) + end - begin] = values[begin:end]
 
 
 def sort_rows_by_id(csr: "Csr", node_id: Tensor) -> "Csr":

@@ -20,6 +20,8 @@ class Gcn(Layer):
         returns: (N, out_features).
     """
 
+    reads_whole = True
+
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__()
         self.in_features, self.out_features = in_features, out_features

@@ -22,6 +22,7 @@ class Gin(Layer):
     """
 
     reads_dst = True
+    reads_whole = True
 
     def __init__(self, in_features: int, out_features: int, *, hidden: int | None = None) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """The three steps every layer has; only the middle one touches the graph. No rank, no file, no clock."""
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,9 @@ class Layer(nn.Module):
 
     linear: ClassVar[bool] = True
     reads_dst: ClassVar[bool] = False  # update reads x_dst
+    reads_whole: ClassVar[bool] = (
+        False  # where edges were drawn, aggregate reads what is known of the whole graph
+    )
     saves_output: ClassVar[bool] = (
         False  # the backward pass reads what combine returned, so nobody may overwrite it
     )
@@ -72,8 +75,7 @@ class Layer(nn.Module):
             x_dst = x_src[: block.num_dst]
             m_dst = self.project(drop(self.aggregate(block, x_src)))
             return self.update(m_dst, drop(widened(x_dst)) if self.reads_dst else x_dst)
-        x_src = drop(widened(x_src))
-        x_dst = x_src[: block.num_dst]
+        x_src, x_dst = _twice(drop(widened(x_src)), block.num_dst)
         if self.linear and self._aggregates_first(block):
             return self.update(self.project(self.aggregate(block, x_src)), x_dst)
         z_dst = self.aggregate(block, self.project(x_src))
@@ -88,6 +90,33 @@ class Layer(nn.Module):
     def forward(self, block: Block, x_src: Tensor) -> Tensor:
         """One layer with its bias and without an activation."""
         return self.combine(block, x_src) + self.bias
+
+
+def _twice(x_src: Rows, num_dst: int) -> tuple[Rows, Rows]:
+    """All rows, and the first of them once more."""
+    if isinstance(x_src, Tensor) and x_src.requires_grad:
+        return _Twice.apply(x_src, num_dst)
+    return x_src, x_src[:num_dst]
+
+
+class _Twice(torch.autograd.Function):
+    """The gradients of the first rows are added to those of all where these are, which nobody else reads."""
+
+    @staticmethod
+    def forward(ctx: Any, x_src: Tensor, num_dst: int) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        ctx.shape = x_src.shape
+        return x_src.view_as(x_src), x_src[:num_dst]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, None]:
+        of_all, of_first = grads
+        if of_first is None:
+            return of_all, None
+        if of_all is None:
+            of_all = of_first.new_zeros(ctx.shape)
+        of_all[: of_first.shape[0]] += of_first
+        return of_all, None
 
 
 def glorot(parameter: Tensor, generator: torch.Generator) -> None:

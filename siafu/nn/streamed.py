@@ -73,6 +73,11 @@ class Streamed:
             out[rows] = chunk
         return out
 
+    def take(self, index: Tensor) -> Tensor:
+        """Rows picked by number, (R,) int64 -> (R, F)."""
+        picked = native.gather(self.rows, index, widen=True)
+        return picked if self.scale is None else picked.mul_(self.scale[index, None])
+
     def _ready(self, rows: slice) -> Tensor:
         chunk = self.rows[rows].float()
         if self.scale is not None:

@@ -15,8 +15,13 @@ class SampledConfig(BaseModel):
     ] = ()  # in-edges drawn a node, the first layer's first; -1: all; none given: 10 in each layer
     batch_size: int = Field(1024, ge=1)  # training nodes of a minibatch, of all ranks together
     macrobatch: int | Literal["auto"] = "auto"  # minibatches that are sampled and fetched together
-    budget_mb: int = Field(1024, ge=1)  # what the inputs of an automatic macrobatch may take on a rank
+    budget_mb: int = Field(1024, ge=1)  # what macrobatches in memory may take on a rank
+    hot_mb: int = Field(
+        512, ge=0
+    )  # what rows of other ranks' nodes that are kept for later may take on a rank
+    prefetch: bool = True  # sample and fetch a macrobatch while the one before is trained on
     replace: bool = False  # draw with replacement
+    share_draws: bool = False  # draw the same in-edges of a node in all minibatches of a macrobatch
     cache_aggregate: bool = True  # aggregate the inputs of all nodes once, where the first layer allows it
 
     @field_validator("fanout", mode="before")

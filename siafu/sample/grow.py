@@ -1,6 +1,6 @@
 """Minibatches grow from their seeds, hop by hop, several at once.
 
-It knows no rank: whoever is asked for neighbours does. Nodes are named by their *positions*, int64, which whoever is
+It knows no rank: whoever is asked for neighbours does. Nodes are named by their *positions*, int32, which whoever is
 asked understands.
 """
 
@@ -18,12 +18,12 @@ class Drawn(NamedTuple):
     """In-edges drawn for R nodes.
 
     Attributes:
-        num_edges: (R,) int64, drawn for each.
-        source: (E,) int64, the positions that they come from.
+        indptr: (R + 1,) int64, where the edges of each begin.
+        source: (E,) int32, the positions that they come from.
         weight: (E,) float32, or None where every edge weighs 1.
     """
 
-    num_edges: Tensor
+    indptr: Tensor
     source: Tensor
     weight: Tensor | None
 
@@ -31,8 +31,8 @@ class Drawn(NamedTuple):
 class Neighbours(Protocol):
     """The in-edges of all nodes, wherever they are."""
 
-    def draw(self, position: Tensor, key: Tensor, *, fanout: int, replace: bool) -> Drawn:
-        """Draw in-edges of nodes, each by its key; both are (R,) int64."""
+    def draw(self, position: Tensor, *, sizes: Tensor, key: Tensor, fanout: int, replace: bool) -> Drawn:
+        """Draw in-edges of nodes, (R,) int32, group after group; ``sizes`` and ``key``, (G,) int64, are the groups'."""
 
 
 class Hop(NamedTuple):
@@ -56,7 +56,7 @@ class Grown:
     """A minibatch: the nodes it reads, seeds first, then as they were met, and its hops, from the seeds outwards.
 
     Attributes:
-        position: (S,) int64, all nodes.
+        position: (S,) int32, all nodes.
         hops: each reads a prefix of the nodes and writes a shorter one.
     """
 
@@ -73,16 +73,17 @@ def grow(
     """
     nodes, hops = list(seeds), [list[Hop]() for _ in seeds]
     for hop, fanout in enumerate(fanouts):
-        sizes = [known.numel() for known in nodes]
-        key = keys[:, hop].repeat_interleave(torch.tensor(sizes))
-        drawn = near.draw(torch.cat(nodes), key, fanout=fanout, replace=replace)
-        counts = drawn.num_edges.split(sizes)
-        met = drawn.source.split([int(count.sum()) for count in counts])
-        weights = None if drawn.weight is None else drawn.weight.split([part.numel() for part in met])
+        sizes = torch.tensor([known.numel() for known in nodes])
+        drawn = near.draw(
+            torch.cat(nodes), sizes=sizes, key=keys[:, hop].contiguous(), fanout=fanout, replace=replace
+        )
+        ends = [0, *sizes.cumsum(0).tolist()]
+        num_met = drawn.indptr[ends].diff().tolist()
+        met = drawn.source.split(num_met)
+        weights = [None] * len(nodes) if drawn.weight is None else drawn.weight.split(num_met)
         places, fresh = native.first_met(nodes, list(met))
         nodes = [torch.cat(pair) for pair in zip(nodes, fresh, strict=True)]
-        for place, (count, indices) in enumerate(zip(counts, places, strict=True)):
-            indptr = torch.cat([torch.zeros(1, dtype=torch.int64), count.cumsum(0)])
-            weight = None if weights is None else weights[place]
-            hops[place].append(Hop(indptr, indices, nodes[place].numel(), weight))
+        for place, (indices, weight) in enumerate(zip(places, weights, strict=True)):
+            indptr = drawn.indptr[ends[place] : ends[place + 1] + 1]
+            hops[place].append(Hop(indptr - indptr[0], indices, nodes[place].numel(), weight))
     return [Grown(position, tuple(its)) for position, its in zip(nodes, hops, strict=True)]

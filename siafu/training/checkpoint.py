@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from siafu.store.tensors import parse_tensors, save_tensors
 
-_VERSION = 2
+_VERSION = 3
 
 
 @dataclass
@@ -19,6 +19,8 @@ class Progression:
     Attributes:
         run: the checksum of the settings of the run it belongs to.
         epoch: epochs done.
+        minibatch, minibatch_loss, minibatch_seconds: minibatches done of the epoch after it, where training was
+            interrupted within one; the sum of their losses, and what they took.
         best_epoch: the epoch of the best validation score; 0 before there is one.
         best_score, best_loss: of that epoch on the validation nodes; the score may be undefined.
         best: the weights of that epoch.
@@ -31,6 +33,9 @@ class Progression:
 
     run: str = ""
     epoch: int = 0
+    minibatch: int = 0
+    minibatch_loss: float = 0.0
+    minibatch_seconds: float = 0.0
     best_epoch: int = 0
     best_score: float | None = None
     best_loss: float | None = None

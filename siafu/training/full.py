@@ -57,6 +57,14 @@ class Watch:
     on_epoch: EpochListener
 
 
+class _Told(Exception):
+    """Somebody wants training to stop within an epoch, whose state is kept."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
 class FullTrainer:
     """Trains ``model`` on the rows ``x_src`` of one block: the whole graph, or this rank's part of it."""
 
@@ -68,6 +76,7 @@ class FullTrainer:
         self.optimizer = torch.optim.Adam(_groups(model, config.weight_decay), lr=config.lr)
         self.done = Progression()
         self._metered: dict[str, int] = {}  # what of the meter is counted in ``done``
+        self._between: Callable[[], None] = lambda: None  # called where an epoch may be interrupted
 
     def resume(self, checkpoint: Path | None) -> None:
         """Go on from a checkpoint of the same run, which rank 0 reads. Collective."""
@@ -87,23 +96,41 @@ class FullTrainer:
             return self._train(watch)
 
     def _train(self, watch: Watch) -> str:
-        started = time.monotonic() - self.done.seconds
-        saved = -inf  # the first epoch is kept at once: a run that is lost again and again still gets on
+        self._started = time.monotonic() - self.done.seconds
+        self._saved = (
+            -inf
+        )  # the first epoch is kept at once: a run that is lost again and again still gets on
+        self._between = lambda: self._pause_within(watch)
         reason = self._finished()
         while reason is None:
-            self._epoch(watch)
-            due = time.monotonic() - saved >= self.config.checkpoint_seconds
-            told, save = self._agree(watch.should_stop(), due)
-            reason = told or self._finished()
-            self.done.seconds = time.monotonic() - started
-            if reason is not None or save:
-                self._save(watch)
-                saved = time.monotonic()
-            watch.events.flush()
+            try:
+                self._epoch(watch)
+                reason = self._pause(watch)
+            except _Told as told:
+                reason = told.reason
         watch.events.write("stop", epoch=self.done.epoch, reason=reason)
         if reason in ("done", "patience") and self.done.best:
             self.model.load_state_dict(self.done.best)
         return reason
+
+    def _pause(self, watch: Watch) -> str | None:
+        """Keep the exact state where that is due; returns a reason to stop here, or None. Collective."""
+        due = time.monotonic() - self._saved >= self.config.checkpoint_seconds
+        told, save = self._agree(watch.should_stop(), due)
+        reason = told or self._finished()
+        self.done.seconds = time.monotonic() - self._started
+        if reason is not None or save:
+            self._save(watch)
+            self._saved = time.monotonic()
+        watch.events.flush()
+        return reason
+
+    def _pause_within(self, watch: Watch) -> None:
+        """The same within an epoch. Collective."""
+        self.done.minibatch_seconds = time.perf_counter() - self._epoch_start
+        reason = self._pause(watch)
+        if reason is not None:
+            raise _Told(reason)
 
     def _agree(self, told: str | None, due: bool) -> tuple[str | None, bool]:
         """Why to stop, if any rank was told to, and whether rank 0 finds a checkpoint due. Collective."""
@@ -133,9 +160,10 @@ class FullTrainer:
         return out
 
     def _epoch(self, watch: Watch) -> None:
-        epoch, start, sent = self.done.epoch + 1, time.perf_counter(), self.comm.meter.total()
+        epoch, sent = self.done.epoch + 1, self.comm.meter.total()
+        self._epoch_start = time.perf_counter() - self.done.minibatch_seconds
         loss = self.step(epoch)
-        seconds = time.perf_counter() - start
+        seconds, self.done.minibatch_seconds = time.perf_counter() - self._epoch_start, 0.0
         self._check_finite(loss, f"the loss of epoch {epoch}")
         self.done.epoch = epoch
         self.done.epoch_seconds.append(seconds)

@@ -1,9 +1,8 @@
-"""All nodes of a graph that is cut over ranks, asked by position: their in-edges, facts and rows.
+"""All nodes of a graph that is cut over ranks, named by position: their in-edges, drawn by those who own them.
 
-A node's position is its row within its part after the rows of all parts before. Whoever owns a node answers for it.
+A node's position is its row within its part after the rows of all parts before, an int32. In-edges of a rank's own
+nodes are drawn while what it asks of others is on its way.
 """
-
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,103 +14,134 @@ from siafu.native import Csr
 from siafu.partition.cut import Part
 from siafu.sample import Drawn
 
-
-class Facts(NamedTuple):
-    """What is known of some nodes.
-
-    Attributes:
-        node_id: (R,) int64, the user's row numbers.
-        num_edges: (R,) int64, of their in-edges.
-        missing_loop: (R,) float64, what they lack of exactly one edge to themselves.
-        degree: (R,) float64, the weight of their in-edges with exactly one loop.
-    """
-
-    node_id: Tensor
-    num_edges: Tensor
-    missing_loop: Tensor
-    degree: Tensor
+_FEW = 255  # edges a node that a byte can count
 
 
 class Neighbourhood:
-    """The nodes of all parts, seen from one of them. Every method is collective."""
+    """The nodes of all parts, seen from one of them.
+
+    Attributes:
+        offset: (P + 1,) int64, the position of each part's first node, and the number of all nodes.
+        own: the positions of this rank's own nodes.
+    """
 
     def __init__(self, comm: Comm, part: Part, block: Block) -> None:
-        self._comm, own = comm, part.own
-        sizes = comm.all_gather(torch.tensor([own.num_nodes]), label="sample")
+        """Collective."""
+        self._comm, num_own = comm, part.own.num_nodes
+        sizes = comm.all_gather(torch.tensor([num_own]), label="sample")
         self.offset = torch.cat([torch.zeros(1, dtype=torch.int64), torch.cat(sizes).cumsum(0)])
-        self.first = int(self.offset[comm.rank])
-        self._node_id = torch.arange(own.num_nodes) if own.node_id is None else own.node_id
-        route = part.route
-        halo = comm.all_to_all(route.index + self.first, route.send, route.recv, label="sample")
-        self._position_src = torch.cat([torch.arange(own.num_nodes) + self.first, halo])
+        first = int(self.offset[comm.rank])
+        self.own = range(first, first + num_own)
+        self._node_id, self._name = part.own.node_id, None
+        if comm.world_size > 1:
+            route = part.route
+            halo = comm.all_to_all((route.index + first).int(), route.send, route.recv, label="sample")
+            self._name = torch.cat([torch.arange(first, first + num_own, dtype=torch.int32), halo])
         self._csr, self._weight = _canonical(block)
-        degree = block.in_degree + block.missing_loop
-        counts = block.indptr.diff()
-        self._facts = torch.stack([self._node_id.double(), counts.double(), block.missing_loop, degree], 1)
 
-    def draw(self, position: Tensor, key: Tensor, *, fanout: int, replace: bool) -> Drawn:
-        """Draw in-edges of nodes; see :class:`siafu.sample.Neighbours`."""
-        asked = _Asked(self._comm, self.offset, position)
-        rows, keys = asked.ask(position) - self.first, asked.ask(key)
+    def draw(self, position: Tensor, *, sizes: Tensor, key: Tensor, fanout: int, replace: bool) -> Drawn:
+        """Draw in-edges of nodes; see :class:`siafu.sample.Neighbours`. Collective."""
+        if self._comm.world_size == 1:
+            return self._draw(position, sizes, key, fanout, replace)
+        is_own = self.is_own(position)
+        group = torch.arange(sizes.numel()).repeat_interleave(sizes)
+        there, here = (~is_own).nonzero()[:, 0], is_own.nonzero()[:, 0]
+        asked = Asked(self._comm, self.offset, position[there], group[there], groups=sizes.numel())
+        own_sizes = torch.bincount(group[here], minlength=sizes.numel())
+        drawn = self._draw(position[here] - self.own.start, own_sizes, key, fanout, replace)
+        came = self._draw(asked.rows(), asked.sizes, key.repeat(self._comm.world_size), fanout, replace)
+        answers = asked.answer(came, few=0 <= fanout <= _FEW)
+        return _merged(position.numel(), [(here, drawn), (there, answers)])
+
+    def is_own(self, position: Tensor) -> Tensor:
+        """Which of some nodes this rank owns, (R,) bool."""
+        return (position >= self.own.start) & (position < self.own.stop)
+
+    def _draw(self, rows: Tensor, sizes: Tensor, key: Tensor, fanout: int, replace: bool) -> Drawn:
+        """Draw in-edges of own nodes, (R,) int32."""
         drawn = native.draw(
-            self._csr, rows, key=keys, node_id=self._node_id[rows], fanout=fanout, replace=replace
+            self._csr,
+            rows,
+            sizes=sizes,
+            key=key,
+            fanout=fanout,
+            replace=replace,
+            node_id=self._node_id,
+            name=self._name,
+            edges=self._weight is not None,
         )
-        count = asked.answer(drawn.indptr.diff())
-        source = asked.answer_all(
-            self._position_src[self._csr.indices[drawn.edge].long()], drawn.indptr, count
-        )
-        weight = None
-        if self._weight is not None:
-            weight = asked.answer_all(self._weight[drawn.edge], drawn.indptr, count)
-        return Drawn(count, source, weight)
-
-    def facts(self, position: Tensor) -> Facts:
-        """What is known of nodes."""
-        asked = _Asked(self._comm, self.offset, position)
-        table = asked.answer(self._facts[asked.ask(position) - self.first])
-        return Facts(table[:, 0].long(), table[:, 1].long(), table[:, 2], table[:, 3])
-
-    def rows(self, position: Tensor, table: Tensor) -> Tensor:
-        """The rows of nodes in a table that every rank has for its own nodes: (R,), (D, F) -> (R, F)."""
-        asked = _Asked(self._comm, self.offset, position)
-        return asked.answer(native.gather(table, asked.ask(position) - self.first))
+        weight = None if self._weight is None or drawn.edge is None else self._weight[drawn.edge]
+        return Drawn(drawn.indptr, drawn.source, weight)
 
 
-class _Asked:
-    """Questions about nodes on their way to those who own them, and answers on their way back."""
+class Asked:
+    """Questions about nodes of others, in groups that all ranks know, on their way to those who own them.
 
-    def __init__(self, comm: Comm, offset: Tensor, position: Tensor) -> None:
-        self._comm = comm
-        owner = torch.searchsorted(offset, position, right=True) - 1
+    Attributes:
+        sizes: (P G,) int64, how many questions of each group each rank has asked here; known once :meth:`rows` has
+            returned.
+    """
+
+    def __init__(
+        self, comm: Comm, offset: Tensor, position: Tensor, group: Tensor | None = None, *, groups: int = 1
+    ) -> None:
+        """Send the questions, (R,) int32; ``group`` is (R,) int64 and ascends. Collective."""
+        self._comm, ranks = comm, comm.world_size
+        owner = torch.bucketize(position, offset[1:], right=True)
         self._order = owner.argsort(stable=True)
-        self._send = torch.bincount(owner, minlength=comm.world_size)
-        counts = comm.all_gather(self._send, label="sample")
-        self._recv = torch.stack(counts)[:, comm.rank]
+        bucket = owner * groups + (0 if group is None else group)
+        counts = torch.bincount(bucket, minlength=ranks * groups)
+        self._send = counts.view(ranks, groups).sum(1).tolist()
+        each = [groups] * ranks
+        self.sizes = comm.all_to_all(counts.int(), each, each, label="sample").long()
+        self._recv = self.sizes.view(ranks, groups).sum(1).tolist()
+        row = (position - offset[owner])[self._order].int()
+        self._rows = comm.start_all_to_all(row, self._send, self._recv, label="sample")
 
-    def ask(self, values: Tensor) -> Tensor:
-        """What each rank is asked, one value a question."""
-        return self._comm.all_to_all(
-            values[self._order], self._send.tolist(), self._recv.tolist(), label="sample"
-        )
+    def rows(self) -> Tensor:
+        """The own rows that others ask for, rank after rank, group after group: (Q,) int32."""
+        return self._rows.wait()
 
-    def answer(self, values: Tensor) -> Tensor:
-        """One value for each question, in the order in which they were asked."""
-        came = self._comm.all_to_all(values, self._recv.tolist(), self._send.tolist(), label="sample")
+    def answer(self, drawn: Drawn, *, few: bool) -> Drawn:
+        """Give others what was drawn for them; returns what they drew for us, as we asked. Collective.
+
+        ``few`` says that a byte can count the edges of a node.
+        """
+        counts = drawn.indptr.diff()
+        sent = counts.to(torch.uint8 if few else torch.int32)
+        came = self._comm.all_to_all(sent, self._recv, self._send, label="sample").long()
+        ends = torch.tensor([0, *self._recv]).cumsum(0)
+        given = drawn.indptr[ends].diff().tolist()
+        expected = [int(part.sum()) for part in came.split(self._send)]
+        source = self._comm.all_to_all(drawn.source, given, expected, label="sample")
+        weight = drawn.weight
+        if weight is not None:
+            weight = self._comm.all_to_all(weight, given, expected, label="sample")
+        answers = Drawn(torch.cat([came.new_zeros(1), came.cumsum(0)]), source, weight)
+        return _merged(came.numel(), [(self._order, answers)])
+
+    def answer_rows(self, rows: Tensor) -> Tensor:
+        """One row for each question, in the order in which they were asked: (Q, F) -> (R, F). Collective."""
+        came = self._comm.all_to_all(rows, self._recv, self._send, label="fetch")
         out = torch.empty_like(came)
         out[self._order] = came
         return out
 
-    def answer_all(self, values: Tensor, indptr: Tensor, count: Tensor) -> Tensor:
-        """Several values for each question; ``indptr`` says which here, ``count`` how many there."""
-        ends = torch.cat([torch.zeros(1, dtype=torch.int64), self._recv.cumsum(0)])
-        given = indptr[ends].diff().tolist()
-        came_count = count[self._order]
-        expected = [int(part.sum()) for part in came_count.split(self._send.tolist())]
-        came = self._comm.all_to_all(values, given, expected, label="sample")
-        starts = torch.empty_like(count)
-        starts[self._order] = came_count.cumsum(0) - came_count
-        begin = (starts - count.cumsum(0) + count).repeat_interleave(count)
-        return came[begin + torch.arange(came.numel())]
+
+def _merged(num_rows: int, pieces: list[tuple[Tensor, Drawn]]) -> Drawn:
+    """What was drawn for different rows, in the order of the rows."""
+    counts = torch.empty(num_rows, dtype=torch.int64)
+    for rows, drawn in pieces:
+        counts[rows] = drawn.indptr.diff()
+    indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    source = torch.empty(int(indptr[-1]), dtype=torch.int32)
+    weighted = pieces[0][1].weight is not None
+    weight = torch.empty(source.numel(), dtype=torch.float32) if weighted else None
+    for rows, drawn in pieces:
+        native.spread_rows(drawn.indptr, drawn.source, rows, indptr, source)
+        if weight is not None and drawn.weight is not None:
+            native.spread_rows(drawn.indptr, drawn.weight.float(), rows, indptr, weight)
+    return Drawn(indptr, source, weight)
 
 
 def _canonical(block: Block) -> tuple[Csr, Tensor | None]:

@@ -1,32 +1,51 @@
 """Sampled training with macrobatches (https://arxiv.org/abs/2306.13814).
 
 An epoch is many steps, each on a minibatch of training nodes and some of their neighbours. Several minibatches, a
-macrobatch, are sampled together, one exchange a hop, and the rows that they read are fetched together, each once.
-Which nodes are in a minibatch and which neighbours are drawn depends on the seed, the epoch, the minibatch and the
-nodes alone, so it is the same for any number of threads and ranks and any size of a macrobatch. Nodes are scored by
-exact passes over the whole graph, as in ``full``.
+macrobatch, are sampled together, one exchange a hop, and the rows of other ranks that they read are fetched together,
+each once, while the macrobatch before is trained on. Which nodes are in a minibatch and which neighbours are drawn
+depends on the seed, the epoch, the minibatch and the nodes alone, so it is the same for any number of threads and
+ranks and any size of a macrobatch. Nodes are scored by exact passes over the whole graph, as in ``full``.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from siafu.comm.config import Precision
 from siafu.graph import Block, Whole
 from siafu.nn.dropout import mix, set_keys
 from siafu.nn.layer import Layer
 from siafu.nn.model import Gnn
+from siafu.nn.streamed import Rows, Streamed
 from siafu.partition.cut import Part
 from siafu.sample import Grown, SampledConfig, grow
+from siafu.training.ahead import ahead
 from siafu.training.config import TrainConfig
+from siafu.training.fetched import Fetched, StaticRows, Table
 from siafu.training.full import FullTrainer
 from siafu.training.neighbourhood import Neighbourhood
 from siafu.training.task import Task
 
 _MOST_AT_ONCE = 64
+_X, _ID, _FACTS, _AGGREGATE = 0, 1, 2, 3  # which table is which
+
+
+class Macrobatch(NamedTuple):
+    """Minibatches that were sampled together, and what was fetched for them.
+
+    Attributes:
+        first: which minibatch of the epoch the first one is.
+        grown: their nodes and edges.
+        fetched: the rows of other ranks' nodes.
+    """
+
+    first: int
+    grown: list[Grown]
+    fetched: Fetched
 
 
 class Minibatch(NamedTuple):
@@ -55,12 +74,13 @@ class SampledTrainer(FullTrainer):
         model: Gnn,
         part: Part,
         block: Block,
-        x_own: Tensor,
+        x_own: Rows,
         task: Task,
         config: TrainConfig,
         *,
         sampled: SampledConfig,
         seed: int,
+        precision: Precision = "fp32",
     ) -> None:
         super().__init__(model, block, x_own, task, config, seed=seed)
         self.sampled, self.fanouts = sampled, sampled.fanouts(len(model.layers))
@@ -69,39 +89,37 @@ class SampledTrainer(FullTrainer):
                 f"sampled.batch_size is {sampled.batch_size}, but there are {task.count['train']} training nodes; "
                 "expected at most so many"
             )
-        self.x_own = x_own
-        self.near = Neighbourhood(self.comm, part, self.block)
-        self.num_batches = -(-task.count["train"] // sampled.batch_size)
         self.spent = {"sample": 0.0, "fetch": 0.0, "compute": 0.0}
-        first = model.layers[0]
-        assert isinstance(first, Layer)
-        self.cached = sampled.cache_aggregate and first.linear
+        self.num_batches = -(-task.count["train"] // sampled.batch_size)
+        self._aside = self.comm.channel("sample")  # so that what is done ahead never meets the gradients
+        self.near = Neighbourhood(self._aside, part, self.block)
+        layers = [layer for layer in model.layers if isinstance(layer, Layer)]
+        self.cached = sampled.cache_aggregate and layers[0].linear
         self.num_hops = len(self.fanouts) - self.cached
-
-    @property
-    def macrobatch(self) -> int:
-        """How many minibatches are sampled and fetched together; the same on all ranks."""
-        if self.sampled.macrobatch != "auto":
-            return self.sampled.macrobatch
-        nodes = float(self.sampled.batch_size) / self.comm.world_size
-        for fanout in self.fanouts[: self.num_hops]:
-            nodes *= 1 + (fanout if fanout > 0 else 100)
-        nodes = min(nodes, float(self.near.offset[-1]))
-        wanted = self.sampled.budget_mb * 1e6 / max(1.0, 4 * nodes * self.x_own.shape[1] * (1 + self.cached))
-        return max(1, min(int(wanted), _MOST_AT_ONCE, self.num_batches))
+        self._names: list[Any] = []  # under which a block keeps its aggregates
+        tables = self._tables(part, any(layer.reads_whole for layer in layers), precision)
+        self.static = StaticRows(self._aside, self.near, tables, hot_bytes=sampled.hot_mb * 10**6)
+        self.prefetch = sampled.prefetch and (self.comm.world_size > 1 or isinstance(x_own, Streamed))
+        self.macrobatch = self._macrobatch_size()
 
     def step(self, epoch: int) -> float:
-        """Train for one epoch, counted from 1; returns the mean loss of its minibatches. Collective."""
+        """Train for one epoch, counted from 1, or the rest of it; returns its mean loss. Collective."""
         for group in self.optimizer.param_groups:
             group["lr"] = self.config.lr_at(epoch)
         seeds, weight = self._minibatches(epoch)
-        total = 0.0
-        for first in range(0, self.num_batches, self.macrobatch):
-            for minibatch in self._macrobatch(epoch, first, seeds[first : first + self.macrobatch]):
-                start = time.perf_counter()
-                total += self._train_on(minibatch, epoch, weight[minibatch.number])
+        made = self._macrobatches(epoch, seeds)
+        for macrobatch in ahead(made) if self.prefetch else made:
+            for place, grown in enumerate(macrobatch.grown):
+                start, number = time.perf_counter(), macrobatch.first + place
+                minibatch = Minibatch(number, seeds[number], *self._assemble(grown, macrobatch.fetched))
+                self.done.minibatch_loss += self._train_on(minibatch, epoch, weight[number])
                 self.spent["compute"] += time.perf_counter() - start
-        return total / self.num_batches
+            self.done.minibatch = macrobatch.first + len(macrobatch.grown)
+            if self.done.minibatch < self.num_batches:
+                self._between()
+        loss = self.done.minibatch_loss / self.num_batches
+        self.done.minibatch, self.done.minibatch_loss = 0, 0.0
+        return loss
 
     def _train_on(self, minibatch: Minibatch, epoch: int, weight: float) -> float:
         self.model.train()
@@ -126,74 +144,108 @@ class SampledTrainer(FullTrainer):
         here = torch.tensor([self.task.weight_of(each) for each in seeds], dtype=torch.float64)
         return seeds, self.comm.all_reduce(here, label="sample").tolist()
 
-    def _macrobatch(self, epoch: int, first: int, seeds: list[Tensor]) -> Iterator[Minibatch]:
-        """Sample and fetch several minibatches at once. Collective."""
+    def _macrobatches(self, epoch: int, seeds: list[Tensor]) -> Iterator[Macrobatch]:
+        """What is left of an epoch, sampled and fetched. Collective."""
+        first = self.done.minibatch
+        while first < self.num_batches:
+            last = min(first + self.macrobatch - first % self.macrobatch, self.num_batches)
+            yield self._sampled(epoch, first, seeds[first:last])
+            first = last
+
+    def _sampled(self, epoch: int, first: int, seeds: Sequence[Tensor]) -> Macrobatch:
         start = time.perf_counter()
-        keys = torch.tensor(
-            [
-                [_signed(self._key(epoch, first + m, hop)) for hop in range(self.num_hops)]
-                for m in range(len(seeds))
-            ],
-            dtype=torch.int64,
-        ).view(len(seeds), self.num_hops)
         grown = grow(
             self.near,
-            [rows + self.near.first for rows in seeds],
-            keys,
+            [(rows + self.near.own.start).int() for rows in seeds],
+            self._keys(epoch, first, len(seeds)),
             fanouts=self.fanouts[::-1][: self.num_hops],
             replace=self.sampled.replace,
         )
         sampled = time.perf_counter()
+        read = torch.cat([each.position for each in grown])
+        fetched = self.static.fetch(read[~self.near.is_own(read)].unique())
         self.spent["sample"] += sampled - start
-        unique = torch.cat([each.position for each in grown]).unique()
-        facts = self.near.facts(unique)
-        x = self.near.rows(unique, self.x_own)
-        aggregate = self._aggregate(unique)
         self.spent["fetch"] += time.perf_counter() - sampled
-        for place, each in enumerate(grown):
-            row = torch.searchsorted(unique, each.position)
-            yield Minibatch(first + place, seeds[place], *self._assemble(each, row, facts, x, aggregate))
+        return Macrobatch(first, grown, fetched)
 
-    def _aggregate(self, position: Tensor) -> dict[Any, Tensor]:
-        """The kept aggregates of the inputs of some nodes, by the name under which a block keeps them. Collective."""
-        if not self.cached:
-            return {}
-        layer = self.model.layers[0]
-        assert isinstance(layer, Layer)
-        if self.block.others is not None:
-            self.block.others.begin("halo")
-        layer.aggregate(self.block, self.x_own)
-        kept = {key: rows for key, rows in self.block.memo.items() if key[0] == "aggregate"}  # type: ignore[index]
-        return {key: self.near.rows(position, rows) for key, rows in kept.items()}
+    def _keys(self, epoch: int, first: int, count: int) -> Tensor:
+        """What the draws of each hop of some minibatches are keyed by, (count, hops) int64."""
+        size = self.macrobatch if self.sampled.share_draws else 1
+        numbers = [number - number % size for number in range(first, first + count)]
+        keys = [
+            [mix(mix(mix(mix(self.seed) ^ epoch) ^ number) ^ (hop + 1)) for hop in range(self.num_hops)]
+            for number in numbers
+        ]
+        return torch.from_numpy(np.array(keys, dtype=np.uint64).reshape(count, self.num_hops).view(np.int64))
 
-    def _assemble(
-        self, grown: Grown, row: Tensor, facts: Any, x: Tensor, aggregate: dict[Any, Tensor]
-    ) -> tuple[list[Block], Tensor]:
-        """The blocks of a minibatch, whose nodes are rows of what was fetched."""
+    def _tables(self, part: Part, whole: bool, precision: Precision) -> list[Table]:
+        """What is known of own nodes and never changes: inputs, ids, facts, kept aggregates. Collective."""
+        own, block = part.own, self.block
+        ids = torch.arange(own.num_nodes) if own.node_id is None else own.node_id
+        facts = torch.empty(own.num_nodes, 0, dtype=torch.float64)
+        if whole:
+            facts = torch.stack(
+                [block.in_degree + block.missing_loop, block.missing_loop, block.indptr.diff().double()], 1
+            )
+        tables = [Table(self.x_src, precision), Table(ids.int()[:, None]), Table(facts)]
+        if self.cached:
+            layer = self.model.layers[0]
+            assert isinstance(layer, Layer)
+            if block.others is not None:
+                block.others.begin("halo")
+            layer.aggregate(block, self.x_src)
+            for name, rows in block.memo.items():
+                if isinstance(name, tuple) and name[0] == "aggregate":
+                    self._names.append(name)
+                    tables.append(Table(rows, precision))
+        return tables
+
+    def _assemble(self, grown: Grown, fetched: Fetched) -> tuple[list[Block], Tensor]:
+        """The blocks of a minibatch, and the rows that the first of them reads."""
+        place = self.static.place(grown.position, fetched)
+        node_id = self.static.read(_ID, place, fetched)[:, 0].long()
+        facts = self.static.read(_FACTS, place, fetched)
         blocks = []
         for hop in reversed(grown.hops):
-            src, dst = row[: hop.num_src], row[: hop.indptr.numel() - 1]
-            whole = Whole(facts.degree[src], facts.missing_loop[dst], facts.num_edges[dst])
-            blocks.append(
-                Block(hop.indptr, hop.indices, hop.num_src, hop.weight, facts.node_id[src], whole=whole)
-            )
-        x_src = x[row]
+            src, dst = slice(hop.num_src), slice(hop.indptr.numel() - 1)
+            whole = Whole(facts[src, 0], facts[dst, 1], facts[dst, 2].long()) if facts.shape[1] else None
+            blocks.append(Block(hop.indptr, hop.indices, hop.num_src, hop.weight, node_id[src], whole=whole))
+        x_src = self.static.read(_X, place, fetched)
         if self.cached:
-            nodes = row.numel()
-            nothing = torch.zeros(nodes + 1, dtype=torch.int64)
-            empty = Block(nothing, torch.empty(0, dtype=torch.int32), nodes, None, facts.node_id[row])
+            nothing = torch.zeros(place.numel() + 1, dtype=torch.int64)
+            empty = Block(nothing, torch.empty(0, dtype=torch.int32), place.numel(), None, node_id)
             kept = empty.with_static(x_src)
-            kept.memo.update({key: rows[row] for key, rows in aggregate.items()})
+            for number, name in enumerate(self._names):
+                kept.memo[name] = self.static.read(_AGGREGATE + number, place, fetched)
             blocks.insert(0, kept)
         return blocks, x_src
 
-    def _key(self, epoch: int, minibatch: int, hop: int) -> int:
-        """What draws of a hop of a minibatch are keyed by."""
-        return mix(mix(mix(mix(self.seed) ^ epoch) ^ minibatch) ^ (hop + 1))
+    def _macrobatch_size(self) -> int:
+        """How many minibatches are sampled and fetched together; the same on all ranks."""
+        needed = self._minibatch_bytes() * (2 if self.prefetch else 1)  # one is used while one is made
+        if needed > self.sampled.budget_mb * 1e6:
+            raise ValueError(
+                f"sampled.budget_mb is {self.sampled.budget_mb}, but one minibatch takes up to {needed / 1e6:.0f} MB; "
+                f"set it to {-(-needed // 10**6)} or more, or lower sampled.batch_size or sampled.fanout"
+            )
+        if self.sampled.macrobatch != "auto":
+            return self.sampled.macrobatch
+        return max(1, min(int(self.sampled.budget_mb * 1e6 / needed), _MOST_AT_ONCE, self.num_batches))
 
-
-def _signed(value: int) -> int:
-    return value - 2**64 if value >= 2**63 else value
+    def _minibatch_bytes(self) -> int:
+        """What the edges and fetched rows of one minibatch take on a rank, at most; the same on all ranks."""
+        num_nodes, ranks = int(self.near.offset[-1]), self.comm.world_size
+        mean_degree = (
+            self.comm.all_reduce(torch.tensor([self.block.num_edges]), label="sample").item() / num_nodes
+        )
+        nodes, num_bytes = float(min(num_nodes, -(-self.sampled.batch_size // ranks) + 1)), 0.0
+        for fanout in self.fanouts[::-1][: self.num_hops]:
+            edges = nodes * (fanout if fanout > 0 else mean_degree)
+            num_bytes += 4 * edges
+            nodes = min(num_nodes, nodes + edges)
+        each = sum(table.width * table.rows.dtype.itemsize for table in self.static.tables)
+        away = nodes * (ranks - 1) / ranks
+        return int(num_bytes + 4 * nodes + each * away) + 1
 
 
 def _hashes(node_id: Tensor, key: int) -> Tensor:

@@ -1,5 +1,7 @@
 """Drawing edges: against plain Python, and as promises of any graph."""
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -22,20 +24,34 @@ def build(edges: list[tuple[int, int]]) -> Csr:
 @anything
 @given(
     edges=edge_lists,
-    rows=st.lists(st.integers(0, SIZE - 1), max_size=20),
+    groups=st.lists(st.lists(st.integers(0, SIZE - 1), max_size=9), max_size=4),
     fanout=st.integers(-1, 12),
     replace=st.booleans(),
-    key=st.integers(-(2**63), 2**63 - 1),
+    named=st.booleans(),
+    key=st.integers(-(2**63), 2**63 - 8),
 )
 def test_draws_keep_their_promises(
-    edges: list[tuple[int, int]], rows: list[int], fanout: int, replace: bool, key: int
+    edges: list[tuple[int, int]], groups: list[list[int]], fanout: int, replace: bool, named: bool, key: int
 ) -> None:
-    csr, picked = build(edges), torch.tensor(rows, dtype=torch.int64)
-    keys, ids = torch.full_like(picked, key), picked * 7 + 1
-    found = native.draw(csr, picked, key=keys, node_id=ids, fanout=fanout, replace=replace)
-    wanted = sampling_reference.draw(csr, picked, key=keys, node_id=ids, fanout=fanout, replace=replace)
-    assert torch.equal(found.indptr, wanted.indptr)
-    assert torch.equal(found.edge, wanted.edge)
+    csr, rows = build(edges), [row for group in groups for row in group]
+    sizes = torch.tensor([len(group) for group in groups], dtype=torch.int64)
+    keys = torch.arange(len(groups)) + key
+    node_id, name = (torch.arange(SIZE) * 7 + 1, torch.arange(SIZE).int() * 3) if named else (None, None)
+    asked = torch.tensor(rows, dtype=torch.int32)
+    how: dict[str, Any] = {
+        "key": keys,
+        "fanout": fanout,
+        "replace": replace,
+        "node_id": node_id,
+        "name": name,
+    }
+    found = native.draw(csr, asked, sizes=sizes, edges=True, **how)
+    group_ptr = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
+    wanted = sampling_reference.draw(csr, asked, group_ptr=group_ptr, edges=True, **how)
+    for one, other in zip(found, wanted, strict=True):
+        assert torch.equal(one, other)
+    assert torch.equal(native.draw(csr, asked, sizes=sizes, **how).source, found.source)
+    assert found.edge is not None
     for place, row in enumerate(rows):
         drawn = found.edge[found.indptr[place] : found.indptr[place + 1]].tolist()
         degree = int(csr.indptr[row + 1] - csr.indptr[row])
@@ -54,9 +70,8 @@ def test_draws_keep_their_promises(
 def test_every_edge_is_drawn_as_often_as_any_other(fanout: int, replace: bool) -> None:
     degree, times = 100, 4000
     csr = Csr(torch.tensor([0, degree]), torch.arange(degree, dtype=torch.int32))
-    rows = torch.zeros(times, dtype=torch.int64)
-    key = torch.arange(times)
-    drawn = native.draw(csr, rows, key=key, node_id=rows, fanout=fanout, replace=replace).edge
+    rows, ones = torch.zeros(times, dtype=torch.int32), torch.ones(times, dtype=torch.int64)
+    drawn = native.draw(csr, rows, sizes=ones, key=torch.arange(times), fanout=fanout, replace=replace).source
     count = torch.bincount(drawn, minlength=degree).double()
     share = fanout / degree
     spread = (times * share * (1 if replace else 1 - share)) ** 0.5
@@ -67,14 +82,32 @@ def test_draws_are_the_same_for_any_number_of_threads() -> None:
     draw = torch.Generator().manual_seed(0)
     row, col = torch.randint(500, (2, 20_000), generator=draw, dtype=torch.int32)
     csr = native.build_csr(row, col, num_rows=500)
-    rows = torch.arange(500).repeat(4)
+    rows, sizes = torch.arange(500, dtype=torch.int32).repeat(4), torch.tensor([500, 0, 900, 600])
     before, found = torch.get_num_threads(), []
     for threads in (1, 2, 8):
         torch.set_num_threads(threads)
-        found.append(native.draw(csr, rows, key=rows * 3, node_id=rows, fanout=10).edge)
+        found.append(native.draw(csr, rows, sizes=sizes, key=torch.arange(4), fanout=10).source)
     torch.set_num_threads(before)
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
+
+
+@anything
+@given(values=st.lists(st.lists(st.integers(0, 9), max_size=5), max_size=8), seed=st.integers(0, 99))
+def test_rows_of_values_are_spread_to_their_places(values: list[list[int]], seed: int) -> None:
+    rows = torch.randperm(len(values), generator=torch.Generator().manual_seed(seed))
+    counts = torch.tensor([len(each) for each in values], dtype=torch.int64)
+    to = torch.zeros(len(values) + 1, dtype=torch.int64)
+    to[1:] = torch.zeros_like(counts).index_copy(0, rows, counts).cumsum(0)
+    out = torch.empty(int(counts.sum()), dtype=torch.float32)
+    flat = torch.tensor([value for each in values for value in each], dtype=torch.float32)
+    indptr = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
+    native.spread_rows(indptr, flat, rows, to, out)
+    wanted = torch.empty_like(out)
+    sampling_reference.spread_rows(indptr, flat, rows, to, wanted)
+    assert torch.equal(out, wanted)
+    for each, row in zip(values, rows.tolist(), strict=True):
+        assert out[to[row] : to[row + 1]].tolist() == each
 
 
 @anything
@@ -86,14 +119,25 @@ def test_draws_are_the_same_for_any_number_of_threads() -> None:
 def test_nodes_that_are_met_get_places_in_the_order_of_meeting(
     groups: list[tuple[list[int], list[int]]],
 ) -> None:
-    known = [torch.tensor(nodes, dtype=torch.int64) for nodes, _ in groups]
-    met = [torch.tensor(nodes, dtype=torch.int64) for _, nodes in groups]
+    known = [torch.tensor(nodes, dtype=torch.int32) for nodes, _ in groups]
+    met = [torch.tensor(nodes, dtype=torch.int32) for _, nodes in groups]
     places, fresh = native.first_met(known, met)
     wanted_places, wanted_fresh = sampling_reference.first_met(known, met)
     for one, other in zip(places + fresh, wanted_places + wanted_fresh, strict=True):
         assert one.tolist() == other.tolist()
     for nodes, seen, place, first in zip(known, met, places, fresh, strict=True):
         assert torch.equal(torch.cat([nodes, first])[place.long()], seen)
+
+
+def test_a_table_of_places_grows() -> None:
+    draw = torch.Generator().manual_seed(0)
+    known, met = (
+        torch.tensor([7], dtype=torch.int32),
+        torch.randint(10**6, (30_000,), generator=draw, dtype=torch.int32),
+    )
+    (place,), (fresh,) = native.first_met([known], [met])
+    assert torch.equal(torch.cat([known, fresh])[place.long()], met)
+    assert fresh.unique().numel() == fresh.numel()
 
 
 @anything

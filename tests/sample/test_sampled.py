@@ -1,5 +1,6 @@
 """Sampled training: the same for any macrobatch and any number of ranks; exact where all neighbours are drawn."""
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -215,3 +216,101 @@ def test_a_minibatch_of_isolated_nodes_trains(tmp_path: Path) -> None:
     for model in ("gcn", "sage", "gat", "gin"):
         run = siafu.train(graph, out=tmp_path / model, model=model, method="sampled", batch_size=2, epochs=2)
         assert run.metrics["finished"]
+
+
+class _Counting:
+    """A reason to stop at the n-th time of asking."""
+
+    def __init__(self, times: int) -> None:
+        self.left = times
+
+    def __call__(self) -> str | None:
+        self.left -= 1
+        return "SIGTERM" if self.left == 0 else None
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_run_that_is_stopped_within_an_epoch_goes_on_exactly(ranks: int, tmp_path: Path) -> None:
+    graph = community(600, degree=10, classes=3, features=12)
+    how: dict[str, Any] = {"batch_size": 32, "fanout": (5, 5), "macrobatch": 2, "threads": 1}
+    how |= {"method": "sampled", "epochs": 2, "ranks": ranks, "engine": "local"}
+    siafu.train(graph, out=tmp_path / "whole", **how)
+    from siafu.member import Onlooker
+
+    onlooker = Onlooker(should_stop=_Counting(7))
+    stopped = siafu.train(graph, out=tmp_path / "cut", onlooker=onlooker, **how)
+    assert not stopped.metrics["finished"]
+    assert stopped.metrics["epochs"] < 2
+    run = siafu.resume(tmp_path / "cut", graph=graph)
+    assert run.metrics["finished"]
+    one, other = (tmp_path / name / "model.safetensors" for name in ("whole", "cut"))
+    assert one.read_bytes() == other.read_bytes()
+    events = [(tmp_path / name / "events.jsonl").read_text().splitlines() for name in ("whole", "cut")]
+    losses = [[event["loss"] for event in map(json.loads, lines) if "loss" in event] for lines in events]
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize("setting", [{"prefetch": False}, {"hot_mb": 0}, {"hot_mb": 1, "macrobatch": 1}])
+def test_what_is_kept_and_done_ahead_changes_no_bit(setting: dict[str, Any]) -> None:
+    graph = graph_of(weighted=True)
+    (one, _), (other, _) = (trained(graph, 2, MODELS["gcn"], **how) for how in ({}, setting))
+    assert one["losses"] == other["losses"]
+    assert same_bits(one["weights"], other["weights"])
+
+
+def test_shared_draws_are_the_same_in_all_minibatches_of_a_macrobatch() -> None:
+    graph = graph_of()
+    (apart,) = trained(graph, 1, MODELS["sage"], cache_aggregate=False, macrobatch=3)
+    (shared,) = trained(graph, 1, MODELS["sage"], cache_aggregate=False, macrobatch=3, share_draws=True)
+
+    def drawn_twice(seen: list[list[set[tuple[int, int]]]]) -> int:
+        """How many nodes drew different in-edges for the first layer in two minibatches of a macrobatch."""
+        first, second = (_by_target(blocks[0]) for blocks in seen[:2])
+        return sum(first[node] != second[node] for node in first.keys() & second.keys())
+
+    assert drawn_twice(apart["edges"]) > 0
+    assert drawn_twice(shared["edges"]) == 0
+
+
+def _by_target(edges: set[tuple[int, int]]) -> dict[int, set[int]]:
+    found: dict[int, set[int]] = {}
+    for source, target in edges:
+        found.setdefault(target, set()).add(source)
+    return found
+
+
+@pytest.mark.parametrize(("precision", "off"), [("bf16", 2e-2), ("int8", 5e-2)])
+def test_rows_may_travel_in_fewer_bytes(precision: str, off: float, tmp_path: Path) -> None:
+    graph = community(600, degree=10, classes=3, features=40)
+    how: dict[str, Any] = {"method": "sampled", "batch_size": 64, "fanout": (5, 5), "epochs": 4, "threads": 1}
+    how |= {"ranks": 2, "engine": "local", "hot_mb": 0}
+    exact, rounded = (
+        siafu.train(graph, out=tmp_path / name, precision=name, **how) for name in ("fp32", precision)
+    )
+    fetched = [run.metrics["bytes_by_label"]["fetch"] for run in (exact, rounded)]
+    assert fetched[1] < 0.7 * fetched[0]
+    assert rounded.test_accuracy == pytest.approx(exact.test_accuracy, abs=off)
+
+
+def test_rows_that_are_kept_are_not_fetched_again(tmp_path: Path) -> None:
+    graph = community(600, degree=10, classes=3, features=40)
+    how: dict[str, Any] = {"method": "sampled", "batch_size": 64, "fanout": (5, 5), "epochs": 6, "threads": 1}
+    how |= {"ranks": 2, "engine": "local"}
+    kept, again = (siafu.train(graph, out=tmp_path / str(mb), hot_mb=mb, **how) for mb in (64, 0))
+    fetched = [run.metrics["bytes_by_label"]["fetch"] for run in (kept, again)]
+    assert fetched[0] < fetched[1] / 3
+    assert (tmp_path / "64/model.safetensors").read_bytes() == (tmp_path / "0/model.safetensors").read_bytes()
+
+
+def test_a_budget_too_small_for_one_minibatch_says_what_it_needs(tmp_path: Path) -> None:
+    graph = community(3000, degree=20, classes=3, features=400)
+    how: dict[str, Any] = {
+        "method": "sampled",
+        "batch_size": 1000,
+        "fanout": (-1, -1),
+        "cache_aggregate": False,
+    }
+    with pytest.raises(
+        ValueError, match=r"budget_mb is 1, but one minibatch takes up to \d+ MB; set it to \d+ or"
+    ):
+        siafu.train(graph, out=tmp_path / "run", layers=2, budget_mb=1, **how, ranks=2, engine="local")
