@@ -17,24 +17,24 @@ def product(x: Rows, weight: Tensor, add: Tensor | None = None) -> Tensor:
 
 
 class _Product(torch.autograd.Function):
-    """``torch.mm`` and ``torch.addmm`` into arrays of :func:`siafu.native.empty_rows`."""
+    """Rows ``add`` are added to where they are: nothing reads them afterwards."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, add: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.add_dims = 0 if add is None else add.ndim
-        out = native.empty_rows(x.shape[0], weight.shape[1], x.dtype)
-        return torch.mm(x, weight, out=out) if add is None else torch.addmm(add, x, weight, out=out)
+        in_place = add is not None and add.ndim == 2 and add.is_contiguous() and not add.is_leaf
+        if in_place:
+            ctx.mark_dirty(add)
+        return native.product(x, weight, add=add, out=add if in_place else None)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
         (grad,) = grads
         wants_x, wants_weight, wants_add = ctx.needs_input_grad
-        grad_x = None
-        if wants_x:
-            grad_x = torch.mm(grad, weight.t(), out=native.empty_rows(x.shape[0], x.shape[1], x.dtype))
-        grad_weight = torch.mm(x.t(), grad) if wants_weight else None
+        grad_x = native.product(grad, weight, turned=True) if wants_x else None
+        grad_weight = native.product_weight(x, grad) if wants_weight else None
         grad_add = None
         if wants_add:
             grad_add = grad if ctx.add_dims == 2 else grad.sum(0)
