@@ -19,4 +19,4 @@ def head_width(out_features: int, *, heads: int, concat: bool) -> int:
 
 def join_heads(m_dst: Tensor, heads: int) -> Tensor:
     """The mean of the heads: (D, H F) -> (D, F)."""
-    return m_dst if heads == 1 else m_dst.view(m_dst.shape[0], heads, -1).mean(1)
+    return m_dst if heads == 1 else m_dst.unflatten(1, (heads, -1)).mean(1)
