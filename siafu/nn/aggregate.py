@@ -146,16 +146,20 @@ def _sum_on_disk(block: Block, x_src: Streamed, by: "_Scales") -> Tensor:
 
 
 def _halo_on_disk(block: Block, x_src: Streamed) -> Tensor:
-    """The static rows of the halo, (S - D, F), brought some columns at a time into an array on disk."""
-    assert block.others is not None
-    num_halo, width = block.num_src - block.num_dst, x_src.shape[1]
-    everywhere = int(block.others.total(torch.tensor([num_halo])))
-    step = max(1, _HALO_BYTES // max(1, 4 * everywhere))
-    halo = x_src.spill(num_halo, width)
-    for begin in range(0, width, step):
-        columns = slice(begin, begin + step)
-        halo[:, columns] = block.others.start_fetch(x_src.rows[:, columns], "exact")()
+    """The static rows of the halo, (S - D, F), in an array on disk."""
+    halo = x_src.spill(block.num_src - block.num_dst, x_src.shape[1])
+    bring_halo(block, x_src.rows, halo, how="exact")
     return halo
+
+
+def bring_halo(block: Block, x_own: Tensor, x_halo: Tensor, *, how: Fetch) -> None:
+    """Fill ``x_halo`` (S - D, F), which may lie on disk, with the rows of the halo, some columns at a time."""
+    assert block.others is not None
+    everywhere = int(block.others.total(torch.tensor([x_halo.shape[0]])))
+    step = max(1, _HALO_BYTES // max(1, x_halo.dtype.itemsize * everywhere))
+    for begin in range(0, x_halo.shape[1], step):
+        columns = slice(begin, begin + step)
+        x_halo[:, columns] = block.others.start_fetch(x_own[:, columns], how)()
 
 
 def _kept(block: Block, name: str, x_src: Tensor, compute: Callable[[], Tensor]) -> Tensor:

@@ -76,16 +76,26 @@ class Layer(nn.Module):
             m_dst = self.project(drop(self.aggregate(block, x_src)))
             return self.update(m_dst, drop(widened(x_dst)) if self.reads_dst else x_dst)
         x_src, x_dst = _twice(drop(widened(x_src)), block.num_dst)
-        if self.linear and self._aggregates_first(block):
+        if self.aggregates_first(block):
             return self.update(self.project(self.aggregate(block, x_src)), x_dst)
         z_dst = self.aggregate(block, self.project(x_src))
         assert isinstance(z_dst, Tensor)
         return self.update(z_dst, x_dst)
 
-    def _aggregates_first(self, block: Block) -> bool:
-        """Whether aggregated rows would be narrower so, or far fewer rows be projected."""
+    def aggregates_first(self, block: Block) -> bool:
+        """Whether rows are aggregated before they are projected.
+
+        That may be where the aggregate is linear, and is where aggregated rows are narrower so, or far fewer rows are
+        projected.
+        """
+        if not self.linear:
+            return False
         few = 2 * block.num_dst < block.num_given
         return few or self.in_features < self.z_features or not block.narrow
+
+    def keeps(self, x_src: Rows) -> bool:
+        """Whether the aggregate of static rows can be kept, so that a pass begins with it."""
+        return self.linear
 
     def forward(self, block: Block, x_src: Tensor) -> Tensor:
         """One layer with its bias and without an activation."""

@@ -94,9 +94,11 @@ class Gnn(nn.Module):
         blocks = [block] * len(self.layers) if isinstance(block, Block) else block
         hidden = self._hidden(blocks, x_src)
         if self.head is not None:
-            return self.head(blocks[-1], self._joined(hidden, blocks[-1].num_dst))
-        h, drop = (hidden[-1], None) if hidden else (x_src, self.drops[0])
-        return self._last(blocks[-1], h, drop)
+            return self.head(blocks[-1], self.joined(hidden, blocks[-1].num_dst))
+        block, (h, drop) = blocks[-1], (hidden[-1], None) if hidden else (x_src, self.drops[0])
+        return self.finish(
+            len(hidden), block, self._combined(len(hidden), block, h, drop), h[: block.num_dst]
+        )
 
     def embed(self, block: Block, x_src: Rows) -> Tensor:
         """The rows that the last layer reads: (S, in_features) -> (D, hidden)."""
@@ -104,62 +106,73 @@ class Gnn(nn.Module):
         if not hidden:
             x_dst = widened(x_src[: block.num_dst])
             return x_dst.whole() if isinstance(x_dst, Streamed) else x_dst
-        return self._joined(hidden, block.num_dst) if self.head is not None else hidden[-1]
+        return self.joined(hidden, block.num_dst) if self.head is not None else hidden[-1]
 
     def hidden(self, block: Block, x_src: Rows) -> list[Tensor]:
         """The output of each hidden layer, with the dropout of the layer that reads it."""
         return self._hidden([block] * len(self.layers), x_src)
 
-    def _hidden(self, blocks: Sequence[Block], x_src: Rows) -> list[Tensor]:
-        outputs: list[Tensor] = []
-        for place in range(len(self.norms)):
-            x_src = self._hidden_layer(blocks[place], x_src, place)
-            outputs.append(x_src)
-        return outputs
-
-    def _hidden_layer(self, block: Block, x_src: Rows, place: int) -> Tensor:
-        layer, norm, skip = self.layers[place], self.norms[place], self.skips[place]
+    def reads_dst(self, place: int) -> bool:
+        """Whether a layer, or what follows it, reads the rows of its destinations beside their aggregate."""
+        layer = self.layers[place]
         assert isinstance(layer, Layer)
-        if place == 0:
-            z_dst = layer.combine(block, x_src, lambda rows: self.drops[0](rows, _ids(block, rows)))
-        else:
-            z_dst = layer.combine(block, x_src)
+        skips = place < len(self.skips) and not isinstance(self.skips[place], _Nothing)
+        return layer.reads_dst or skips
+
+    def finish(self, place: int, block: Block, z_dst: Tensor, x_dst: Rows) -> Tensor:
+        """What follows the three steps of a layer, row by row but for batch norm; ``z_dst`` may be overwritten.
+
+        The last layer, where there is no ``jump``, has its bias and nothing else.
+        """
+        layer = self.layers[place]
+        assert isinstance(layer, Layer)
+        if place == len(self.norms):
+            return z_dst + layer.bias
+        norm, skip, after = self.norms[place], self.skips[place], self.drops[place + 1]
+        assert isinstance(after, Dropout)
         if not isinstance(skip, _Nothing):
-            z_dst = z_dst + self._skipped(skip, widened(x_src[: block.num_dst]))
+            z_dst = z_dst + self._skipped(skip, widened(x_dst))
         bias = None
         if isinstance(norm, nn.Identity):
             bias = layer.bias
         else:
             z_dst = z_dst + layer.bias
             z_dst = norm(z_dst, block) if isinstance(norm, BatchNorm) else norm(z_dst)
-        after = self.drops[place + 1]
-        assert isinstance(after, Dropout)
-        row_id = _ids(block, z_dst)
         return epilogue(
             z_dst,
             bias,
             activation=self.activation,
             dropout=after.now(),
-            row_id=row_id,
+            row_id=_ids(block, z_dst),
             in_place=not layer.saves_output,
         )
+
+    def joined(self, hidden: list[Tensor], num_dst: int) -> Tensor:
+        """What the dense layer of ``jump`` reads of the outputs of all layers."""
+        hidden = [rows[:num_dst] for rows in hidden]
+        return torch.cat(hidden, 1) if self.config.jump == "cat" else torch.stack(hidden).amax(0)
+
+    def _hidden(self, blocks: Sequence[Block], x_src: Rows) -> list[Tensor]:
+        outputs: list[Tensor] = []
+        for place in range(len(self.norms)):
+            block, drop = blocks[place], None if place else self.drops[0]
+            z_dst = self._combined(place, block, x_src, drop)
+            x_src = self.finish(place, block, z_dst, x_src[: block.num_dst])
+            outputs.append(x_src)
+        return outputs
+
+    def _combined(self, place: int, block: Block, x_src: Rows, drop: nn.Module | None) -> Tensor:
+        layer = self.layers[place]
+        assert isinstance(layer, Layer)
+        if drop is None:
+            return layer.combine(block, x_src)
+        return layer.combine(block, x_src, lambda rows: drop(rows, _ids(block, rows)))
 
     @staticmethod
     def _skipped(skip: nn.Module, x_dst: Rows) -> Tensor:
         if isinstance(skip, nn.Identity) and isinstance(x_dst, Streamed):
             return x_dst.whole()  # it is as narrow as what is learned
         return skip(x_dst)
-
-    def _last(self, block: Block, x_src: Rows, drop: nn.Module | None) -> Tensor:
-        layer = self.layers[-1]
-        assert isinstance(layer, Layer)
-        if drop is None:
-            return layer.combine(block, x_src) + layer.bias
-        return layer.combine(block, x_src, lambda rows: drop(rows, _ids(block, rows))) + layer.bias
-
-    def _joined(self, hidden: list[Tensor], num_dst: int) -> Tensor:
-        hidden = [rows[:num_dst] for rows in hidden]
-        return torch.cat(hidden, 1) if self.config.jump == "cat" else torch.stack(hidden).amax(0)
 
 
 class _Nothing(nn.Module):

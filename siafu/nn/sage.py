@@ -52,6 +52,14 @@ class Sage(Layer):
         """``m + x W_self``."""
         return product(x_dst, self.weight_self, m_dst)
 
+    def aggregates_first(self, block: Block) -> bool:
+        """As every layer; the maximum is always taken before the projection."""
+        return self.reduce == "max" or super().aggregates_first(block)
+
+    def keeps(self, x_src: Rows) -> bool:
+        """The mean of all rows, the maximum of those in memory."""
+        return self.reduce == "mean" or isinstance(x_src, Tensor)
+
     def combine(self, block: Block, x_src: Rows, drop: Drop = no_drop) -> Tensor:
         """As every layer; the maximum is always taken before the projection."""
         if self.reduce == "mean":

@@ -64,7 +64,7 @@ class Streamed:
         size = max(1, _RANGE_BYTES // max(1, 4 * width))
         for begin in range(0, num_rows, size):
             rows = slice(begin, min(begin + size, num_rows))
-            yield rows, self._ready(rows)
+            yield rows, self.read(rows)
 
     def whole(self) -> Tensor:
         """All rows at once, in memory."""
@@ -78,7 +78,8 @@ class Streamed:
         picked = native.gather(self.rows, index, widen=True)
         return picked if self.scale is None else picked.mul_(self.scale[index, None])
 
-    def _ready(self, rows: slice) -> Tensor:
+    def read(self, rows: slice) -> Tensor:
+        """A range of rows."""
         chunk = self.rows[rows].float()
         if self.scale is not None:
             chunk = chunk * self.scale[rows, None]
@@ -86,6 +87,18 @@ class Streamed:
             return chunk
         ids = torch.arange(rows.start, rows.stop) if self.row_id is None else self.row_id[rows]
         return native.epilogue(chunk, bias=None, activation="none", dropout=self.dropout, row_id=ids)
+
+    def take(self, index: Tensor) -> Tensor:
+        """Rows picked by number, (R,) int64 -> (R, F)."""
+        picked = native.gather(self.rows, index, widen=True)
+        if self.scale is not None:
+            picked *= self.scale[index, None]
+        if not self.dropout.threshold:
+            return picked
+        ids = index if self.row_id is None else self.row_id[index]
+        return native.epilogue(
+            picked, bias=None, activation="none", dropout=self.dropout, row_id=ids, out=picked
+        )
 
 
 Rows = Tensor | Streamed
