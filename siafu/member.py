@@ -17,15 +17,17 @@ from siafu.comm.halo import Halo
 from siafu.events import Events, Progress, Unheard, silent
 from siafu.folder import RunFolder
 from siafu.nn.embedded import build_model
+from siafu.nn.layer import Layer
 from siafu.nn.model import Gnn
 from siafu.nn.norm import BatchNorm
 from siafu.nn.streamed import Rows, Streamed
 from siafu.partition.cut import Part
-from siafu.results.machine import describe_machine, peak_rss_bytes
+from siafu.results.machine import describe_machine, peak_rss_bytes, usable_memory_bytes
 from siafu.settings import Settings
 from siafu.store.tensors import save_tensors
-from siafu.trained import input_rows
+from siafu.trained import input_rows, room_of
 from siafu.training.full import EpochListener, FullTrainer, Watch
+from siafu.training.layerwise import Room
 from siafu.training.sampled import SampledTrainer
 from siafu.training.task import SPLITS, task_of
 
@@ -98,9 +100,9 @@ def build_trainer(
     )
     model.reset(torch.Generator().manual_seed(tree.seed))
     if tree.method == "sampled":
-        if not isinstance(model, Gnn) or not isinstance(x, Tensor):
+        if not isinstance(model, Gnn):
             raise ValueError(
-                f"{own.name}: method sampled reads features from memory, but there are none there; use method full"
+                f"{own.name}: method sampled reads features, but there are none; use method full"
             )
         if several and tree.model.norm == "batch":
             raise ValueError(
@@ -117,8 +119,19 @@ def build_trainer(
             sampled=tree.sampled,
             seed=tree.seed,
             precision=tree.comm.precision,
+            room=_room(comm, part, model, x, tree, scratch),
         )
     return FullTrainer(model, block, x, task, tree.train, seed=tree.seed)
+
+
+def _room(comm: Comm, part: Part, model: Gnn, x: Rows, tree: Settings, scratch: Path) -> Room | None:
+    """Where activations of all nodes lie while they are scored; None where they fit into memory. Collective."""
+    layers = [layer for layer in model.layers if isinstance(layer, Layer)]
+    widest = max(max(layer.z_features, layer.out_features) for layer in layers)
+    needed = 3 * 4 * part.num_nodes * widest  # what a layer reads, what it aggregates, what it writes
+    large = isinstance(x, Streamed) or needed > usable_memory_bytes() / 2
+    anyone = int(comm.all_reduce(torch.tensor([int(large)]), label="control"))
+    return room_of(tree, scratch=scratch) if anyone else None
 
 
 def _check_custom(custom: nn.Module, x: Rows, name: str, *, several: bool) -> None:

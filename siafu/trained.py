@@ -15,11 +15,14 @@ from siafu.graph import Block, Graph
 from siafu.nn.embedded import Embedded, build_model
 from siafu.nn.layer import Layer
 from siafu.nn.model import Gnn
-from siafu.nn.streamed import Rows
+from siafu.nn.streamed import Rows, Streamed
 from siafu.predictions import write_predictions
+from siafu.results.machine import usable_memory_bytes
 from siafu.settings import Settings, parse_toml
 from siafu.store.tensors import load_tensors
 from siafu.training import inputs
+from siafu.training.layerwise import Room, embeddings_by_layer, outputs_by_layer
+from siafu.training.spill import spill_to
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,11 @@ def predict(
     tree = run.settings.model_copy(update={"data": inputs.resolve(config, graph)})
     prepared = inputs.prepare(graph, tree.data)
     x = input_rows(prepared, tree, scratch=run.directory)
-    found = _outputs(run.model, prepared.block.with_static(x), x, embeddings=embeddings, graph=graph)
+    if isinstance(x, Streamed) and isinstance(run.model, Gnn):
+        room = room_of(tree, scratch=run.directory)
+        found = _outputs_by_layer(run.model, prepared, x, embeddings=embeddings, room=room)
+    else:
+        found = _outputs(run.model, prepared.block.with_static(x), x, embeddings=embeddings, graph=graph)
     found = {name: inputs.in_user_order(rows, prepared) for name, rows in found.items()}
     if out is not None:
         write_predictions(Path(out), graph, found, kind=run.metrics["task"], names=run.settings.class_names)
@@ -100,6 +107,17 @@ def _outputs(model: nn.Module, block: Block, x: Rows, *, embeddings: bool, graph
     _check_fits(model, x, graph)
     found = {"output": model(block, x)}
     return found | {"embedding": model.embed(block, x)} if embeddings else found
+
+
+def _outputs_by_layer(
+    model: Gnn, graph: Graph, x: Streamed, *, embeddings: bool, room: Room
+) -> dict[str, Tensor]:
+    model.eval()
+    _check_fits(model, x, graph)
+    found = {"output": outputs_by_layer(model, graph.block, x, room=room)}
+    return (
+        found | {"embedding": embeddings_by_layer(model, graph.block, x, room=room)} if embeddings else found
+    )
 
 
 def _check_fits(model: Gnn | Embedded, x: Rows, graph: Graph) -> None:
@@ -136,6 +154,12 @@ def input_rows(graph: Graph, tree: Settings, *, scratch: Path) -> Rows:
         return inputs.streamed(graph, tree.data, folder=scratch)
     x = inputs.features(graph, tree.data)
     return x if tree.model.kind == "gcn" and not tree.model.residual else x.float()
+
+
+def room_of(tree: Settings, *, scratch: Path) -> Room:
+    """Where activations lie that do not fit into memory."""
+    budget = min(tree.sampled.budget_mb * 1e6, usable_memory_bytes() / 8)
+    return Room(spill_to(scratch), int(budget))
 
 
 def load_weights(folder: RunFolder, tree: Settings, model: nn.Module | None) -> nn.Module:

@@ -4,11 +4,13 @@ An epoch is many steps, each on a minibatch of training nodes and some of their 
 macrobatch, are sampled together, one exchange a hop, and the rows of other ranks that they read are fetched together,
 each once, while the macrobatch before is trained on. Which nodes are in a minibatch and which neighbours are drawn
 depends on the seed, the epoch, the minibatch and the nodes alone, so it is the same for any number of threads and
-ranks and any size of a macrobatch. Nodes are scored by exact passes over the whole graph, as in ``full``.
+ranks and any size of a macrobatch. Nodes are scored by exact passes over the whole graph, as in ``full``, layer by
+layer where activations would not fit into memory.
 """
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +29,7 @@ from siafu.training.ahead import ahead
 from siafu.training.config import TrainConfig
 from siafu.training.fetched import Fetched, StaticRows, Table
 from siafu.training.full import FullTrainer
+from siafu.training.layerwise import Room, outputs_by_layer
 from siafu.training.neighbourhood import Neighbourhood
 from siafu.training.task import Task
 
@@ -81,6 +84,7 @@ class SampledTrainer(FullTrainer):
         sampled: SampledConfig,
         seed: int,
         precision: Precision = "fp32",
+        room: Room | None = None,
     ) -> None:
         super().__init__(model, block, x_own, task, config, seed=seed)
         self.sampled, self.fanouts = sampled, sampled.fanouts(len(model.layers))
@@ -89,18 +93,27 @@ class SampledTrainer(FullTrainer):
                 f"sampled.batch_size is {sampled.batch_size}, but there are {task.count['train']} training nodes; "
                 "expected at most so many"
             )
+        self.room = room
         self.spent = {"sample": 0.0, "fetch": 0.0, "compute": 0.0}
         self.num_batches = -(-task.count["train"] // sampled.batch_size)
         self._aside = self.comm.channel("sample")  # so that what is done ahead never meets the gradients
         self.near = Neighbourhood(self._aside, part, self.block)
         layers = [layer for layer in model.layers if isinstance(layer, Layer)]
-        self.cached = sampled.cache_aggregate and layers[0].linear
+        self.cached = sampled.cache_aggregate and layers[0].keeps(x_own)
         self.num_hops = len(self.fanouts) - self.cached
         self._names: list[Any] = []  # under which a block keeps its aggregates
         tables = self._tables(part, any(layer.reads_whole for layer in layers), precision)
         self.static = StaticRows(self._aside, self.near, tables, hot_bytes=sampled.hot_mb * 10**6)
         self.prefetch = sampled.prefetch and (self.comm.world_size > 1 or isinstance(x_own, Streamed))
         self.macrobatch = self._macrobatch_size()
+
+    def outputs(self) -> Tensor:
+        """The model's output for every row here, without dropout; by layer where ``room`` is given. Collective."""
+        if self.room is None:
+            return super().outputs()
+        self.model.eval()
+        block = self.block if self.cached else replace(self.block, static_src=None)
+        return outputs_by_layer(self.model, block, self.x_src, room=self.room)
 
     def step(self, epoch: int) -> float:
         """Train for one epoch, counted from 1, or the rest of it; returns its mean loss. Collective."""
@@ -197,7 +210,10 @@ class SampledTrainer(FullTrainer):
             for name, rows in block.memo.items():
                 if isinstance(name, tuple) and name[0] == "aggregate":
                     self._names.append(name)
-                    tables.append(Table(rows, precision))
+                    x = self.x_src
+                    tables.append(
+                        Table(Streamed(rows, x.spill) if isinstance(x, Streamed) else rows, precision)
+                    )
         return tables
 
     def _assemble(self, grown: Grown, fetched: Fetched) -> tuple[list[Block], Tensor]:
