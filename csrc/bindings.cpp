@@ -370,6 +370,15 @@ NB_MODULE(_core, m) {
     bind_structure(m);
     bind_partition(m);
     bind_sample(m);
+    m.def("expect_rows",
+          [](nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu> rows, Array<const int64_t, 1> index) {
+              const int64_t num_rows = int64_t(rows.shape(0)), row_bytes = num_rows ? int64_t(rows.nbytes()) / num_rows : 0;
+              expect_rows(static_cast<const char*>(rows.data()), row_bytes, num_rows, index.data(), int64_t(index.shape(0)));
+          },
+          "rows"_a, "index"_a, released);
+    m.def("expect_all", [](nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu> rows) {
+        expect_all(static_cast<const char*>(rows.data()), int64_t(rows.nbytes()));
+    });
     m.def("take", [](int64_t num_bytes) {
         void* data = pool.take(num_bytes);
         nb::capsule owner(data, [](void* p) noexcept { pool.give_back(p); });

@@ -18,6 +18,36 @@ inline void advise_large_pages(void* data, int64_t num_bytes) {
     if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
 }
 
+// Tells the system how an array that is mapped from a file is about to be read. By rows here and there: it reads those
+// rows alone, all of them at once, where it would else read megabytes around each as it is come to.
+inline void expect_rows(const char* data, int64_t row_bytes, int64_t num_rows, const int64_t* index, int64_t count) {
+    const uintptr_t page = 4096, first = (reinterpret_cast<uintptr_t>(data) + page - 1) & ~(page - 1);
+    const uintptr_t last = reinterpret_cast<uintptr_t>(data) + uintptr_t(row_bytes * num_rows);
+    if (last > first) madvise(reinterpret_cast<void*>(first), last - first, MADV_RANDOM);
+    const auto need = [](uintptr_t from, uintptr_t to) {
+        if (to > from) madvise(reinterpret_cast<void*>(from), to - from, MADV_WILLNEED);
+    };
+    uintptr_t begin = 0, end = 0;  // rows near each other are told of at once
+    for (int64_t i = 0; i < count; ++i) {
+        const uintptr_t row = reinterpret_cast<uintptr_t>(data + index[i] * row_bytes);
+        const uintptr_t from = row & ~(page - 1), to = (row + uintptr_t(row_bytes) + page - 1) & ~(page - 1);
+        if (from >= begin && from <= end && end) {
+            end = to > end ? to : end;
+            continue;
+        }
+        need(begin, end);
+        begin = from, end = to;
+    }
+    need(begin, end);
+}
+
+// In order: the system reads ahead.
+inline void expect_all(const char* data, int64_t num_bytes) {
+    const uintptr_t page = 4096, first = (reinterpret_cast<uintptr_t>(data) + page - 1) & ~(page - 1);
+    const uintptr_t last = reinterpret_cast<uintptr_t>(data) + uintptr_t(num_bytes);
+    if (last > first) madvise(reinterpret_cast<void*>(first), last - first, MADV_NORMAL);
+}
+
 // Arrays in large pages. While somebody wants them kept, one that is given back waits for the next of about its size;
 // else it is freed.
 class Pool {

@@ -234,7 +234,8 @@ def _settle(graph: Graph | str | Path, tree: Settings, onlooker: Onlooker) -> tu
 
 def _memory_bytes(tree: Settings) -> int | None:
     """The memory that inputs should fit into; None for models that can't do without them there."""
-    needs_all = tree.model.kind == "custom" or (tree.model.kind == "sage" and tree.model.reduce == "max")
+    largest = tree.model.kind == "sage" and tree.model.reduce == "max" and tree.method != "sampled"
+    needs_all = tree.model.kind == "custom" or largest
     return None if needs_all else usable_memory_bytes()
 
 

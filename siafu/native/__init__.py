@@ -52,6 +52,8 @@ __all__ = [
     "empty_rows",
     "epilogue",
     "epilogue_backward",
+    "expect_all",
+    "expect_rows",
     "first_met",
     "gather",
     "instruction_set",
@@ -256,6 +258,19 @@ def gather(rows: Tensor, index: Tensor, *, widen: bool = False, more: Tensor | N
     return out
 
 
+def expect_rows(rows: Tensor, index: Tensor) -> None:
+    """Have the system read rows, picked by number, of an array mapped from a file, and none around them."""
+    if _core is not None and rows.is_contiguous() and rows.nbytes >= _LARGE_BYTES:
+        _check_index(index, rows.shape[0])
+        _core.expect_rows(_plain(rows), index.contiguous())
+
+
+def expect_all(rows: Tensor) -> None:
+    """Have the system read ahead in an array that is mapped from a file, as it does unless told otherwise."""
+    if _core is not None and rows.is_contiguous() and rows.nbytes >= _LARGE_BYTES:
+        _core.expect_all(_plain(rows))
+
+
 def empty_rows(rows: int, width: int, dtype: torch.dtype) -> Tensor:
     """An array for a kernel to fill; where it is large, in large pages, and one used before where there is one."""
     num_bytes = rows * width * dtype.itemsize
@@ -375,6 +390,11 @@ def locality_order(csr: Csr, *, max_community: int = 1024, rounds: int = 8) -> T
     order = torch.empty(csr.indptr.numel() - 1, dtype=torch.int64)
     _core.locality_order(csr.indptr, csr.indices, max_community, rounds, order)
     return order
+
+
+def _plain(rows: Tensor) -> Tensor:
+    """The same array as what has a name outside of torch."""
+    return rows.view(torch.uint16) if rows.dtype == torch.bfloat16 else rows
 
 
 def _check_index(index: Tensor, rows: int) -> None:

@@ -1,5 +1,6 @@
 """What is done to a graph before a model reads it: features scaled, rows put in an order that suits the cache."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -13,7 +14,7 @@ from siafu.nn.streamed import Streamed
 from siafu.training.spill import spill_to
 
 _REORDER_FROM = 20_000  # nodes; below that the rows lie in the cache in any order
-_CHUNK = 1 << 16
+_CHUNK_BYTES = 1 << 25
 
 
 def resolve(config: DataConfig, graph: Graph, *, memory_bytes: int | None = None) -> DataConfig:
@@ -54,7 +55,7 @@ def streamed(graph: Graph, config: DataConfig, *, folder: Path) -> Streamed:
     assert graph.x is not None
     scale = None
     if config.normalize == "rows":
-        total = torch.cat([chunk.sum(1, dtype=torch.float32) for chunk in graph.x.split(_CHUNK)])
+        total = torch.cat([chunk.sum(1, dtype=torch.float32) for chunk in _chunks(graph.x)])
         scale = torch.where(total == 0, 1.0, 1.0 / total)
     return Streamed(graph.x, spill_to(folder), scale)
 
@@ -77,17 +78,23 @@ def fingerprint(graph: Graph) -> str:
         digest.update(name.encode())
         if value is not None:
             digest.update(f"{value.dtype}{tuple(value.shape)}".encode())
-            for start in range(0, value.shape[0], _CHUNK):
-                digest.update(value[start : start + _CHUNK].contiguous().view(torch.uint8).numpy().data)
+            for chunk in _chunks(value):
+                digest.update(chunk.contiguous().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
 def _is_counts(x: Tensor) -> bool:
     """Whether features look like counts of words: none negative, most of them zero."""
     zeros = 0
-    for start in range(0, x.shape[0], _CHUNK):
-        chunk = x[start : start + _CHUNK]
+    for chunk in _chunks(x):
         if bool((chunk < 0).any()):
             return False
         zeros += int((chunk == 0).sum())
     return zeros > x.numel() / 2
+
+
+def _chunks(rows: Tensor) -> Iterator[Tensor]:
+    """Rows some at a time, however wide they are."""
+    step = max(1, _CHUNK_BYTES // max(1, rows.dtype.itemsize * rows[:1].numel()))
+    for start in range(0, rows.shape[0], step):
+        yield rows[start : start + step]

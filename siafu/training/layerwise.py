@@ -101,6 +101,8 @@ class _Pass:
     def _kept(self, place: int, layer: Layer, x_own: Rows) -> Iterator[tuple[slice, Block, Tensor, Tensor]]:
         """The ranges of a layer whose aggregate is known, or none."""
         m_dst = layer.aggregate(self.block, x_own)
+        for table in (x_own, m_dst):
+            _expect_all(table)
         for rows in _row_ranges(self.block.num_dst, 2 * layer.in_features + layer.z_features, self.room):
             x_dst = self._destinations(place, x_own, rows)
             z_dst = layer.update(layer.project(_read(m_dst, rows)), x_dst)
@@ -131,6 +133,7 @@ class _Pass:
     def _projected(self, layer: Layer, x_own: Rows) -> Tensor:
         """What a layer aggregates: (D, in_features) -> (D, Z)."""
         out = None
+        _expect_all(x_own)
         for rows in _row_ranges(x_own.shape[0], layer.in_features + 2 * layer.z_features, self.room):
             z_own = layer.project(_read(x_own, rows))
             if out is None:
@@ -229,7 +232,14 @@ def _read(table: Rows, rows: slice) -> Tensor:
 
 
 def _take(table: Rows, index: Tensor) -> Tensor:
-    return table.take(index) if isinstance(table, Streamed) else native.gather(table, index, widen=True)
+    if isinstance(table, Streamed):
+        return table.take(index)
+    native.expect_rows(table, index)
+    return native.gather(table, index, widen=True)
+
+
+def _expect_all(table: Rows) -> None:
+    native.expect_all(table.rows if isinstance(table, Streamed) else table)
 
 
 def _dtype(table: Rows) -> torch.dtype:
