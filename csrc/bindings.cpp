@@ -338,6 +338,15 @@ NB_MODULE(_core, m) {
           },
           "indptr"_a, "indices"_a, "x"_a, "weight"_a.none(), "pre"_a.none(), "post"_a.none(), "loop"_a.none(),
           "out"_a.noconvert(), "ends"_a.none(), "first_src"_a, "add"_a, released);
+    m.def("spmm_int8",
+          [](Array<const int64_t, 1> indptr, Array<const int32_t, 1> indices, Array<const int8_t, 2> x,
+             Optional<const float, 1> weight, Optional<const float, 1> pre, Optional<const float, 1> post,
+             Optional<const float, 1> loop, Array<float, 2> out, Optional<const int64_t, 1> ends, int64_t first_src, bool add) {
+              chosen.kernels->spmm_int8(
+                  spmm_of<float, int8_t>(indptr, indices, x, weight, pre, post, loop, out, ends, first_src, add));
+          },
+          "indptr"_a, "indices"_a, "x"_a, "weight"_a.none(), "pre"_a.none(), "post"_a.none(), "loop"_a.none(),
+          "out"_a.noconvert(), "ends"_a.none(), "first_src"_a, "add"_a, released);
     m.def("gather",
           [](nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu> rows,
              std::optional<nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>> more, Array<const int64_t, 1> index,
@@ -350,7 +359,12 @@ NB_MODULE(_core, m) {
           "rows"_a, "more"_a.none(), "index"_a, "out"_a.noconvert(), released);
     m.def("gather_widen",
           [](Array<const uint16_t, 2> rows, Array<const int64_t, 1> index, Array<float, 2> out) {
-              chosen.kernels->gather_widen({rows.data(), int64_t(rows.shape(1)), index.data(), int64_t(index.shape(0)), out.data()});
+              chosen.kernels->gather_bf16({rows.data(), int64_t(rows.shape(1)), index.data(), int64_t(index.shape(0)), out.data()});
+          },
+          "rows"_a, "index"_a, "out"_a.noconvert(), released);
+    m.def("gather_widen",
+          [](Array<const int8_t, 2> rows, Array<const int64_t, 1> index, Array<float, 2> out) {
+              chosen.kernels->gather_int8({rows.data(), int64_t(rows.shape(1)), index.data(), int64_t(index.shape(0)), out.data()});
           },
           "rows"_a, "index"_a, "out"_a.noconvert(), released);
     m.def("product",

@@ -13,8 +13,9 @@ struct Gather {
     char* out;             // (num_out, row_bytes)
 };
 
+template <typename X>
 struct GatherWiden {
-    const bf16* rows;      // (num_rows, width)
+    const X* rows;      // (num_rows, width)
     int64_t width;
     const int64_t* index;  // (num_out)
     int64_t num_out;
@@ -40,10 +41,11 @@ inline void gather(const Gather& a) {
     }
 }
 
-inline void gather_widen(const GatherWiden& a) {
+template <typename X>
+void gather_widen(const GatherWiden<X>& a) {
 #pragma omp parallel for schedule(static) if (a.num_out * a.width > 1 << 14)
     for (int64_t i = 0; i < a.num_out; ++i) {
-        const bf16* row = a.rows + a.index[i] * a.width;
+        const X* row = a.rows + a.index[i] * a.width;
 #pragma omp simd
         for (int64_t f = 0; f < a.width; ++f) a.out[i * a.width + f] = widen(row[f]);
     }

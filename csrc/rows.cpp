@@ -14,6 +14,7 @@ constexpr RowKernelsOf<T> kernels_of{spmm<T, T>,   segment_max<T>,     segment_m
 
 namespace SIAFU_ISA {
 extern const RowKernels kernels;
-const RowKernels kernels{kernels_of<float>, kernels_of<double>, spmm<float, bf16>, gather, gather_widen,
-                         product,            product_weight};
+const RowKernels kernels{kernels_of<float>, kernels_of<double>, spmm<float, bf16>,   spmm<float, int8_t>,
+                         gather,            gather_widen<bf16>, gather_widen<int8_t>, product,
+                         product_weight};
 }  // namespace SIAFU_ISA

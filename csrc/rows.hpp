@@ -26,8 +26,10 @@ struct RowKernels {
     RowKernelsOf<float> f32;
     RowKernelsOf<double> f64;
     void (*spmm_bf16)(const Spmm<float, bf16>&);
+    void (*spmm_int8)(const Spmm<float, int8_t>&);
     void (*gather)(const Gather&);
-    void (*gather_widen)(const GatherWiden&);
+    void (*gather_bf16)(const GatherWiden<bf16>&);
+    void (*gather_int8)(const GatherWiden<int8_t>&);
     void (*product)(const Product&);
     void (*product_weight)(const ProductWeight&);
 };

@@ -44,6 +44,14 @@ template <typename T>
     return (Vec<float>)whole;
 }
 
+[[gnu::always_inline]] inline Vec<float> load(const int8_t* from) {
+    typedef int8_t Bytes __attribute__((vector_size(SIAFU_VECTOR_BYTES / 4)));
+    typedef int32_t Whole __attribute__((vector_size(SIAFU_VECTOR_BYTES)));
+    Bytes bytes;
+    __builtin_memcpy(&bytes, from, sizeof bytes);
+    return __builtin_convertvector(__builtin_convertvector(bytes, Whole), Vec<float>);
+}
+
 template <typename T>
 [[gnu::always_inline]] inline void store(T* to, Vec<T> v) {
     __builtin_memcpy(to, &v, sizeof v);
@@ -51,6 +59,7 @@ template <typename T>
 
 [[gnu::always_inline]] inline float widen(float x) { return x; }
 [[gnu::always_inline]] inline double widen(double x) { return x; }
+[[gnu::always_inline]] inline float widen(int8_t x) { return float(x); }
 [[gnu::always_inline]] inline float widen(bf16 x) {
     const uint32_t bits = uint32_t(x) << 16;
     float out;

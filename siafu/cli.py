@@ -36,6 +36,7 @@ class FeatureDType(StrEnum):
 
     float32 = "float32"
     bfloat16 = "bfloat16"
+    int8 = "int8"
 
 
 class Reorder(StrEnum):

@@ -42,7 +42,7 @@ def to_pyg(graph: Graph) -> Any:
     row_of = graph.node_id if graph.node_id is not None else torch.arange(graph.num_nodes)
     rows = torch.empty_like(row_of)
     rows[row_of] = torch.arange(graph.num_nodes)
-    fields = {"x": graph.x, "y": graph.y, **{mask: getattr(graph, mask) for mask in _MASKS}}
+    fields = {"x": graph.features, "y": graph.y, **{mask: getattr(graph, mask) for mask in _MASKS}}
     found = {key: value[rows] for key, value in fields.items() if value is not None}
     if graph.edge_weight is not None:
         found["edge_weight"] = graph.edge_weight

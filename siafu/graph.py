@@ -178,7 +178,7 @@ class Graph:
     Attributes:
         indptr: (N + 1,) int64.
         indices: (E,) int32, the sources of each node's in-edges.
-        x: (N, F) float32 or bfloat16 features, or None.
+        x: (N, F) features in float32, in bfloat16, or in int8 with ``x_scale``; or None. See :attr:`features`.
         y: (N,) int64 classes with -1 for none, (N, C) uint8 for many labels, or (N,) or (N, K) float32 targets with
             NaN for none; or None.
         train_mask, val_mask, test_mask: (N,) bool, disjoint, or None.
@@ -187,6 +187,7 @@ class Graph:
         name: what to call it in messages.
         node_names: N ids as the user wrote them (an Arrow array of strings or integers), or None: the row number.
         class_names: as many names as there are classes, or None: the class number.
+        x_scale: (N,) float32, what each row of an ``x`` in int8 is multiplied by; None for any other.
     """
 
     indptr: Tensor
@@ -201,6 +202,14 @@ class Graph:
     name: str = "graph"
     node_names: Any = None
     class_names: tuple[str, ...] | None = None
+    x_scale: Tensor | None = None
+
+    @property
+    def features(self) -> Tensor | None:
+        """(N, F), ``x`` as numbers to calculate with: what is stored in int8 becomes float32."""
+        if self.x is None or self.x_scale is None:
+            return self.x
+        return self.x.float().mul_(self.x_scale[:, None])
 
     @property
     def num_nodes(self) -> int:
@@ -235,6 +244,7 @@ class Graph:
             if self.edge_weight is None or csr.origin is None
             else self.edge_weight[csr.origin],
             x=rows(self.x),
+            x_scale=rows(self.x_scale),
             y=rows(self.y),
             train_mask=rows(self.train_mask),
             val_mask=rows(self.val_mask),
@@ -336,12 +346,18 @@ class Graph:
 def check(graph: Graph) -> None:
     """Refuse features, labels, masks and weights that cannot be trained on, saying which and where."""
     name, rows = graph.name, graph.num_nodes
-    for field_name in ("x", "y", "train_mask", "val_mask", "test_mask"):
+    for field_name in ("x", "x_scale", "y", "train_mask", "val_mask", "test_mask"):
         value: Tensor | None = getattr(graph, field_name)
         if value is not None and value.shape[0] != rows:
             raise ValueError(f"{name}: {field_name} has {value.shape[0]} rows; expected {rows}, one a node")
+    if (graph.x is not None and graph.x.dtype == torch.int8) != (graph.x_scale is not None):
+        found = "None" if graph.x is None else str(graph.x.dtype)
+        found += " without x_scale" if graph.x_scale is None else " with x_scale"
+        raise ValueError(f"{name}: x is {found}; expected int8 with a scale a row, or another type without")
     if graph.x is not None:
         check_finite(graph.x, f"{name}: x")
+    if graph.x_scale is not None:
+        check_finite(graph.x_scale[:, None], f"{name}: x_scale")
     if graph.edge_weight is not None:
         check_finite(graph.edge_weight[:, None], f"{name}: edge_weight")
     if graph.y is not None and graph.y.dtype == torch.int64 and int(graph.y.min()) < -1:

@@ -90,9 +90,9 @@ def _csv(path: Path, header: str, rows: list[Any]) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
-def import_tables(siafu: Siafu, tables: Path, out: str = "villages") -> Result:
+def import_tables(siafu: Siafu, tables: Path, *options: str, out: str = "villages") -> Result:
     return siafu(
-        *("import", out, "--edges", tables / "edges.csv", "--features", tables / "people.csv"),
+        *("import", out, *options, "--edges", tables / "edges.csv", "--features", tables / "people.csv"),
         *("--labels", tables / "labels.csv", "--split", tables / "split.csv", "--undirected", "--json"),
     )
 
@@ -150,6 +150,19 @@ def test_a_score_that_is_undefined_is_null(siafu: Siafu, tmp_path: Path) -> None
     assert (found["val_score"], found["val_roc_auc"]) == (None, None)
     assert found["test_score"] == found["test_roc_auc"] > 0
     assert found["best_epoch"] > 0, "the loss chooses"
+
+
+def test_features_in_int8_are_imported_shown_and_trained_on(siafu: Siafu, tables: Path) -> None:
+    about = import_tables(siafu, tables, "--feature-dtype", "int8").json
+    assert (about["features"], about["feature_dtype"]) == (2, "int8")
+    assert siafu("info", "villages", "--verify", "--json").json["feature_dtype"] == "int8"
+    siafu("partition", "villages", "--parts", 2)
+    for inputs in ("memory", "stream"):
+        run = siafu(
+            "train", "villages", "--epochs", 5, "--set", f"data.inputs={inputs}", "--out", inputs, "--json"
+        )
+        assert siafu("predict", inputs, "--json").json["nodes"] == 16, run.err
+    assert siafu("train", "villages", "--ranks", 2, "--epochs", 5, "--json").json["ranks"] == 2
 
 
 def test_every_command_prints_one_json_object_and_nothing_else(siafu: Siafu, tables: Path) -> None:

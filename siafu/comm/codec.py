@@ -76,14 +76,22 @@ def _to_int8(rows: Tensor) -> Tensor:
         raise ValueError(
             f"rows are {rows.dtype} {tuple(rows.shape)}; int8 takes a table of floating-point rows"
         )
-    rows = rows if rows.dtype == torch.float64 else rows.to(torch.float32)
-    scale = _scales(rows)
-    step = torch.where(scale > 0, scale, 1).to(rows.dtype)
-    levels = (rows / step[:, None]).round_().clamp_(-_LEVELS, _LEVELS).to(torch.int8)
+    levels, scale = to_levels(rows)
     wire = torch.empty(rows.shape[0], rows.shape[1] + _SCALE_BYTES, dtype=torch.uint8)
     wire[:, : rows.shape[1]] = levels.view(torch.uint8)
     wire[:, rows.shape[1] :] = scale[:, None].view(torch.uint8)
     return wire
+
+
+def to_levels(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows as whole numbers from -127 to 127, and what one stands for in each row: (R, F) -> (R, F) int8, (R,) float32.
+
+    No number is off by more than half of that.
+    """
+    rows = rows if rows.dtype == torch.float64 else rows.to(torch.float32)
+    scale = _scales(rows)
+    step = torch.where(scale > 0, scale, 1).to(rows.dtype)
+    return (rows / step[:, None]).round_().clamp_(-_LEVELS, _LEVELS).to(torch.int8), scale
 
 
 def _scales(rows: Tensor) -> Tensor:

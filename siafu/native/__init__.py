@@ -117,21 +117,23 @@ def spmm(
 ) -> Tensor:
     """Sum in-neighbour rows, (S, F) -> (D, F): ``out_d = post_d (sum_e weight_e pre_s x_s + loop_d pre_d x_d)``.
 
-    Rows in bfloat16 are summed and returned in float32. Scales are (E,), (S,), (D,) in the output's dtype; ``loop`` has
-    at most D rows, whose destinations are the first sources. Where a row's sources lie in several arrays it is summed
-    in several goes: ``ends`` (D,) cuts rows short, ``first_src`` is the column that row 0 of ``x_src`` stands for, and
-    ``add_to`` (D, F) is added to and returned.
+    Rows in bfloat16 and int8 are summed and returned in float32. Scales are (E,), (S,), (D,) in the output's dtype;
+    ``loop`` has at most D rows, whose destinations are the first sources. Where a row's sources lie in several arrays
+    it is summed in several goes: ``ends`` (D,) cuts rows short, ``first_src`` is the column that row 0 of ``x_src``
+    stands for, and ``add_to`` (D, F) is added to and returned.
     """
     if _core is None:
         how = {"weight": weight, "pre": pre, "post": post, "loop": loop}
         return reference.spmm(csr, x_src, **how, ends=ends, first_src=first_src, add_to=add_to)
     x_src = x_src.contiguous()
-    dtype = torch.float32 if x_src.dtype == torch.bfloat16 else x_src.dtype
+    dtype = torch.float32 if x_src.dtype in reference.NARROW else x_src.dtype
     num_dst = csr.indptr.numel() - 1 if ends is None else ends.numel()
     out = empty_rows(num_dst, x_src.shape[1], dtype) if add_to is None else add_to
     rest = (weight, pre, post, loop, out, ends, first_src, add_to is not None)
     if x_src.dtype == torch.bfloat16:
         _core.spmm_bf16(csr.indptr, csr.indices, x_src.view(torch.uint16), *rest)
+    elif x_src.dtype == torch.int8:
+        _core.spmm_int8(csr.indptr, csr.indices, x_src, *rest)
     else:
         _core.spmm(csr.indptr, csr.indices, x_src, *rest)
     return out
@@ -235,7 +237,7 @@ def product_weight(x: Tensor, grad: Tensor, *, index: Tensor | None = None) -> T
 
 
 def gather(rows: Tensor, index: Tensor, *, widen: bool = False, more: Tensor | None = None) -> Tensor:
-    """Rows picked by number, (N, ...) and (R,) int64 -> (R, ...); ``widen`` makes float32 of bfloat16.
+    """Rows picked by number, (N, ...) and (R,) int64 -> (R, ...); ``widen`` makes float32 of bfloat16 and int8.
 
     ``more`` are rows that stand after the others, in an array of their own.
     """
@@ -243,18 +245,15 @@ def gather(rows: Tensor, index: Tensor, *, widen: bool = False, more: Tensor | N
         return reference.gather(rows, index, widen=widen, more=more)
     rows, index = rows.contiguous(), index.contiguous()
     _check_index(index, rows.shape[0] + (0 if more is None else more.shape[0]))
-    narrow = rows.dtype == torch.bfloat16
-    if narrow and widen and more is not None:
+    widen = widen and rows.dtype in reference.NARROW
+    if widen and more is not None:
         return gather(rows, index, more=more).float()
-    dtype, width = torch.float32 if narrow and widen else rows.dtype, rows.shape[1:].numel()
+    dtype, width = torch.float32 if widen else rows.dtype, rows.shape[1:].numel()
     out = empty_rows(index.numel(), width, dtype).view(index.numel(), *rows.shape[1:])
-    if narrow and widen:
-        _core.gather_widen(rows.view(torch.uint16), index, out)
-    elif narrow:
-        bits = None if more is None else more.view(torch.uint16)
-        _core.gather(rows.view(torch.uint16), bits, index, out.view(torch.uint16))
+    if widen:
+        _core.gather_widen(_plain(rows), index, out)
     else:
-        _core.gather(rows, None if more is None else more.contiguous(), index, out)
+        _core.gather(_plain(rows), None if more is None else _plain(more.contiguous()), index, _plain(out))
     return out
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from siafu.native import Csr
 
+NARROW = (torch.bfloat16, torch.int8)  # what rows are stored in, and never calculated with
 _MASK = 0xFFFFFFFF
 
 
@@ -58,7 +59,7 @@ def spmm(
     count = (csr.indptr[1:] if ends is None else ends) - begins
     row_edge = torch.arange(count.numel()).repeat_interleave(count)  # (E,)
     edge = torch.arange(row_edge.numel()) + (begins - count.cumsum(0) + count)[row_edge]
-    x_src = x_src.float() if x_src.dtype == torch.bfloat16 else x_src
+    x_src = x_src.float() if x_src.dtype in NARROW else x_src
     if pre is not None:
         x_src = x_src * pre[:, None]
     m_edge = x_src[csr.indices[edge].long() - first_src]  # (E, F)
@@ -165,7 +166,7 @@ def epilogue_backward(
 def gather(rows: Tensor, index: Tensor, *, widen: bool = False, more: Tensor | None = None) -> Tensor:
     """Rows picked by number; see :func:`siafu.native.gather`."""
     picked = rows[index] if more is None else torch.cat([rows, more])[index]
-    return picked.float() if widen and picked.dtype == torch.bfloat16 else picked
+    return picked.float() if widen and picked.dtype in NARROW else picked
 
 
 def product(

@@ -20,7 +20,7 @@ class Streamed:
     """Static rows, (R, F) float32 once they are read.
 
     Attributes:
-        rows: (R, F) float32 or bfloat16, mapped into memory.
+        rows: (R, F) float32, bfloat16 or int8, mapped into memory.
         spill: makes an array of zeros, (rows, width) float32, that lies on disk.
         scale: (R,) float32, what each row is multiplied by; or None.
         dropout: which elements fall out.

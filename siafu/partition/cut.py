@@ -15,7 +15,7 @@ from siafu.comm.route import Route, no_route
 from siafu.graph import Block, Graph, Others
 from siafu.native import Csr
 
-NODE_FIELDS = ("x", "y", "train_mask", "val_mask", "test_mask")
+NODE_FIELDS = ("x", "x_scale", "y", "train_mask", "val_mask", "test_mask")
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,15 +11,24 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 MANIFEST = "manifest.json"
 SCHEMA = 1
 
-DType = Literal["bool", "uint8", "int32", "int64", "float32", "bfloat16"]
-ITEM_BYTES: dict[DType, int] = {"bool": 1, "uint8": 1, "int32": 4, "int64": 8, "float32": 4, "bfloat16": 2}
+DType = Literal["bool", "uint8", "int8", "int32", "int64", "float32", "bfloat16"]
+ITEM_BYTES: dict[DType, int] = {
+    "bool": 1,
+    "uint8": 1,
+    "int32": 4,
+    "int64": 8,
+    "float32": 4,
+    "bfloat16": 2,
+    "int8": 1,
+}
 
 # Each array that a graph may have: its dtypes, and its first dimension; those of two dimensions may be wide.
 _MASK = (("bool",), "N", (1, 2))
 _ARRAYS: dict[str, tuple[tuple[str, ...], str, tuple[int, ...]]] = {
     "indptr": (("int64",), "N + 1", (1,)),
     "indices": (("int32",), "E", (1,)),
-    "x": (("float32", "bfloat16"), "N", (2,)),
+    "x": (("float32", "bfloat16", "int8"), "N", (2,)),
+    "x_scale": (("float32",), "N", (1,)),
     "y": (("int64", "uint8", "float32"), "N", (1, 2)),
     "train_mask": _MASK,
     "val_mask": _MASK,
@@ -134,6 +143,8 @@ class Manifest(Strict):
             raise ValueError("two arrays name the same file")
         if ("node_names_offsets" in self.arrays) != ("node_names_bytes" in self.arrays):
             raise ValueError("node_names_offsets and node_names_bytes belong together, but one is missing")
+        if ("x_scale" in self.arrays) != ("x" in self.arrays and self.arrays["x"].dtype == "int8"):
+            raise ValueError("x_scale and an x in int8 belong together, but one is missing")
         widths = {s.shape[1:] for n, s in self.arrays.items() if n.endswith("_mask")}
         if len(widths) > 1:
             raise ValueError(f"the masks have different numbers of splits: {sorted(widths)}")

@@ -51,6 +51,7 @@ class Store:
             "nodes": manifest.num_nodes,
             "edges": manifest.num_edges,
             "features": manifest.num_features,
+            "feature_dtype": manifest.arrays["x"].dtype if "x" in manifest.arrays else None,
             "classes": len(manifest.class_names) if manifest.class_names else None,
             "labels": "y" in manifest.arrays,
             "folds": manifest.num_folds,
@@ -103,7 +104,7 @@ class Store:
             )
 
 
-_FIELDS = ("indptr", "indices", "x", "y", "edge_weight", "node_id")
+_FIELDS = ("indptr", "indices", "x", "x_scale", "y", "edge_weight", "node_id")
 
 
 def verify_array(folder: Path, spec: ArraySpec, *, again: str = _AGAIN) -> None:

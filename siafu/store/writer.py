@@ -175,7 +175,7 @@ def write_store(
     with StoreWriter(path) as store:
         store.add("indptr", graph.indptr)
         store.add("indices", graph.indices)
-        for name in ("x", "y", "edge_weight", "node_id"):
+        for name in ("x", "x_scale", "y", "edge_weight", "node_id"):
             value: Tensor | None = getattr(graph, name)
             if value is not None:
                 store.add(name, value)

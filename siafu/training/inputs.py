@@ -40,12 +40,14 @@ def prepare(graph: Graph, config: DataConfig) -> Graph:
 
 
 def features(graph: Graph, config: DataConfig) -> Tensor:
-    """The input rows, (N, F) float32; (N, 0) where nothing is known of the nodes."""
+    """The input rows, (N, F) float32 or bfloat16; (N, 0) where nothing is known of the nodes."""
     if graph.x is None:
         return torch.empty(graph.num_nodes, 0)
+    x = graph.features
+    assert x is not None
     if config.normalize != "rows":
-        return graph.x
-    x = graph.x.float()
+        return x
+    x = x.float()
     total = x.sum(1, keepdim=True)
     return x / torch.where(total == 0, 1.0, total)
 
@@ -53,10 +55,10 @@ def features(graph: Graph, config: DataConfig) -> Tensor:
 def streamed(graph: Graph, config: DataConfig, *, folder: Path) -> Streamed:
     """The input rows, read range by range; what does not fit into memory is kept in ``folder``."""
     assert graph.x is not None
-    scale = None
+    scale = graph.x_scale
     if config.normalize == "rows":
         total = torch.cat([chunk.sum(1, dtype=torch.float32) for chunk in _chunks(graph.x)])
-        scale = torch.where(total == 0, 1.0, 1.0 / total)
+        scale = torch.where(total == 0, 1.0 if scale is None else scale, 1.0 / total)
     return Streamed(graph.x, spill_to(folder), scale)
 
 
@@ -72,7 +74,9 @@ def in_user_order(rows: Tensor, graph: Graph) -> Tensor:
 def fingerprint(graph: Graph) -> str:
     """A checksum of everything a run reads of the graph."""
     digest = xxhash.xxh3_64()
-    names = ("indptr", "indices", "edge_weight", "x", "y", "train_mask", "val_mask", "test_mask")
+    names = ["indptr", "indices", "edge_weight", "x", "y", "train_mask", "val_mask", "test_mask"]
+    if graph.x_scale is not None:
+        names.append("x_scale")
     for name in names:
         value: Tensor | None = getattr(graph, name)
         digest.update(name.encode())

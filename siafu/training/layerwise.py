@@ -147,8 +147,7 @@ class _Pass:
         if block.others is None:
             return None
         rows = own.rows if isinstance(own, Streamed) else own
-        dtype = torch.float32 if rows.dtype == torch.bfloat16 else rows.dtype
-        halo = self.room.table(block.num_src - block.num_dst, rows.shape[1], dtype)
+        halo = self.room.table(block.num_src - block.num_dst, rows.shape[1], _dtype(own))
         bring_halo(block, rows, halo, how="exact" if exact else "passing")
         if not isinstance(own, Streamed) or own.scale is None:
             return halo

@@ -253,6 +253,24 @@ def test_features_can_be_kept_as_bfloat16(tmp_path: Path) -> None:
     assert x.equal(torch.tensor([[1.0, 0.1], [2.0, 3.0]]).bfloat16())
 
 
+def test_features_can_be_kept_as_int8(tmp_path: Path) -> None:
+    edges = write_table(tmp_path / "e.csv", {"src": [0], "dst": [1]})
+    wanted = np.random.default_rng(0).normal(size=(50, 7)) * np.logspace(-9, 9, 50)[:, None]
+    wanted[3] = 0
+    np.save(tmp_path / "x.npy", wanted)
+    store = import_graph(tmp_path / "store", edges=edges, features=tmp_path / "x.npy", feature_dtype="int8")
+    graph = store.graph()
+    assert graph.x is not None
+    assert graph.x_scale is not None
+    assert graph.features is not None
+    assert graph.x.dtype == torch.int8
+    assert graph.features.dtype == torch.float32
+    half = graph.x_scale.double()[:, None] / 2
+    assert bool(((graph.features.double() - torch.from_numpy(wanted)).abs() <= half * (1 + 1e-5)).all())
+    assert graph.features[3].tolist() == [0.0] * 7
+    assert graph.x.abs().amax(1).tolist() == [127, 127, 127, 0] + [127] * 46
+
+
 def test_progress_is_told_up_to_the_end(tmp_path: Path) -> None:
     path = write_table(tmp_path / "e.csv", {"src": [0, 1], "dst": [1, 2]})
     told: list[tuple[str, int, int | None]] = []

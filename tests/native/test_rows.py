@@ -281,6 +281,33 @@ def test_a_long_sum_of_bfloat16_rows_does_not_stall() -> None:
     assert torch.equal(found, torch.full((1, 17), 3000.0))  # bfloat16 itself would stop at 256
 
 
+@pytest.mark.parametrize("width", [1, 3, 7, 8, 16, 31, 65, 256])
+def test_int8_rows_are_summed_in_float32(instructions: str, width: int) -> None:
+    for block in (BLOCKS["square"], BLOCKS["rectangular"], BLOCKS["without edges"]):
+        x_src = (rows(block.num_src, width) * 60).round().clamp(-127, 127).to(torch.int8)
+        for scales in scales_of(block, torch.float32):
+            found = native.spmm(block.csr, x_src, **scales)
+            assert found.dtype == torch.float32
+            torch.testing.assert_close(
+                found, reference.spmm(block.csr, x_src, **scales), rtol=1e-5, atol=1e-3
+            )
+            assert torch.equal(
+                reference.spmm(block.csr, x_src, **scales), reference.spmm(block.csr, x_src.float(), **scales)
+            )
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("width", [1, 7, 33])
+def test_gathered_rows_are_widened(instructions: str, width: int, dtype: torch.dtype) -> None:
+    table = (rows(9, width) * 60).round().to(dtype)
+    for index in (torch.tensor([8, 0, 0, 3]), torch.empty(0, dtype=torch.int64)):
+        for widen in (True, False):
+            found = native.gather(table, index, widen=widen)
+            assert found.dtype == (torch.float32 if widen else dtype)
+            assert torch.equal(found, reference.gather(table, index, widen=widen))
+            assert torch.equal(found, table[index].to(found.dtype))
+
+
 def test_rows_that_do_not_lie_side_by_side_are_taken() -> None:
     block, wide = BLOCKS["square"], rows(20, 12)
     for x in (wide[:6, ::2], wide[:6, 3:9], wide[::2, :6][:6], rows(6, 6).T, torch.ones(1).expand(6, 6)):
@@ -356,6 +383,7 @@ def everything(block: Block) -> list[Tensor]:
     return [
         native.spmm(block.csr, x, **scales),
         native.spmm(block.csr, x.to(torch.bfloat16), **scales),
+        native.spmm(block.csr, x.mul(60).clamp(-127, 127).to(torch.int8), **scales),
         backward(block, x, scales),
         top,
         source,

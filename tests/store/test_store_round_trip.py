@@ -61,6 +61,21 @@ def test_features_in_bfloat16_take_half_the_bytes_and_come_back(
     assert (store.path / "x.bin").stat().st_size == 30
 
 
+def test_features_in_int8_take_a_quarter_of_the_bytes_and_come_back(
+    graph: Graph, tmp_path: Path, same: Same
+) -> None:
+    levels = torch.arange(-7, 8, dtype=torch.int8).reshape(5, 3)
+    narrow = replace(graph, x=levels, x_scale=torch.tensor([0.5, 0.0, 1.0, 2.0, 1e-30]))
+    store = write_store(narrow, tmp_path / "narrow")
+    same(narrow, store.graph())
+    assert store.describe()["feature_dtype"] == "int8"
+    assert (store.path / "x.bin").stat().st_size == 15
+    store.verify()
+    for wrong in (replace(narrow, x_scale=None), replace(graph, x_scale=narrow.x_scale)):
+        with pytest.raises(ValueError, match="expected int8 with a scale a row, or another type without"):
+            write_store(wrong, tmp_path / "wrong")
+
+
 def test_integer_ids_and_slices_of_strings_are_kept(graph: Graph, tmp_path: Path) -> None:
     numbers = replace(graph, node_names=pa.array([10, 2**40, 3, -1, 7]))
     assert write_store(numbers, tmp_path / "numbers").graph().node_names.to_pylist() == [10, 2**40, 3, -1, 7]

@@ -10,6 +10,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from siafu.comm.codec import to_levels
 from siafu.data.importing.arrays import NpyFile, text_in_npz, unpack_npz
 from siafu.data.importing.ids import IdMap
 from siafu.data.importing.places import Place
@@ -17,7 +18,7 @@ from siafu.data.importing.tables import Batch, Table, column_named, decoded, ref
 from siafu.events import Progress
 from siafu.store import StoreWriter
 
-FeatureDType = Literal["float32", "bfloat16"]
+FeatureDType = Literal["float32", "bfloat16", "int8"]
 _BLOCK_VALUES = 1 << 22
 
 
@@ -179,10 +180,15 @@ def write_features(
 ) -> int:
     """Write ``x`` row by row, giving new ids their rows; returns the number of rows."""
     x = store.array("x", dtype, width=len(source.columns))
+    scale = store.array("x_scale", "float32") if dtype == "int8" else None
     for block in source.rows(progress):
         if ids is not None and block.ids is not None:
             _add_ids(ids, block, source)
-        x.append(_finite(block, source.columns, dtype))
+        rows = _finite(block, source.columns, dtype)
+        if scale is not None:
+            rows, scales = to_levels(rows)
+            scale.append(scales)
+        x.append(rows)
     if not x.num_rows:
         raise ValueError(f"{source.path} holds no row; expected a row of features a node")
     return x.num_rows
@@ -204,15 +210,16 @@ def _add_ids(ids: IdMap, block: FeatureRows, source: FeatureSource) -> None:
 
 
 def _finite(block: FeatureRows, columns: tuple[str, ...], dtype: FeatureDType) -> Tensor:
+    """The rows, in the type in which they are kept; in float32 where that is yet to be made of them."""
     with np.errstate(over="ignore"):
         x = torch.from_numpy(np.ascontiguousarray(block.x, dtype=np.float32))
     x = x.to(torch.bfloat16) if dtype == "bfloat16" else x
     bad = ~torch.isfinite(x)
     if bool(bad.any()):
         row, column = (int(i) for i in bad.nonzero()[0])
-        found = block.x[row, column]
+        found, wanted = block.x[row, column], str(x.dtype).removeprefix("torch.")
         raise ValueError(
-            f"{block.place.at(row)}, column {columns[column]!r} is {found}; expected a finite {dtype} number"
+            f"{block.place.at(row)}, column {columns[column]!r} is {found}; expected a finite {wanted} number"
         )
     return x
 
