@@ -10,15 +10,17 @@ else the machine does hits all alike. Ratios are of the medians.
 
 import argparse
 import json
-import statistics
-import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from turns import Side
+
+if TYPE_CHECKING:
+    from siafu.graph import Graph
 
 SIDE = Path(__file__).with_name("side.py")
 
@@ -44,51 +46,21 @@ CASES = [
 ]
 
 
-class Side:
-    """A running side."""
-
-    def __init__(self, python: str, name: str, case: Case, folder: Path, threads: int) -> None:
-        command = [python, str(SIDE), name, case.kind, str(folder), "--threads", str(threads)]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
-        self.name, self.seconds = name, list[float]()
-        self._read()
-
-    def ask(self, command: str) -> dict[str, Any]:
-        assert self.process.stdin is not None
-        self.process.stdin.write(command + "\n")
-        self.process.stdin.flush()
-        return self._read()
-
-    def step(self) -> None:
-        self.seconds.append(self.ask("step")["seconds"])
-
-    def end(self) -> dict[str, Any]:
-        answer = self.ask("end")
-        self.process.kill()
-        self.process.wait()
-        median = statistics.median(self.seconds[1:])
-        return {"side": self.name, "seconds": median, "best_seconds": min(self.seconds[1:]), **answer}
-
-    def _read(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"{self.name} ended with exit code {self.process.wait()}")
-        return json.loads(line)
-
-
 def write_graph(case: Case, folder: Path) -> None:
     from siafu.data import community
 
-    graph = community(case.nodes, degree=case.degree, features=100, classes=47, seed=0)
+    write_arrays(community(case.nodes, degree=case.degree, features=100, classes=47, seed=0), folder)
+
+
+def write_arrays(graph: "Graph", folder: Path) -> None:
+    """Write a graph as arrays that every side can read."""
     edges = np.stack([graph.indices.numpy(), graph.block.row_edge.numpy().astype(np.int32)])
     arrays = {
         "edges": edges,
         "x": graph.x,
         "y": graph.y,
         "train_mask": graph.train_mask,
+        "val_mask": graph.val_mask,
         "test_mask": graph.test_mask,
     }
     for name, array in arrays.items():
@@ -100,7 +72,8 @@ def compare(case: Case, pythons: dict[str, str], threads: int) -> list[dict[str,
         folder = Path(temporary)
         write_graph(case, folder)
         names = ["siafu", *(name for name in case.against if name in pythons)]
-        sides = [Side(pythons[name], name, case, folder, threads) for name in names]
+        how = [case.kind, str(folder), "--threads", str(threads)]
+        sides = [Side(name, [pythons[name], str(SIDE), name, *how]) for name in names]
         for _ in range(case.steps + 1):
             for side in sides:
                 side.step()

@@ -26,7 +26,7 @@ class Arrays:
             return torch.from_numpy(np.load(folder / f"{name}.npy"))
 
         self.edges, self.x, self.y = read("edges").long(), read("x"), read("y")
-        self.train, self.test = read("train_mask"), read("test_mask")
+        self.train, self.val, self.test = read("train_mask"), read("val_mask"), read("test_mask")
         self.num_classes = int(self.y.max()) + 1
         self.num_nodes = self.x.shape[0]
 
@@ -159,6 +159,19 @@ def peak_rss_bytes() -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 
+def serve(step: Callable[[], object], accuracy: Callable[[], float] | None) -> None:
+    """Make a timed step each time it is told to, until the end; what a step returns as a dict is told too."""
+    print(json.dumps({"ready": True}), flush=True)
+    for line in sys.stdin:
+        if line.strip() == "step":
+            start = time.perf_counter()
+            told = step()
+            answer = {"seconds": time.perf_counter() - start, **(told if isinstance(told, dict) else {})}
+        else:
+            answer = {"peak_rss_bytes": peak_rss_bytes(), "accuracy": accuracy() if accuracy else None}
+        print(json.dumps(answer), flush=True)
+
+
 SIDES = {"siafu": siafu, "pyg": pyg, "dgl": dgl, "torch": torch_csr}
 
 
@@ -171,16 +184,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
-    step, accuracy = SIDES[args.side](args.case, Arrays(args.folder))
-    print(json.dumps({"ready": True}), flush=True)
-    for line in sys.stdin:
-        if line.strip() == "step":
-            start = time.perf_counter()
-            step()
-            answer = {"seconds": time.perf_counter() - start}
-        else:
-            answer = {"peak_rss_bytes": peak_rss_bytes(), "accuracy": accuracy() if accuracy else None}
-        print(json.dumps(answer), flush=True)
+    serve(*SIDES[args.side](args.case, Arrays(args.folder)))
 
 
 if __name__ == "__main__":
