@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hosts import Crossed, train_across
+from hosts import train_across
 from namespaces import Host, refusal, two_hosts
 from ranks import SIAFU
 from run import write_arrays
-from sampled_side import DECAY, DROPOUT, FANOUTS, HIDDEN, LR
+from sage import an_epoch, arguments, epoch_seconds
 
 from siafu.data import community
 from siafu.store import write_store
@@ -85,44 +85,17 @@ def _last_line(said: tuple[str, str], code: int) -> dict[str, Any]:
 def siafu(args: argparse.Namespace, hosts: Sequence[Host], folder: Path, *, cached: bool) -> Epoch:
     """An epoch of siafu: the median of all but the first."""
     name = f"siafu, {'cached aggregate' if cached else 'all hops sampled'}"
-    short, long = (
-        train_across(hosts, _command(args, folder, cached, epochs), timeout_s=args.timeout)
-        for epochs in (_SHORT, _LONG)
-    )
-    counted = [sum(run.interfaces) for run in (short, long)]
-    labels = {label: _each(short, long, label) for label in long.found["bytes_by_label"]}
-    seconds = _seconds(folder, cached)
-    return Epoch(name, statistics.median(seconds[1:]), (counted[1] - counted[0]) / (_LONG - _SHORT), labels)
-
-
-def _each(short: Crossed, long: Crossed, label: str) -> float:
-    sent = [run.found["bytes_by_label"].get(label, 0) for run in (short, long)]
-    return (sent[1] - sent[0]) / (_LONG - _SHORT)
-
-
-def _seconds(folder: Path, cached: bool) -> list[float]:
-    events = map(json.loads, (folder / f"{cached}-{_LONG}" / "events.jsonl").read_text("utf-8").splitlines())
-    return [event["seconds"] for event in events if event["phase"] == "epoch"]
-
-
-def _command(args: argparse.Namespace, folder: Path, cached: bool, epochs: int) -> list[str]:
-    settings = [
-        "threads=1",
-        f"partition.by={args.by}",
-        "train.evaluate_every=1000000",
-        f"train.weight_decay={DECAY}",
-        "model.input_dropout=0",
-        f"sampled.fanout={','.join(map(str, FANOUTS))}",
-        f"sampled.batch_size={args.batch}",
-        f"sampled.cache_aggregate={str(cached).lower()}",
-        *args.set,
-    ]
-    model = ["--model", "sage", "--layers", str(len(FANOUTS)), "--hidden", str(HIDDEN), "--lr", str(LR)]
-    run = ["--dropout", str(DROPOUT), "--epochs", str(epochs), "--out", str(folder / f"{cached}-{epochs}")]
-    return [
-        *(str(folder / "store"), "--method", "sampled", *model, *run),
-        *(word for setting in settings for word in ("--set", setting)),
-    ]
+    settings = [f"partition.by={args.by}", f"sampled.batch_size={args.batch}"]
+    settings += [f"sampled.cache_aggregate={str(cached).lower()}", *args.set]
+    runs, out = [], folder / "unset"
+    for epochs in (_SHORT, _LONG):
+        out = folder / f"{cached}-{epochs}"
+        command = arguments(folder / "store", out, epochs=epochs, settings=settings)
+        runs.append(train_across(hosts, command, timeout_s=args.timeout))
+    more = _LONG - _SHORT
+    sent = (sum(runs[1].interfaces) - sum(runs[0].interfaces)) / more
+    labels = an_epoch(*(run.found["bytes_by_label"] for run in runs), epochs=more)
+    return Epoch(name, statistics.median(epoch_seconds(out)[1:]), sent, labels)
 
 
 def main() -> None:
@@ -167,9 +140,8 @@ def _show(args: argparse.Namespace, rows: list[Epoch]) -> None:
     for row in rows:
         note = "  recorded, not measured here" if row.recorded else ""
         print(f"  {row.side:26} {row.seconds:8.2f} s {row.sent_bytes / 1e6:9.1f} MB{note}")
-        for label, count in sorted(row.by_label.items(), key=lambda each: -each[1]):
-            if count > 0:
-                print(f"    {label:36} {count / 1e6:9.1f} MB")
+        for label, count in row.by_label.items():
+            print(f"    {label:36} {count / 1e6:9.1f} MB")
     if rows[0].side != "DistDGL":
         return
     for row in rows[1:]:

@@ -3,6 +3,8 @@
     python benchmarks/sampled.py --dgl-python PATH              SAGE, beside DGL in a Python that has it
     python benchmarks/sampled.py --dgl-python PATH --model gat  or gcn
     python benchmarks/sampled.py --sampler --dgl-python PATH    the samplers alone, in edges per second
+    python benchmarks/sampled.py --ablation                     each technique off in turn, on two ranks
+    python benchmarks/sampled.py --accuracy --batches 10        five seeds, sampled beside all neighbours
 
 3 layers, fanouts 15, 10, 5 (seeds draw 5), minibatches of 1024, hidden 256 (GAT: 4 heads of 64), Adam, dropout 0.5
 between layers; one process, 2 threads; sampling, fetching and training are counted, evaluation is not. DGL is tried
@@ -15,13 +17,13 @@ import importlib.util
 import json
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
+import techniques
 from run import write_arrays
 from sampled_side import BATCH
+from techniques import some_trained
 from turns import Side
 
 from siafu.data import community
@@ -34,14 +36,9 @@ ASKED_SAMPLER = 5.0  # DGLs
 
 
 def write_graph(args: argparse.Namespace, folder: Path) -> None:
-    """The same training nodes for all sides: all of them, or those of so many minibatches."""
+    """The same training nodes for all sides."""
     graph = community(args.nodes, degree=args.degree, features=100, classes=47, seed=0)
-    assert graph.train_mask is not None
-    if args.batches:
-        some = torch.zeros_like(graph.train_mask)
-        some[graph.train_mask.nonzero()[: args.batches * BATCH, 0]] = True
-        graph = replace(graph, train_mask=some)
-    write_arrays(graph, folder)
+    write_arrays(some_trained(graph, args.batches), folder)
 
 
 def take_turns(args: argparse.Namespace, names: list[str], pythons: dict[str, str]) -> list[dict[str, Any]]:
@@ -137,7 +134,9 @@ def show_samplers(args: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
 
 def main() -> None:
     args = _parse()
-    if args.sampler:
+    if args.ablation or args.accuracy:
+        rows = techniques.ablation(args) if args.ablation else techniques.accuracy(args)
+    elif args.sampler:
         rows = compare_samplers(args)
         show_samplers(args, rows)
     else:
@@ -153,6 +152,10 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--dgl-python", help="a Python that has DGL 2.1 with torch 2.2")
     parser.add_argument("--model", choices=["sage", "gcn", "gat"], default="sage")
     parser.add_argument("--sampler", action="store_true", help="compare the samplers alone")
+    parser.add_argument("--ablation", action="store_true", help="time and bytes with each technique off")
+    parser.add_argument("--accuracy", action="store_true", help="of several seeds, beside all neighbours")
+    parser.add_argument("--seeds", type=int, default=5, help="of --accuracy")
+    parser.add_argument("--epochs", type=int, default=20, help="of each run of --accuracy")
     parser.add_argument("--batches", type=int, default=0, help="minibatches of an epoch; default all")
     parser.add_argument("--rounds", type=int, default=3, help="counted epochs of each side")
     parser.add_argument("--nodes", type=int, default=100_000)
