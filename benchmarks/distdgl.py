@@ -70,16 +70,21 @@ def distdgl(args: argparse.Namespace, hosts: Sequence[Host], parts: Path) -> Epo
         )
         for place, host in enumerate(hosts)
     ]
-    second = [
-        _last_line(trainer.communicate(timeout=args.timeout), trainer.returncode) for trainer in trainers
-    ]
+    second = [_last_line(trainer, args.timeout) for trainer in trainers]
     return Epoch("DistDGL", max(it["seconds"] for it in second), sum(it["bytes"] for it in second), {})
 
 
-def _last_line(said: tuple[str, str], code: int) -> dict[str, Any]:
-    if code:
-        raise RuntimeError(f"a host of DistDGL ended with exit code {code}:\n{said[1]}")
-    return json.loads([line for line in said[0].splitlines() if line.startswith("{")][-1])
+def _last_line(trainer: "subprocess.Popen[str]", timeout_s: float) -> dict[str, Any]:
+    """What a trainer printed of its last epoch."""
+    try:
+        said, errors = trainer.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired as late:
+        said = late.stdout.decode() if isinstance(late.stdout, bytes) else late.stdout or ""
+        made = sum(line.startswith("{") for line in said.splitlines())
+        raise RuntimeError(f"DistDGL made {made} of 2 epochs in {timeout_s:g} s; raise --timeout") from None
+    if trainer.returncode:
+        raise RuntimeError(f"a host of DistDGL ended with exit code {trainer.returncode}:\n{errors}")
+    return json.loads([line for line in said.splitlines() if line.startswith("{")][-1])
 
 
 def siafu(args: argparse.Namespace, hosts: Sequence[Host], folder: Path, *, cached: bool) -> Epoch:

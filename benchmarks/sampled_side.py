@@ -88,8 +88,10 @@ def dgl(kind: str, arrays: Arrays, workers: int = 0) -> Step:
     def step() -> None:
         epoch((blocks, arrays.x[nodes], arrays.y[seeds]) for nodes, seeds, blocks in loader)
 
+    others = list(range(1, torch.get_num_threads()))
+
     def beside_worker() -> None:
-        with loader.enable_cpu_affinity(loader_cores=[0], compute_cores=[1], verbose=False):
+        with loader.enable_cpu_affinity(loader_cores=[0], compute_cores=others, verbose=False):
             step()
 
     return beside_worker if workers else step
