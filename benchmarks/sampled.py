@@ -62,9 +62,9 @@ def take_turns(args: argparse.Namespace, names: list[str], pythons: dict[str, st
 
 def compare_epochs(args: argparse.Namespace) -> list[dict[str, Any]]:
     pythons = {"siafu": sys.executable, "siafu-cached": sys.executable, "pyg": sys.executable}
-    names = ["siafu"] + (
-        [] if args.model == "gat" else ["siafu-cached"]
-    )  # attention cannot be aggregated before
+    names = ["siafu"]
+    if args.model != "gat":  # attention cannot be aggregated before it is learned
+        names.append("siafu-cached")
     if args.dgl_python:
         pythons |= {"dgl": args.dgl_python, "dgl-worker": args.dgl_python}
         names += ["dgl", "dgl-worker"]
