@@ -54,9 +54,13 @@ class Run:
         return found
 
 
-def load(source: str | Path, *, fold: int = 0, progress: Progress = silent) -> Graph:
-    """A graph by the name of a data set, or the path of a store or an ``.npz``."""
-    return data.load(source, fold=fold, home=data.data_home(os.environ), progress=progress)
+def load(source: str | Path, *, fold: int = 0, progress: Progress = silent, verify: bool = True) -> Graph:
+    """A graph by the name of a data set, or the path of a store or an ``.npz``.
+
+    Without ``verify`` the edges and features of a store are not read and held to their checksums first.
+    """
+    home = data.data_home(os.environ)
+    return data.load(source, fold=fold, home=home, progress=progress, verify=verify)
 
 
 def open_run(run: Path | str, *, model: nn.Module | None = None) -> Run:

@@ -27,6 +27,7 @@ def load(
     home: Path | None = None,
     progress: Progress = silent,
     mirror: str | None = None,
+    verify: bool = True,
 ) -> Graph:
     """Load a graph.
 
@@ -38,6 +39,8 @@ def load(
         home: the data home, see :func:`data_home`; None for the platform's cache folder.
         progress: told how far a download is.
         mirror: an address with copies of the public archives.
+        verify: whether to read a store's edges and features once, and hold them to their checksums; without it
+            even the largest store opens at once.
     """
     name = str(name_or_path)
     if isinstance(name_or_path, str) and bundled.is_bundled(name):
@@ -50,7 +53,7 @@ def load(
         if name not in SOURCES:
             raise ValueError(_unknown(name, home))
         path = obtain(SOURCES[name], home, mirror=mirror, progress=progress)
-    return _read(path, fold)
+    return _read(path, fold, verify)
 
 
 def is_store(path: Path) -> bool:
@@ -70,11 +73,11 @@ def _in_home(name: str, home: Path) -> Path | None:
     return next((path for path in candidates if path.is_file() or is_store(path)), None)
 
 
-def _read(path: Path, fold: int) -> Graph:
+def _read(path: Path, fold: int, verify: bool) -> Graph:
     if path.is_dir():
         from siafu.store import open_store
 
-        return open_store(path).graph(fold=fold)
+        return open_store(path).graph(fold=fold, verify=verify)
     if not path.exists():
         raise FileNotFoundError(f'{path}: no such file or store; make one with "siafu import"')
     if path.suffix != ".npz":
