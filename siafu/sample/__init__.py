@@ -2,5 +2,21 @@
 
 from siafu.sample.config import SampledConfig
 from siafu.sample.grow import Drawn, Grown, Hop, Neighbours, grow
+from siafu.sample.shuffle import Shuffled
+from siafu.sample.spread import Draw, Subgraph, Taken, both_ways, induced, spread
 
-__all__ = ["Drawn", "Grown", "Hop", "Neighbours", "SampledConfig", "grow"]
+__all__ = [
+    "Draw",
+    "Drawn",
+    "Grown",
+    "Hop",
+    "Neighbours",
+    "SampledConfig",
+    "Shuffled",
+    "Subgraph",
+    "Taken",
+    "both_ways",
+    "grow",
+    "induced",
+    "spread",
+]

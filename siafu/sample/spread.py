@@ -1,0 +1,115 @@
+"""One subgraph grows around its seeds, hop by hop; only nodes that were met in the last hop are asked for theirs.
+
+That is what a model of another library reads, which has one list of edges for all layers; see ``grow`` for blocks. It
+knows no rank: whoever draws does. Nodes are named by their *positions*, int64, which whoever draws understands.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from siafu import native
+
+
+class Taken(NamedTuple):
+    """In-edges drawn for R nodes.
+
+    Attributes:
+        num_edges: (R,) int64, drawn for each.
+        source: (E,) int64, the positions that they come from.
+        edge: (E,) int64, which edges they are, or None where they have no number.
+        weight: (E,) float32, or None where every edge weighs 1, or where the number says it.
+    """
+
+    num_edges: Tensor
+    source: Tensor
+    edge: Tensor | None
+    weight: Tensor | None
+
+
+class Draw(Protocol):
+    """Draws in-edges of nodes, each by its key; both are (R,) int64."""
+
+    def __call__(self, position: Tensor, key: Tensor, *, fanout: int, replace: bool) -> Taken:
+        """Draw at most ``fanout`` of each, all where it is negative."""
+
+
+class Subgraph(NamedTuple):
+    """Nodes, and edges between them.
+
+    Attributes:
+        position: (S,) int64, seeds first, then as they were met.
+        edge_index: (2, E) int64, the rows of sources above those of targets, hop by hop.
+        edge: (E,) int64 or None, see :class:`Taken`.
+        weight: (E,) float32 or None.
+        hop_nodes: the seeds, then the nodes first met in each hop; None where edges do not stand by hops.
+        hop_edges: the edges of each hop, or None.
+    """
+
+    position: Tensor
+    edge_index: Tensor
+    edge: Tensor | None
+    weight: Tensor | None
+    hop_nodes: list[int] | None = None
+    hop_edges: list[int] | None = None
+
+
+def spread(
+    draw: Draw, seeds: Tensor, keys: Sequence[int], *, fanouts: Sequence[int], replace: bool
+) -> Subgraph:
+    """Grow from positions, the first fanout next to the seeds; each hop has its key."""
+    known = front = seeds
+    nodes, edges, hops = [seeds.numel()], [torch.empty(2, 0, dtype=torch.int64)], list[Taken]()
+    for key, fanout in zip(keys, fanouts, strict=True):
+        taken = draw(front, torch.full_like(front, key), fanout=fanout, replace=replace)
+        (source,), (front_next,) = native.first_met([known], [taken.source])
+        edges.append(_edge_index(source, taken, first=known.numel() - front.numel()))
+        hops.append(taken)
+        known, front = torch.cat([known, front_next]), front_next
+        nodes.append(front.numel())
+    return Subgraph(
+        known,
+        torch.cat(edges, 1),
+        _joined([hop.edge for hop in hops]),
+        _joined([hop.weight for hop in hops]),
+        nodes,
+        [hop.source.numel() for hop in hops],
+    )
+
+
+def induced(draw: Draw, nodes: Subgraph) -> Subgraph:
+    """All edges between the nodes."""
+    position = nodes.position
+    taken = draw(position, torch.zeros_like(position), fanout=-1, replace=False)
+    (source,), _ = native.first_met([position], [taken.source])
+    keep = source < position.numel()
+    edge_index = _edge_index(source, taken, first=0)[:, keep]
+    return Subgraph(position, edge_index, _picked(taken.edge, keep), _picked(taken.weight, keep))
+
+
+def both_ways(one: Subgraph) -> Subgraph:
+    """Each edge also in the other direction, and none twice; an edge that was turned keeps its number and weight."""
+    edge_index = torch.cat([one.edge_index, one.edge_index.flip(0)], 1)
+    code, order = (edge_index[1] * one.position.numel() + edge_index[0]).sort(stable=True)
+    first = torch.ones_like(code, dtype=torch.bool)
+    first[1:] = code[1:] != code[:-1]
+    keep = order[first]
+    edge, weight = (None if of is None else torch.cat([of, of])[keep] for of in (one.edge, one.weight))
+    return Subgraph(one.position, edge_index[:, keep], edge, weight)
+
+
+def _edge_index(source: Tensor, taken: Taken, *, first: int) -> Tensor:
+    """Edges to the nodes that were asked, which stand from row ``first`` on."""
+    target = torch.arange(first, first + taken.num_edges.numel()).repeat_interleave(taken.num_edges)
+    return torch.stack([source.long(), target])
+
+
+def _joined(parts: list[Tensor | None]) -> Tensor | None:
+    there = [part for part in parts if part is not None]
+    return torch.cat(there) if there else None
+
+
+def _picked(values: Tensor | None, keep: Tensor) -> Tensor | None:
+    return None if values is None else values[keep]
