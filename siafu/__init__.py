@@ -13,19 +13,36 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from siafu.graph import Block, Graph
+    from siafu.group import join, part_of
+    from siafu.loader import NeighborLoader
     from siafu.run import resume, train
     from siafu.trained import Run, load, predict
     from siafu.trained import open_run as open
 
 __version__ = "0.1.0"
-__all__ = ["Block", "Graph", "Run", "load", "open", "predict", "resume", "train"]
+__all__ = [
+    "Block",
+    "Graph",
+    "NeighborLoader",
+    "Run",
+    "join",
+    "load",
+    "open",
+    "part_of",
+    "predict",
+    "resume",
+    "train",
+]
 
 _HOMES = {
     "Block": ("siafu.graph", "Block"),
     "Graph": ("siafu.graph", "Graph"),
+    "NeighborLoader": ("siafu.loader", "NeighborLoader"),
     "Run": ("siafu.trained", "Run"),
+    "join": ("siafu.group", "join"),
     "load": ("siafu.trained", "load"),
     "open": ("siafu.trained", "open_run"),
+    "part_of": ("siafu.group", "part_of"),
     "predict": ("siafu.trained", "predict"),
     "resume": ("siafu.run", "resume"),
     "train": ("siafu.run", "train"),

@@ -26,7 +26,7 @@ ORDER = [
     ["plan"],
     ["settings", "folder", "predictions"],
     ["trained", "partitioning"],
-    ["member"],
+    ["member", "loader", "group"],
     ["ranks"],
     ["run", "rank"],
     ["cli"],

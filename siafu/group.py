@@ -1,0 +1,71 @@
+"""What a script of your own needs to be one of several ranks: the group, and its part of a graph."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from siafu.comm import Comm, alone
+from siafu.data.config import DataConfig
+from siafu.data.lookup import is_store
+from siafu.graph import Graph
+from siafu.partition.cut import Part, whole
+from siafu.partition.deliver import deliver
+from siafu.partition.make import Wanted, find_or_make
+from siafu.partition.parts import is_partition
+from siafu.partitioning import PARTS
+from siafu.trained import load
+from siafu.training import inputs
+
+
+@contextmanager
+def join(*, deadline_s: float = 30.0) -> Iterator[Comm]:
+    """The group that torchrun, Slurm or the like started this process in; a process started by itself is alone.
+
+    An error inside ends the other ranks too, and a rank without a sign of life for ``deadline_s`` seconds is an error.
+    Collective.
+    """
+    if "RANK" not in os.environ and "SLURM_PROCID" not in os.environ:
+        with closing(alone()) as comm:
+            yield comm
+        return
+    from siafu.engine.elastic import join as join_group
+
+    with join_group(os.environ, deadline_s=deadline_s) as comm:
+        yield comm
+
+
+def part_of(source: Graph | str | Path, comm: Comm, *, by: str = "stream", fold: int = 0) -> Part:
+    """The part of a graph that is this rank's; rank 0 loads and cuts it, other hosts need not have it. Collective.
+
+    Args:
+        source: a graph, or what :func:`siafu.load` takes. A store keeps its parts, as with ``siafu partition``.
+        comm: the group; a part for each rank.
+        by: how nodes are assigned: stream, hash, metis, kaminpar or a file.
+        fold: which of several splits.
+    """
+    if comm.world_size == 1:
+        return whole(_graph(source, fold))
+    with tempfile.TemporaryDirectory(prefix="siafu-parts-") as scratch:
+        path = None if comm.rank else str(_cut(source, comm.world_size, by, fold, Path(scratch)))
+        part = deliver(comm, Path(comm.broadcast_text(path, label="parts")))
+        comm.barrier(label="parts")  # all have mapped theirs: the folder may go
+    return part
+
+
+def _cut(source: Graph | str | Path, parts: int, by: str, fold: int, scratch: Path) -> Path:
+    """The partition on disk: in the store that was cut, else in a folder that does not stay."""
+    graph = _graph(source, fold)
+    reorder = inputs.resolve(DataConfig(fold=fold), graph).reorder == "on"
+    wanted = Wanted(parts, by, fold, reorder, inputs.fingerprint(graph))
+    home = scratch
+    if not isinstance(source, Graph) and is_store(Path(source)):
+        kept = Path(source) / PARTS
+        if is_partition(kept / wanted.name) or os.access(source, os.W_OK):
+            home = kept
+    return find_or_make(home, graph, wanted, say=lambda _: None).path.absolute()
+
+
+def _graph(source: Graph | str | Path, fold: int) -> Graph:
+    return source if isinstance(source, Graph) else load(source, fold=fold)

@@ -1,0 +1,78 @@
+"""Arguments of PyG's NeighborLoader: those that change nothing here, and those whose meaning siafu does not have."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+SUBGRAPH_TYPES = ("directional", "bidirectional", "induced")
+
+# How PyG's sampler processes work and how it reads its data: threads of the native sampler do the work here.
+_HARMLESS = {
+    "filter_per_worker",
+    "in_order",
+    "is_sorted",
+    "multiprocessing_context",
+    "num_workers",
+    "persistent_workers",
+    "pin_memory",
+    "pin_memory_device",
+    "prefetch_factor",
+    "timeout",
+    "worker_init_fn",
+}
+_TEMPORAL = "neighbours are drawn by no time here"
+_OTHER = "minibatches are made by batch_size and shuffle alone"
+# Those that are accepted with one value alone, and why.
+_FIXED: dict[str, tuple[Any, str]] = {
+    "batch_sampler": (None, _OTHER),
+    "collate_fn": (None, "use transform"),
+    "custom_cls": (None, "minibatches are torch_geometric.data.Data"),
+    "directed": (True, 'use subgraph_type="induced"'),
+    "disjoint": (False, "the subgraphs of seeds are joined here"),
+    "generator": (None, "the order of seeds depends on seed and epoch alone: use seed"),
+    "input_id": (None, "it is the place in input_nodes"),
+    "input_time": (None, _TEMPORAL),
+    "neighbor_sampler": (None, "the sampler is siafu's own"),
+    "sampler": (None, _OTHER),
+    "temporal_strategy": ("uniform", _TEMPORAL),
+    "time_attr": (None, _TEMPORAL),
+    "transform_sampler_output": (None, "use transform"),
+    "weight_attr": (None, "all in-edges of a node are as likely to be drawn"),
+}
+_OWN = ("batch_size", "replace", "subgraph_type", "shuffle", "drop_last", "seed", "transform", "comm")
+
+
+def check_others(given: Mapping[str, Any]) -> None:
+    """Refuse arguments that PyG has no use for, or that ask for what siafu does not do."""
+    for name, value in given.items():
+        if name in _HARMLESS:
+            continue
+        if name not in _FIXED:
+            near = difflib.get_close_matches(name, (*_OWN, *_HARMLESS, *_FIXED), n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise TypeError(f"NeighborLoader has no argument {name!r}{hint}")
+        only, why = _FIXED[name]
+        if value is not only and value != only:
+            raise ValueError(f"NeighborLoader: {name} is {value!r}; expected {only!r}: {why}")
+
+
+def read_fanouts(num_neighbors: Sequence[int]) -> list[int]:
+    """The fanout of each hop, the one next to the seeds first."""
+    if isinstance(num_neighbors, Mapping):
+        raise ValueError(
+            "num_neighbors is a dict, which is for several types of edges; expected a list, one number a hop"
+        )
+    fanouts = list(num_neighbors)
+    if not all(isinstance(each, int) and not isinstance(each, bool) and each >= -1 for each in fanouts):
+        raise ValueError(
+            f"num_neighbors is {fanouts}; expected whole numbers, one a hop from the seeds outwards, -1 for all"
+        )
+    return fanouts
+
+
+def check_sizes(batch_size: int, subgraph_type: str) -> None:
+    """Refuse a minibatch of no size, and an unknown type of subgraph."""
+    if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
+        raise ValueError(f"batch_size is {batch_size!r}; expected a whole number from 1")
+    if subgraph_type not in SUBGRAPH_TYPES:
+        raise ValueError(f"subgraph_type is {subgraph_type!r}; expected one of {', '.join(SUBGRAPH_TYPES)}")
