@@ -108,7 +108,7 @@ class _Whole:
             assert subgraph.edge is not None
             fields["edge_weight"] = native.gather(graph.edge_weight, subgraph.edge)
         if self._pages is not None:
-            self._pages.let_go()
+            self._pages.tidy()
         return import_pyg().Data(**fields, n_id=subgraph.position, e_id=subgraph.edge)
 
 

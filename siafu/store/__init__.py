@@ -1,7 +1,7 @@
 """A graph on disk: a manifest and raw, checksummed, memory-mapped arrays in one folder. It knows no rank.
 
 Reading order: ``manifest`` (what a store says of itself), ``names`` and ``splits`` (how ids and masks are
-kept), ``reader``, ``writer``.
+kept), ``reader``, ``writer``, ``pages`` (what stays in memory).
 """
 
 from siafu.store.manifest import ArraySpec, Manifest

@@ -20,21 +20,23 @@ class Pages:
     of a terabyte would seem to need a terabyte. Nobody may have written to the arrays: that would be lost.
     """
 
-    def __init__(self, graph: Graph, *, most_bytes: int = 1 << 30) -> None:
+    def __init__(self, graph: Graph, *, most_bytes: int = 1 << 29) -> None:
         arrays = (graph.x, graph.indices, graph.indptr, graph.edge_weight)
-        self._arrays = [array for array in arrays if array is not None and array.numel()]
-        self._most_bytes = most_bytes
-        self._known = sys.platform == "linux" and _STATM.is_file()
-        if self._known and graph.x is not None and graph.x.numel():
-            _advise(
-                graph.x, mmap.MADV_RANDOM
-            )  # rows are read here and there: what lies beside them is no use
+        known = sys.platform == "linux" and _STATM.is_file()
+        self._arrays = [array for array in arrays if known and array is not None and array.numel()]
+        for array in self._arrays:  # rows are read here and there: what lies beside them is no use
+            _advise(array, mmap.MADV_RANDOM)
+        self._let_go()
+        self._limit_bytes = most_bytes + _resident_bytes() if known else 0
 
-    def let_go(self) -> None:
-        """Give them back where there are too many; the system still keeps those it has room for."""
-        if self._known and _resident_bytes() > self._most_bytes:
-            for array in self._arrays:
-                _advise(array, mmap.MADV_DONTNEED)
+    def tidy(self) -> None:
+        """Give back what was read where it is too much; the system still keeps what it has room for."""
+        if self._arrays and _resident_bytes() > self._limit_bytes:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        for array in self._arrays:
+            _advise(array, mmap.MADV_DONTNEED)
 
 
 def _resident_bytes() -> int:
