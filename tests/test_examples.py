@@ -8,6 +8,9 @@ import pytest
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 
 
+@pytest.mark.filterwarnings(
+    "ignore:.*torch.jit:DeprecationWarning"
+)  # torch_geometric uses it when it is imported
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_the_example_runs(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

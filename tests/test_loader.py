@@ -17,6 +17,7 @@ from siafu.engine.local import run_threads
 from siafu.graph import Graph
 from siafu.partition.cut import Part, cut, whole
 from siafu.sample import Shuffled
+from siafu.store import write_store
 
 with warnings.catch_warnings(action="ignore"):  # it uses what this torch calls deprecated
     from torch_geometric.data import Data, HeteroData
@@ -283,6 +284,21 @@ def test_a_name_a_transform_and_what_changes_nothing() -> None:
     assert all(isinstance(each, Tensor) for each in loader)
 
 
+def test_a_store_is_served_from_disk_and_damage_is_noticed_when_it_is_read(tmp_path: Path) -> None:
+    graph = graph_of()
+    write_store(graph, tmp_path / "store")
+    loaders = [siafu.NeighborLoader(each, [3, 2], batch_size=50) for each in (graph, tmp_path / "store")]
+    for wanted, batch in zip(*loaders, strict=True):
+        assert torch.equal(batch.n_id, wanted.n_id)
+        assert torch.equal(batch.edge_index, wanted.edge_index)
+        assert torch.equal(batch.x, wanted.x)
+        assert torch.equal(batch.train_mask, wanted.train_mask)
+    edges = tmp_path / "store" / "indices.bin"
+    edges.write_bytes(b"\xff\xff\xff\x0f" * (edges.stat().st_size // 4))
+    with pytest.raises(ValueError, match="an edge names node 268435455 of 120 nodes: the store is damaged"):
+        list(siafu.NeighborLoader(str(tmp_path / "store"), [3, 2]))
+
+
 @pytest.mark.parametrize(
     ("how", "error", "match"),
     [
@@ -365,6 +381,31 @@ def key_of(epoch: int, number: int) -> int:
     from siafu.nn.dropout import mix
 
     return mix(mix(mix(7) ^ epoch) ^ number)
+
+
+def test_gradients_of_all_ranks_add_up_to_those_of_one() -> None:
+    graph, how = graph_of(), {"num_neighbors": [-1, -1], "batch_size": 16, "shuffle": True}
+    parts, models = parts_of(graph, 2, 0.02), [Sage(), Sage(), Sage()]
+
+    def gradients(model: nn.Module, batch: Data) -> Tensor:
+        model.zero_grad()
+        out, y = model(batch.x, batch.edge_index)[: batch.batch_size], batch.y[: batch.batch_size]
+        (nn.functional.cross_entropy(out, y, reduction="sum") / 16).backward()
+        return torch.cat([weight.grad.reshape(-1) for weight in model.parameters()])  # type: ignore[union-attr]
+
+    def rank(comm: Comm) -> list[tuple[int, Tensor]]:
+        part, model = parts[comm.rank], models[comm.rank]
+        loader = siafu.NeighborLoader(part, input_nodes=part.own.train_mask, comm=comm, **how)
+        return [
+            (batch.batch_size, comm.all_reduce(gradients(model, batch), label="gradients"))
+            for batch in loader
+        ]
+
+    found = run_threads(rank, ranks=2, threads=1)
+    assert 0 in [size for size, _ in found[0]]  # empty minibatches take part
+    one = siafu.NeighborLoader(graph, input_nodes=graph.train_mask, **how)
+    for (_, summed), batch in zip(found[0], one, strict=True):
+        torch.testing.assert_close(summed, gradients(models[2], batch), rtol=1e-5, atol=1e-6)
 
 
 def test_a_rank_without_seeds_gets_empty_minibatches() -> None:

@@ -21,7 +21,7 @@ _EXTRAS = {
     "ray": ("ray", "run on a Ray cluster"),
     "boto3": ("boto3", "run workers on AWS Lambda"),
     "grpc": ("grpcio", "train among sites"),
-    "torch_geometric": ("torch_geometric", "convert graphs from and to PyG"),
+    "torch_geometric": ("torch_geometric", "convert graphs from and to PyG, NeighborLoader"),
 }
 _OPENMP = re.compile(r"(?:^|/)lib(?:gomp|omp|iomp5)(?:-\w+)?\.(?:so[.\d]*|dylib)$")
 _NAMES_SHOWN = 8
