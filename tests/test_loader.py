@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from siafu.sample import Shuffled
 from siafu.store import write_store
 
 with warnings.catch_warnings(action="ignore"):  # it uses what this torch calls deprecated
+    from torch_geometric import EdgeIndex
     from torch_geometric.data import Data, HeteroData
     from torch_geometric.nn import GATConv, SAGEConv
     from torch_geometric.utils import k_hop_subgraph, trim_to_layer
@@ -86,6 +88,19 @@ def test_a_minibatch_has_the_fields_of_pyg() -> None:
     assert len(batch.num_sampled_edges) == 2
     assert batch.kind == "a word"
     assert torch.equal(data.edge_index, data_of().edge_index)  # what was given is as it was
+
+
+def test_edges_may_be_of_pygs_own_type_and_rows_of_any() -> None:
+    data = data_of(words=np.arange(NODES), wide=torch.zeros(NODES, 2, 3, dtype=torch.bfloat16))
+    wanted = next(iter(siafu.NeighborLoader(data, [4], batch_size=30)))
+    data.edge_index = EdgeIndex(data.edge_index, sparse_size=(NODES, NODES))
+    data.x = data.x.clone().requires_grad_()
+    batch = next(iter(siafu.NeighborLoader(data, [4], batch_size=30)))
+    assert torch.equal(batch.edge_index, wanted.edge_index)
+    assert torch.equal(batch.words, batch.n_id)
+    assert batch.wide.shape == (batch.num_nodes, 2, 3)
+    batch.x.sum().backward()
+    assert data.x.grad.sum() == 5 * batch.num_nodes
 
 
 def test_nodes_that_were_met_in_the_last_hop_are_expanded_once_and_keep_their_fanout() -> None:
@@ -319,7 +334,8 @@ def test_a_store_is_served_from_disk_and_damage_is_noticed_when_it_is_read(tmp_p
         ({"input_nodes": torch.ones(2, 2)}, ValueError, "one dimension"),
         ({"input_nodes": ("paper", None)}, ValueError, "type of nodes"),
         ({"data": HeteroData()}, ValueError, "HeteroData: several types of nodes; call to_homogeneous"),
-        ({"data": Data(x=torch.ones(2, 1))}, ValueError, "no edge_index"),
+        ({"data": Data(x=torch.ones(2, 1))}, ValueError, "Data has no edge_index; expected edge_index alone"),
+        ({"data": data_of(adj_t=torch.eye(NODES).to_sparse())}, ValueError, "Data has adj_t"),
         ({"data": 7}, ValueError, "data is a int; expected a torch_geometric.data.Data"),
         ({"data": whole(graph_of())}, ValueError, "give comm too"),
     ],

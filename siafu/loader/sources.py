@@ -116,9 +116,10 @@ class _Pyg:
     """A PyG Data: everything that it has for each node and edge goes along, everything else as it is."""
 
     def __init__(self, data: Any) -> None:
-        if getattr(data, "edge_index", None) is None:
+        if getattr(data, "edge_index", None) is None or "adj_t" in data:
+            found = "adj_t" if "adj_t" in data else "no edge_index"
             raise ValueError(
-                f"{type(data).__name__} has no edge_index; expected one (for adj_t drop ToSparseTensor)"
+                f"{type(data).__name__} has {found}; expected edge_index alone (drop ToSparseTensor)"
             )
         num_nodes = int(data.num_nodes)
         self._data = data
