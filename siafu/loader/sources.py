@@ -34,7 +34,7 @@ class Source(Protocol):
     def position(self, row: Tensor) -> Tensor:
         """What the nodes of some rows are called in drawing."""
 
-    def draw(self, position: Tensor, key: Tensor, *, fanout: int, replace: bool) -> Taken:
+    def draw(self, position: Tensor, key: int, *, fanout: int, replace: bool) -> Taken:
         """Draw in-edges; see :class:`siafu.sample.Draw`."""
 
     def batch(self, subgraph: Subgraph) -> Any:
@@ -92,7 +92,7 @@ class _Whole:
     def position(self, row: Tensor) -> Tensor:
         return row
 
-    def draw(self, position: Tensor, key: Tensor, *, fanout: int, replace: bool) -> Taken:
+    def draw(self, position: Tensor, key: int, *, fanout: int, replace: bool) -> Taken:
         ids = self._graph.node_id
         node_id = position if ids is None else ids[position]
         return _drawn(self._csr, position, key, node_id, self._graph.name, fanout=fanout, replace=replace)
@@ -141,7 +141,7 @@ class _Pyg:
     def position(self, row: Tensor) -> Tensor:
         return row
 
-    def draw(self, position: Tensor, key: Tensor, *, fanout: int, replace: bool) -> Taken:
+    def draw(self, position: Tensor, key: int, *, fanout: int, replace: bool) -> Taken:
         return _drawn(self._csr, position, key, position, "data", fanout=fanout, replace=replace)
 
     def batch(self, subgraph: Subgraph) -> Any:
@@ -179,8 +179,8 @@ class _Parts:
     def position(self, row: Tensor) -> Tensor:
         return row + self._near.first
 
-    def draw(self, position: Tensor, key: Tensor, *, fanout: int, replace: bool) -> Taken:
-        drawn = self._near.draw(position, key, fanout=fanout, replace=replace)
+    def draw(self, position: Tensor, key: int, *, fanout: int, replace: bool) -> Taken:
+        drawn = self._near.draw(position, torch.full_like(position, key), fanout=fanout, replace=replace)
         return Taken(drawn.num_edges, drawn.source, None, drawn.weight)
 
     def batch(self, subgraph: Subgraph) -> Any:
@@ -194,9 +194,11 @@ class _Parts:
 
 
 def _drawn(
-    csr: Csr, rows: Tensor, key: Tensor, node_id: Tensor, name: str, *, fanout: int, replace: bool
+    csr: Csr, rows: Tensor, key: int, node_id: Tensor, name: str, *, fanout: int, replace: bool
 ) -> Taken:
-    draws = native.draw(csr, rows, key=key, node_id=node_id, fanout=fanout, replace=replace)
+    draws = native.draw(
+        csr, rows, key=torch.full_like(rows, key), node_id=node_id, fanout=fanout, replace=replace
+    )
     source = native.gather(csr.indices, draws.edge).long()
     if source.numel():
         low, high = (int(end) for end in source.aminmax())

@@ -30,10 +30,10 @@ class Taken(NamedTuple):
 
 
 class Draw(Protocol):
-    """Draws in-edges of nodes, each by its key; both are (R,) int64."""
+    """Draws in-edges of nodes, (R,) int64."""
 
-    def __call__(self, position: Tensor, key: Tensor, *, fanout: int, replace: bool) -> Taken:
-        """Draw at most ``fanout`` of each, all where it is negative."""
+    def __call__(self, position: Tensor, key: int, *, fanout: int, replace: bool) -> Taken:
+        """Draw at most ``fanout`` of each, all where it is negative, by a signed key of 64 bits and the node's id."""
 
 
 class Subgraph(NamedTuple):
@@ -63,11 +63,11 @@ def spread(
     known = front = seeds
     nodes, edges, hops = [seeds.numel()], [torch.empty(2, 0, dtype=torch.int64)], list[Taken]()
     for key, fanout in zip(keys, fanouts, strict=True):
-        taken = draw(front, torch.full_like(front, key), fanout=fanout, replace=replace)
-        (source,), (front_next,) = native.first_met([known], [taken.source])
+        taken = draw(front, key, fanout=fanout, replace=replace)
+        source, met = _places(known, taken.source)
         edges.append(_edge_index(source, taken, first=known.numel() - front.numel()))
         hops.append(taken)
-        known, front = torch.cat([known, front_next]), front_next
+        known, front = torch.cat([known, met]), met
         nodes.append(front.numel())
     return Subgraph(
         known,
@@ -82,8 +82,8 @@ def spread(
 def induced(draw: Draw, nodes: Subgraph) -> Subgraph:
     """All edges between the nodes."""
     position = nodes.position
-    taken = draw(position, torch.zeros_like(position), fanout=-1, replace=False)
-    (source,), _ = native.first_met([position], [taken.source])
+    taken = draw(position, 0, fanout=-1, replace=False)
+    source, _ = _places(position, taken.source)
     keep = source < position.numel()
     edge_index = _edge_index(source, taken, first=0)[:, keep]
     return Subgraph(position, edge_index, _picked(taken.edge, keep), _picked(taken.weight, keep))
@@ -100,10 +100,16 @@ def both_ways(one: Subgraph) -> Subgraph:
     return Subgraph(one.position, edge_index[:, keep], edge, weight)
 
 
+def _places(known: Tensor, met: Tensor) -> tuple[Tensor, Tensor]:
+    """The places of met nodes among the known ones and then those met first; and the latter. All are (…,) int64."""
+    (place,), (fresh,) = native.first_met([known], [met])
+    return place.long(), fresh
+
+
 def _edge_index(source: Tensor, taken: Taken, *, first: int) -> Tensor:
     """Edges to the nodes that were asked, which stand from row ``first`` on."""
     target = torch.arange(first, first + taken.num_edges.numel()).repeat_interleave(taken.num_edges)
-    return torch.stack([source.long(), target])
+    return torch.stack([source, target])
 
 
 def _joined(parts: list[Tensor | None]) -> Tensor | None:
