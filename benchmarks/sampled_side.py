@@ -207,7 +207,7 @@ def siafu_sampler(_: str, arrays: Arrays, *settings: str) -> Step:
         epoch, edges = next(epochs), 0
         seeds, _ = trainer._minibatches(epoch)
         for first in range(0, len(seeds), trainer.macrobatch):
-            some = seeds[first : first + trainer.macrobatch]
+            some = [rows.int() for rows in seeds[first : first + trainer.macrobatch]]
             keys = torch.arange(len(some) * len(FANOUTS)).view(len(some), -1) + (epoch << 20) + (first << 8)
             for grown in grow(trainer.near, some, keys, fanouts=FANOUTS[::-1], replace=False):
                 edges += sum(hop.indices.numel() for hop in grown.hops)

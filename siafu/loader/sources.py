@@ -20,7 +20,7 @@ from siafu.partition.cut import NODE_FIELDS, Part
 from siafu.sample import Subgraph, Taken
 from siafu.store.pages import Pages
 from siafu.trained import load
-from siafu.training.neighbourhood import Neighbourhood
+from siafu.training.neighbourhood import Asked, Neighbourhood
 
 _EXPECTED = "a torch_geometric.data.Data, a siafu.Graph, the name or path of one, or with comm a Part"
 
@@ -93,9 +93,10 @@ class _Whole:
         return row
 
     def draw(self, position: Tensor, key: int, *, fanout: int, replace: bool) -> Taken:
-        ids = self._graph.node_id
-        node_id = position if ids is None else ids[position]
-        return _drawn(self._csr, position, key, node_id, self._graph.name, fanout=fanout, replace=replace)
+        graph = self._graph
+        return _drawn(
+            self._csr, position, key, graph.name, fanout=fanout, replace=replace, node_id=graph.node_id
+        )
 
     def batch(self, subgraph: Subgraph) -> Any:
         graph = self._graph
@@ -142,7 +143,7 @@ class _Pyg:
         return row
 
     def draw(self, position: Tensor, key: int, *, fanout: int, replace: bool) -> Taken:
-        return _drawn(self._csr, position, key, position, "data", fanout=fanout, replace=replace)
+        return _drawn(self._csr, position, key, "data", fanout=fanout, replace=replace)
 
     def batch(self, subgraph: Subgraph) -> Any:
         assert subgraph.edge is not None
@@ -177,16 +178,19 @@ class _Parts:
         return numbered(read_seeds(given, self._own.num_nodes), self._comm, self._node_id)
 
     def position(self, row: Tensor) -> Tensor:
-        return row + self._near.first
+        return row + self._near.own.start
 
     def draw(self, position: Tensor, key: int, *, fanout: int, replace: bool) -> Taken:
-        drawn = self._near.draw(position, torch.full_like(position, key), fanout=fanout, replace=replace)
-        return Taken(drawn.num_edges, drawn.source, None, drawn.weight)
+        sizes, keys = torch.tensor([position.numel()]), torch.tensor([key])
+        drawn = self._near.draw(position.int(), sizes=sizes, key=keys, fanout=fanout, replace=replace)
+        return Taken(drawn.indptr.diff(), drawn.source.long(), None, drawn.weight)
 
     def batch(self, subgraph: Subgraph) -> Any:
         tables = {name: getattr(self._own, name) for name in NODE_FIELDS} | {"n_id": self._node_id}
+        asked = Asked(self._comm, self._near.offset, subgraph.position.int())
+        row = asked.rows().long()
         fields = {
-            name: self._near.rows(subgraph.position, rows)
+            name: asked.answer_rows(native.gather(rows, row))
             for name, rows in tables.items()
             if rows is not None
         }
@@ -194,12 +198,26 @@ class _Parts:
 
 
 def _drawn(
-    csr: Csr, rows: Tensor, key: int, node_id: Tensor, name: str, *, fanout: int, replace: bool
+    csr: Csr,
+    rows: Tensor,
+    key: int,
+    name: str,
+    *,
+    fanout: int,
+    replace: bool,
+    node_id: Tensor | None = None,
 ) -> Taken:
     draws = native.draw(
-        csr, rows, key=torch.full_like(rows, key), node_id=node_id, fanout=fanout, replace=replace
+        csr,
+        rows.int(),
+        sizes=torch.tensor([rows.numel()]),
+        key=torch.tensor([key]),
+        fanout=fanout,
+        replace=replace,
+        node_id=node_id,
+        edges=True,
     )
-    source = native.gather(csr.indices, draws.edge).long()
+    source = draws.source.long()
     if source.numel():
         low, high = (int(end) for end in source.aminmax())
         if low < 0 or high >= csr.indptr.numel() - 1:

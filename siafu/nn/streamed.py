@@ -74,11 +74,6 @@ class Streamed:
             out[rows] = chunk
         return out
 
-    def take(self, index: Tensor) -> Tensor:
-        """Rows picked by number, (R,) int64 -> (R, F)."""
-        picked = native.gather(self.rows, index, widen=True)
-        return picked if self.scale is None else picked.mul_(self.scale[index, None])
-
     def read(self, rows: slice) -> Tensor:
         """A range of rows."""
         chunk = self.rows[rows].float()

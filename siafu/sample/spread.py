@@ -102,8 +102,8 @@ def both_ways(one: Subgraph) -> Subgraph:
 
 def _places(known: Tensor, met: Tensor) -> tuple[Tensor, Tensor]:
     """The places of met nodes among the known ones and then those met first; and the latter. All are (…,) int64."""
-    (place,), (fresh,) = native.first_met([known], [met])
-    return place.long(), fresh
+    (place,), (fresh,) = native.first_met([known.int()], [met.int()])
+    return place.long(), fresh.long()
 
 
 def _edge_index(source: Tensor, taken: Taken, *, first: int) -> Tensor:
