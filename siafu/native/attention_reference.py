@@ -85,7 +85,7 @@ def _weigh(z: Tensor, score: Tensor, src: Tensor, dst: Tensor, how: "Attention")
         alpha = torch.where(
             kept_edges(how.dropout, ids[dst], ids[src], how.heads), alpha * how.dropout.scale, 0.0
         )
-    m_edge = z[src].view(src.numel(), how.heads, -1) * alpha[:, :, None]
+    m_edge = z[src].unflatten(1, (how.heads, -1)) * alpha[:, :, None]
     out = z.new_zeros(num_dst, z.shape[1]).index_add(0, dst, m_edge.flatten(1))
     return out, torch.stack([top, inverse], 1)
 
