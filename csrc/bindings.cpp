@@ -316,6 +316,62 @@ void bind_sample(nb::module_& m) {
           "indptr"_a, "indices"_a.noconvert(), "from_"_a.none(), "id"_a, released);
 }
 
+using Terms = nb::list;  // of (x, index or None, weight)
+
+// Fills in the terms; returns how many there are.
+int read_terms(const Terms& given, Term* terms) {
+    int count = 0;
+    for (nb::handle each : given) {
+        const auto [x, index, weight] =
+            nb::cast<std::tuple<Array<const float, 2>, Optional<const int64_t, 1>, Array<const float, 2>>>(each);
+        terms[count++] = {x.data(), pointer(index), int64_t(x.shape(1)), weight.data()};
+    }
+    return count;
+}
+
+using After = std::tuple<Optional<const float, 1>, Optional<const int64_t, 1>, int, uint64_t, uint32_t, double>;
+
+void bind_products(nb::module_& m) {
+    m.attr("most_terms") = kMostTerms;
+    m.def("product",
+          [](Terms terms, bool turned, std::optional<nb::ndarray<const float, nb::c_contig, nb::device::cpu>> add, Array<float, 2> out,
+             std::optional<After> after) {
+              Product a{};
+              a.num_terms = read_terms(terms, a.terms);
+              a.turned = turned, a.rows = int64_t(out.shape(0)), a.width = int64_t(out.shape(1)), a.out = out.data();
+              a.add = pointer(add), a.add_rows = add && add->ndim() == 2;
+              Epilogue<float> epilogue{};
+              if (after) {
+                  const auto& [bias, row_id, activation, key, threshold, scale] = *after;
+                  epilogue = {a.out, pointer(bias), pointer(row_id), a.rows, a.width, Activation(activation), key, threshold,
+                              float(scale), a.out};
+                  a.after = &epilogue;
+              }
+              const nb::gil_scoped_release release;
+              chosen.kernels->product(a);
+          },
+          "terms"_a, "turned"_a, "add"_a.none(), "out"_a.noconvert(), "after"_a.none());
+    m.def("product_backward",
+          [](Terms terms, Array<const float, 2> grad, Optional<const float, 2> output, std::optional<After> after, Array<float, 2> sums,
+             Array<float, 1> out, nb::list grad_x) {
+              ProductBackward a{};
+              a.num_terms = read_terms(terms, a.terms);
+              a.rows = int64_t(grad.shape(0)), a.width = int64_t(grad.shape(1)), a.grad = grad.data();
+              a.parts = int64_t(sums.shape(0)), a.sums = sums.data(), a.out = out.data();
+              for (int t = 0; t < a.num_terms; ++t) a.grad_x[t] = pointer(nb::cast<Optional<float, 2>>(grad_x[size_t(t)]));
+              EpilogueBackward<float> epilogue{};
+              if (after) {
+                  const auto& [bias, row_id, activation, key, threshold, scale] = *after;
+                  epilogue = {a.grad, pointer(output), pointer(row_id), a.rows, a.width, Activation(activation), key, threshold,
+                              float(scale), nullptr, nullptr};
+                  a.after = &epilogue;
+              }
+              const nb::gil_scoped_release release;
+              chosen.kernels->product_backward(a);
+          },
+          "terms"_a, "grad"_a.noconvert(), "output"_a.none(), "after"_a.none(), "sums"_a.noconvert(), "out"_a.noconvert(), "grad_x"_a);
+}
+
 }  // namespace
 
 NB_MODULE(_core, m) {
@@ -367,20 +423,7 @@ NB_MODULE(_core, m) {
               chosen.kernels->gather_int8({rows.data(), int64_t(rows.shape(1)), index.data(), int64_t(index.shape(0)), out.data()});
           },
           "rows"_a, "index"_a, "out"_a.noconvert(), released);
-    m.def("product",
-          [](Array<const float, 2> x, Optional<const int64_t, 1> index, Array<const float, 2> weight, bool turned,
-             std::optional<nb::ndarray<const float, nb::c_contig, nb::device::cpu>> add, Array<float, 2> out) {
-              chosen.kernels->product({x.data(), pointer(index), int64_t(out.shape(0)), int64_t(x.shape(1)), int64_t(out.shape(1)),
-                                       weight.data(), turned, pointer(add), add && add->ndim() == 2, out.data()});
-          },
-          "x"_a.noconvert(), "index"_a.none(), "weight"_a.noconvert(), "turned"_a, "add"_a.none(), "out"_a.noconvert(), released);
-    m.def("product_weight",
-          [](Array<const float, 2> x, Optional<const int64_t, 1> index, Array<const float, 2> grad, Array<float, 3> sums,
-             Array<float, 2> out) {
-              chosen.kernels->product_weight({x.data(), pointer(index), int64_t(grad.shape(0)), int64_t(x.shape(1)),
-                                              int64_t(grad.shape(1)), grad.data(), int64_t(sums.shape(0)), sums.data(), out.data()});
-          },
-          "x"_a.noconvert(), "index"_a.none(), "grad"_a.noconvert(), "sums"_a.noconvert(), "out"_a.noconvert(), released);
+    bind_products(m);
     bind_structure(m);
     bind_partition(m);
     bind_sample(m);

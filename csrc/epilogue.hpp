@@ -90,13 +90,30 @@ template <Activation A, bool Kept, typename T>
     }
 }
 
+template <typename T>
+void epilogue_row_of(const Epilogue<T>& a, const T* bias, int64_t r) {
+    switch (a.activation) {
+        case Activation::relu: return epilogue_row<Activation::relu>(a, bias, r);
+        case Activation::elu: return epilogue_row<Activation::elu>(a, bias, r);
+        default: return epilogue_row<Activation::none>(a, bias, r);
+    }
+}
+
 template <Activation A, typename T>
-void epilogue_backward_row(const EpilogueBackward<T>& a, int64_t r) {
+void epilogue_backward_row(const EpilogueBackward<T>& a, int64_t r, T* out) {
     const T *grad = a.grad + r * a.width, *output = a.output + r * a.width;
-    T* out = a.out + r * a.width;
     const uint32_t state = row_state(a.key, a.row_id ? a.row_id[r] : r);
     if (a.threshold) epilogue_backward_columns<A, false>(grad, output, out, int(a.width), state, a.threshold, a.scale);
     else epilogue_backward_columns<A, true>(grad, output, out, int(a.width), state, 0, a.scale);
+}
+
+template <typename T>
+void epilogue_backward_row_of(const EpilogueBackward<T>& a, int64_t r, T* out) {
+    switch (a.activation) {
+        case Activation::relu: return epilogue_backward_row<Activation::relu>(a, r, out);
+        case Activation::elu: return epilogue_backward_row<Activation::elu>(a, r, out);
+        default: return epilogue_backward_row<Activation::none>(a, r, out);
+    }
 }
 
 template <typename T>
@@ -104,11 +121,7 @@ void epilogue(const Epilogue<T>& a) {
     T* zeros = a.bias ? nullptr : new T[a.width]();
     const T* bias = a.bias ? a.bias : zeros;
 #pragma omp parallel for schedule(static) if (a.rows * a.width > 1 << 14)
-    for (int64_t r = 0; r < a.rows; ++r) switch (a.activation) {
-            case Activation::relu: epilogue_row<Activation::relu>(a, bias, r); break;
-            case Activation::elu: epilogue_row<Activation::elu>(a, bias, r); break;
-            default: epilogue_row<Activation::none>(a, bias, r);
-        }
+    for (int64_t r = 0; r < a.rows; ++r) epilogue_row_of(a, bias, r);
     delete[] zeros;
 }
 
@@ -119,13 +132,9 @@ void epilogue_backward(const EpilogueBackward<T>& a) {
         T* sums = a.bias_parts ? a.bias_parts + part * a.width : nullptr;
         if (sums) std::fill(sums, sums + a.width, T(0));
         for (int64_t r = a.rows * part / kBiasParts; r < a.rows * (part + 1) / kBiasParts; ++r) {
-            switch (a.activation) {
-                case Activation::relu: epilogue_backward_row<Activation::relu>(a, r); break;
-                case Activation::elu: epilogue_backward_row<Activation::elu>(a, r); break;
-                default: epilogue_backward_row<Activation::none>(a, r);
-            }
+            T* row = a.out + r * a.width;
+            epilogue_backward_row_of(a, r, row);
             if (!sums) continue;
-            const T* row = a.out + r * a.width;
 #pragma omp simd
             for (int64_t f = 0; f < a.width; ++f) sums[f] += row[f];
         }

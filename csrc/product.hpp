@@ -1,33 +1,54 @@
-// Products of rows and weights, and the gradient of the weights: many rows, weights that fit into a cache.
+// Products of rows and weights with what follows them, and their gradients: many rows, weights that fit into a cache.
 //
-// Tiles of kHigh rows by kWide columns are kept in registers. The order of every sum depends on shapes alone, never on threads.
+// Tiles of kHigh rows by kWide columns are kept in registers; what follows is done to rows that are still in the cache. The order
+// of every sum depends on shapes alone, never on threads.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <memory>
 
+#include "epilogue.hpp"
 #include "vector.hpp"
 
-struct Product {
-    const float* x;         // (any, in)
-    const int64_t* index;   // (rows), which row of x each is; or null: the row's own number
-    int64_t rows, in, width;
-    const float* weight;    // (in, width), or (width, in) where it is turned
-    bool turned;
-    const float* add;       // (rows, width), may be out; or (width), or null
-    bool add_rows;          // whether add has a row for each
-    float* out;             // (rows, width)
+// One of the products that are added up.
+struct Term {
+    const float* x;        // (any, in)
+    const int64_t* index;  // (rows), which row of x each is; or null: the row's own number
+    int64_t in;
+    const float* weight;   // (in, width), or (width, in) where it is turned
+
+    const float* row(int64_t r) const { return x + (index ? index[r] : r) * in; }
 };
 
-struct ProductWeight {
-    const float* x;         // (any, in)
-    const int64_t* index;   // (rows) or null
-    int64_t rows, in, width;
-    const float* grad;      // (rows, width)
+constexpr int kMostTerms = 2;
+
+struct Product {
+    Term terms[kMostTerms];
+    int num_terms;
+    bool turned;
+    int64_t rows, width;
+    const float* add;               // (rows, width), may be out; or (width), or null
+    bool add_rows;                  // whether add has a row for each
+    float* out;                     // (rows, width)
+    const Epilogue<float>* after;   // done to the rows where they are, or null
+};
+
+struct ProductBackward {
+    Term terms[kMostTerms];         // whose weights are not turned
+    int num_terms;
+    int64_t rows, width;
+    const float* grad;                        // (rows, width), of what the product returned
+    const EpilogueBackward<float>* after;     // of what was done to the rows, or null; its out is not written
     int64_t parts;
-    float* sums;            // (parts, in, width): over fixed ranges of rows, added in order
-    float* out;             // (in, width)
+    float* sums;                              // (parts, size): over fixed ranges of rows, added in order
+    float* out;                               // (size): gradients of the weights, one after another, then that of the bias
+    float* grad_x[kMostTerms];                // (rows, in) or null
+    int64_t size() const {
+        int64_t in = 1;
+        for (int t = 0; t < num_terms; ++t) in += terms[t].in;
+        return in * width;
+    }
 };
 
 namespace {
@@ -93,58 +114,77 @@ inline void add_tile_within(int64_t columns, int rows, const float* const* x, in
     for (int r = 0; r < rows; ++r) std::copy(room[r], room[r] + columns, to[r]);
 }
 
-// The weights, kWide columns after kWide columns, zero beyond the last.
-inline void pack_weight(const Product& a, int64_t panel, float* to) {
-    const int64_t first = panel * kWide, columns = std::min<int64_t>(kWide, a.width - first);
+// The weights of a term, kWide columns after kWide columns, zero beyond the last.
+inline void pack_weight(const Term& a, bool turned, int64_t width, int64_t panel, float* to) {
+    const int64_t first = panel * kWide, columns = std::min<int64_t>(kWide, width - first);
     for (int64_t k = 0; k < a.in; ++k) {
         float* row = to + k * kWide;
-        for (int64_t c = 0; c < columns; ++c) row[c] = a.turned ? a.weight[(first + c) * a.in + k] : a.weight[k * a.width + first + c];
+        for (int64_t c = 0; c < columns; ++c) row[c] = turned ? a.weight[(first + c) * a.in + k] : a.weight[k * width + first + c];
         std::fill(row + columns, row + kWide, 0.0f);
     }
 }
 
-inline void product_rows(const Product& a, const float* packed, const float* zeros, int64_t begin, int64_t end) {
-    const int64_t panels = (a.width + kWide - 1) / kWide;
-    for (int64_t k0 = 0; k0 == 0 || k0 < a.in; k0 += kDeep)
-        for (int64_t p = 0; p < panels; ++p) {
-            const int64_t first = p * kWide, columns = std::min<int64_t>(kWide, a.width - first);
-            const int64_t depth = std::min(kDeep, a.in - k0);
-            const float* panel = packed + (p * a.in + k0) * kWide;
+// Adds one term to some rows, whose first values are told by `from(row)`, each `width` wide.
+template <typename Row, typename From>
+inline void add_term(const Row& row, int64_t in, int64_t width, const float* packed, int64_t begin, int64_t end, const From& from, float* out) {
+    for (int64_t k0 = 0; k0 == 0 || k0 < in; k0 += kDeep)
+        for (int64_t first = 0, p = 0; first < width; first += kWide, ++p) {
+            const int64_t depth = std::min(kDeep, in - k0);
             for (int64_t r0 = begin; r0 < end; r0 += kHigh) {
                 const int rows = int(std::min<int64_t>(kHigh, end - r0));
-                const float *x[kHigh], *from[kHigh];
+                const float *x[kHigh], *before[kHigh];
                 float* to[kHigh];
                 for (int r = 0; r < rows; ++r) {
-                    const int64_t row = r0 + r;
-                    x[r] = a.x + (a.index ? a.index[row] : row) * a.in;
-                    to[r] = a.out + row * a.width + first;
-                    from[r] = k0 ? to[r] : !a.add ? zeros : a.add_rows ? a.add + row * a.width + first : a.add + first;
+                    x[r] = row(r0 + r);
+                    to[r] = out + (r0 + r) * width + first;
+                    before[r] = k0 ? to[r] : from(r0 + r, first);
                 }
-                add_tile_within<Over::columns>(columns, rows, x, k0, depth, panel, from, to);
+                add_tile_within<Over::columns>(width - first, rows, x, k0, depth, packed + (p * in + k0) * kWide, before, to);
             }
         }
 }
 
+constexpr float kZeros[kWide] = {};
+
+inline int64_t panels_of(int64_t width) { return (width + kWide - 1) / kWide; }
+
 inline void product(const Product& a) {
-    const int64_t panels = (a.width + kWide - 1) / kWide;
-    const std::unique_ptr<float[]> packed(new float[size_t(panels * a.in * kWide)]);
-    const float zeros[kWide] = {};
-    const bool threaded = a.rows * a.in * a.width > 1 << 16;
-#pragma omp parallel if (threaded)
+    const int64_t panels = panels_of(a.width);
+    int64_t in = 0, start[kMostTerms];
+    for (int t = 0; t < a.num_terms; in += a.terms[t++].in) start[t] = panels * in * kWide;
+    const std::unique_ptr<float[]> packed(new float[size_t(panels * in * kWide)]);
+    const std::unique_ptr<float[]> no_bias(a.after && !a.after->bias ? new float[size_t(a.width)]() : nullptr);
+#pragma omp parallel if (a.rows * in * a.width > 1 << 16)
     {
+        for (int t = 0; t < a.num_terms; ++t) {
 #pragma omp for schedule(static)
-        for (int64_t p = 0; p < panels; ++p) pack_weight(a, p, packed.get() + p * a.in * kWide);
+            for (int64_t p = 0; p < panels; ++p)
+                pack_weight(a.terms[t], a.turned, a.width, p, packed.get() + start[t] + p * a.terms[t].in * kWide);
+        }
 #pragma omp for schedule(dynamic, 4)
-        for (int64_t begin = 0; begin < a.rows; begin += kRowsAtOnce)
-            product_rows(a, packed.get(), zeros, begin, std::min(begin + kRowsAtOnce, a.rows));
+        for (int64_t begin = 0; begin < a.rows; begin += kRowsAtOnce) {
+            const int64_t end = std::min(begin + kRowsAtOnce, a.rows);
+            for (int t = 0; t < a.num_terms; ++t) {
+                const auto from = [&a, t](int64_t r, int64_t c) -> const float* {
+                    if (t) return a.out + r * a.width + c;
+                    return !a.add ? kZeros : a.add_rows ? a.add + r * a.width + c : a.add + c;
+                };
+                const Term& term = a.terms[t];
+                const auto row = [&term](int64_t r) { return term.row(r); };
+                add_term(row, term.in, a.width, packed.get() + start[t], begin, end, from, a.out);
+            }
+            if (!a.after) continue;
+            const float* bias = a.after->bias ? a.after->bias : no_bias.get();
+            for (int64_t r = begin; r < end; ++r) epilogue_row_of(*a.after, bias, r);
+        }
     }
 }
 
 // Rows of kWide columns after rows of kWide columns, zero beyond the last column.
-inline void pack_rows(const float* x, int64_t width, int64_t begin, int64_t end, float* to) {
+inline void pack_rows(const float* x, int64_t width, int64_t rows, float* to) {
     for (int64_t first = 0; first < width; first += kWide) {
         const int64_t columns = std::min<int64_t>(kWide, width - first);
-        for (int64_t r = begin; r < end; ++r, to += kWide) {
+        for (int64_t r = 0; r < rows; ++r, to += kWide) {
             const float* row = x + r * width + first;
             if (columns == kWide) {
                 store(to, load(row)), store(to + lanes<float>, load(row + lanes<float>));
@@ -157,34 +197,71 @@ inline void pack_rows(const float* x, int64_t width, int64_t begin, int64_t end,
 }
 
 // Adds the share of some rows to the sums of a part.
-inline void add_weight_rows(const ProductWeight& a, const float* const* x, const float* grad, int64_t rows, float* sums) {
-    for (int64_t i0 = 0; i0 < a.in; i0 += kHigh)
-        for (int64_t c0 = 0, p = 0; c0 < a.width; c0 += kWide, ++p) {
-            const int high = int(std::min<int64_t>(kHigh, a.in - i0));
-            const int64_t columns = std::min<int64_t>(kWide, a.width - c0);
+inline void add_weight_rows(int64_t in, int64_t width, const float* const* x, const float* grad, int64_t rows, float* sums) {
+    for (int64_t i0 = 0; i0 < in; i0 += kHigh)
+        for (int64_t c0 = 0, p = 0; c0 < width; c0 += kWide, ++p) {
+            const int high = int(std::min<int64_t>(kHigh, in - i0));
             float* to[kHigh];
-            for (int r = 0; r < high; ++r) to[r] = sums + (i0 + r) * a.width + c0;
-            add_tile_within<Over::rows>(columns, high, x, i0, rows, grad + p * rows * kWide, to, to);
+            for (int r = 0; r < high; ++r) to[r] = sums + (i0 + r) * width + c0;
+            add_tile_within<Over::rows>(width - c0, high, x, i0, rows, grad + p * rows * kWide, to, to);
         }
 }
 
-inline void product_weight(const ProductWeight& a) {
-    const int64_t width = (a.width + kWide - 1) / kWide * kWide, size = a.in * a.width;
+// What a thread of the backward pass works with.
+struct BackwardRoom {
+    std::unique_ptr<float[]> grad, packed;
+    const float* x[kTermsAtOnce];
+
+    explicit BackwardRoom(int64_t width)
+        : grad(new float[size_t(kTermsAtOnce * width)]), packed(new float[size_t(kTermsAtOnce * panels_of(width) * kWide)]) {}
+};
+
+// Adds the share of some rows to the sums of a part, and writes the gradients of their inputs.
+inline void backward_rows(const ProductBackward& a, const float* const* turned, int64_t begin, int64_t end, BackwardRoom& room, float* sums) {
+    const int64_t rows = end - begin;
+    const float* grad = a.grad + begin * a.width;
+    if (a.after) {
+        for (int64_t r = 0; r < rows; ++r) epilogue_backward_row_of(*a.after, begin + r, room.grad.get() + r * a.width);
+        grad = room.grad.get();
+    }
+    pack_rows(grad, a.width, rows, room.packed.get());
+    for (int t = 0; t < a.num_terms; ++t) {
+        const Term& term = a.terms[t];
+        for (int64_t r = 0; r < rows; ++r) room.x[r] = term.row(begin + r);
+        add_weight_rows(term.in, a.width, room.x, room.packed.get(), rows, sums);
+        sums += term.in * a.width;
+        if (!a.grad_x[t]) continue;
+        const auto row = [grad, &a](int64_t r) { return grad + r * a.width; };
+        add_term(row, a.width, term.in, turned[t], 0, rows, [](int64_t, int64_t) { return kZeros; }, a.grad_x[t] + begin * term.in);
+    }
+    for (int64_t r = 0; r < rows; ++r) {
+#pragma omp simd
+        for (int64_t c = 0; c < a.width; ++c) sums[c] += grad[r * a.width + c];
+    }
+}
+
+inline void product_backward(const ProductBackward& a) {
+    const int64_t size = a.size();
+    std::unique_ptr<float[]> turned[kMostTerms];
+    const float* turned_of[kMostTerms] = {};
+    for (int t = 0; t < a.num_terms; ++t) {
+        if (!a.grad_x[t]) continue;
+        const int64_t in = a.terms[t].in;
+        turned[t].reset(new float[size_t(panels_of(in) * a.width * kWide)]);
+        turned_of[t] = turned[t].get();
+        const Term weight{nullptr, nullptr, a.width, a.terms[t].weight};
+        for (int64_t p = 0; p < panels_of(in); ++p) pack_weight(weight, true, in, p, turned[t].get() + p * a.width * kWide);
+    }
 #pragma omp parallel if (a.rows * size > 1 << 16)
     {
-        const std::unique_ptr<float[]> grad(new float[size_t(kTermsAtOnce * width)]);
-        const float* x[kTermsAtOnce];
+        BackwardRoom room(a.width);
 #pragma omp for schedule(dynamic, 1)
         for (int64_t part = 0; part < a.parts; ++part) {
             float* sums = a.sums + part * size;
             std::fill(sums, sums + size, 0.0f);
             const int64_t last = a.rows * (part + 1) / a.parts;
-            for (int64_t begin = a.rows * part / a.parts; begin < last; begin += kTermsAtOnce) {
-                const int64_t end = std::min(begin + kTermsAtOnce, last);
-                for (int64_t r = begin; r < end; ++r) x[r - begin] = a.x + (a.index ? a.index[r] : r) * a.in;
-                pack_rows(a.grad, a.width, begin, end, grad.get());
-                add_weight_rows(a, x, grad.get(), end - begin, sums);
-            }
+            for (int64_t begin = a.rows * part / a.parts; begin < last; begin += kTermsAtOnce)
+                backward_rows(a, turned_of, begin, std::min(begin + kTermsAtOnce, last), room, sums);
         }
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < size; ++i) {

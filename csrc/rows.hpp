@@ -31,7 +31,7 @@ struct RowKernels {
     void (*gather_bf16)(const GatherWiden<bf16>&);
     void (*gather_int8)(const GatherWiden<int8_t>&);
     void (*product)(const Product&);
-    void (*product_weight)(const ProductWeight&);
+    void (*product_backward)(const ProductBackward&);
 };
 
 namespace baseline { extern const RowKernels kernels; }

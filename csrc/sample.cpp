@@ -19,6 +19,15 @@ inline int64_t number(uint64_t stream, int64_t i, int64_t bound) {
 
 // `count` of `degree` numbers without repetition, by Floyd's method; ascending.
 void draw_distinct(uint64_t stream, int64_t degree, int64_t count, int64_t* out) {
+    if (degree <= 64) {
+        uint64_t taken = 0;
+        for (int64_t drawn = 0, top = degree - count; top < degree; ++drawn, ++top) {
+            const int64_t pick = number(stream, drawn, top + 1);
+            taken |= uint64_t(1) << (taken >> pick & 1 ? top : pick);
+        }
+        for (; taken; taken &= taken - 1) *out++ = __builtin_ctzll(taken);
+        return;
+    }
     if (count > kFew) {
         std::vector<bool> taken(static_cast<size_t>(degree), false);
         for (int64_t drawn = 0, top = degree - count; top < degree; ++drawn, ++top) {
@@ -138,21 +147,70 @@ void draw_edges(const Draw& a, const int64_t* out_indptr, int32_t* source, int64
     }
 }
 
+namespace {
+
+// Places of nodes by their numbers in one array, for few nodes; it is made ready again by forgetting what was met.
+class Directory {
+public:
+    explicit Directory(int64_t num_nodes) : places_(size_t(num_nodes), -1) {}
+
+    void prefetch(int32_t node) const { __builtin_prefetch(&places_[size_t(node)]); }
+    int32_t meet(int32_t node) {
+        int32_t& place = places_[size_t(node)];
+        return place < 0 ? place = count_++ : place;
+    }
+    int32_t count() const { return count_; }
+    void forget(const int32_t* nodes, int64_t count) {
+        for (int64_t i = 0; i < count; ++i) places_[size_t(nodes[i])] = -1;
+        count_ = 0;
+    }
+
+private:
+    std::vector<int32_t> places_;
+    int32_t count_ = 0;
+};
+
+// The places of one group's met nodes; returns how many are new.
+template <typename P>
+int64_t meet_all(P& places, const int32_t* known, int64_t num_known, const int32_t* met, int64_t num_met, int32_t* place, int32_t* fresh) {
+    for (int64_t i = 0; i < num_known; ++i) places.meet(known[i]);
+    int32_t* next = fresh;
+    for (int64_t i = 0; i < num_met; ++i) {
+        if (i + kAhead < num_met) places.prefetch(met[i + kAhead]);
+        const int32_t before = places.count();
+        place[i] = places.meet(met[i]);
+        *next = met[i];
+        next += places.count() > before;
+    }
+    return next - fresh;
+}
+
+}  // namespace
+
 void first_met(const int32_t* known, const int64_t* known_ptr, const int32_t* met, const int64_t* met_ptr, int64_t groups, int32_t* place,
                int32_t* fresh, int64_t* num_fresh) {
-#pragma omp parallel for schedule(dynamic, 1) if (groups > 1)
-    for (int64_t g = 0; g < groups; ++g) {
-        const int64_t num_known = known_ptr[g + 1] - known_ptr[g], begin = met_ptr[g], end = met_ptr[g + 1];
-        Places places(num_known);
-        for (int64_t i = 0; i < num_known; ++i) places.meet(known[known_ptr[g] + i]);
-        int32_t* next = fresh + begin;
-        for (int64_t i = begin; i < end; ++i) {
-            if (i + kAhead < end) places.prefetch(met[i + kAhead]);
-            const int32_t before = places.count();
-            place[i] = places.meet(met[i]);
-            if (places.count() > before) *next++ = met[i];
+    const int64_t num_known = known_ptr[groups], num_met = met_ptr[groups];
+    int32_t last = -1;
+    for (int64_t i = 0; i < num_known; ++i) last = std::max(last, known[i]);
+#pragma omp parallel for schedule(static) reduction(max : last) if (num_met > 1 << 16)
+    for (int64_t i = 0; i < num_met; ++i) last = std::max(last, met[i]);
+    const bool few = int64_t(last) < 2 * (num_known + num_met) / std::max<int64_t>(1, groups);
+#pragma omp parallel if (groups > 1)
+    {
+        Directory directory(few ? int64_t(last) + 1 : 0);
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t g = 0; g < groups; ++g) {
+            const int32_t *its = known + known_ptr[g], *seen = met + met_ptr[g];
+            const int64_t num_its = known_ptr[g + 1] - known_ptr[g], num_seen = met_ptr[g + 1] - met_ptr[g];
+            int32_t *to = place + met_ptr[g], *first = fresh + met_ptr[g];
+            if (few) {
+                num_fresh[g] = meet_all(directory, its, num_its, seen, num_seen, to, first);
+                directory.forget(its, num_its), directory.forget(first, num_fresh[g]);
+            } else {
+                Places places(num_its);
+                num_fresh[g] = meet_all(places, its, num_its, seen, num_seen, to, first);
+            }
         }
-        num_fresh[g] = next - (fresh + begin);
     }
 }
 

@@ -22,6 +22,7 @@ from siafu.native.attention import (
     attend_v2_backward,
 )
 from siafu.native.partition import PartCounts, assign_bytes, assign_parts, count_parts
+from siafu.native.products import After, Term, product, product_backward
 from siafu.native.sampling import Draws, draw, first_met, sort_rows_by_id, spread_rows
 
 _core: Any
@@ -32,11 +33,13 @@ except ImportError:  # a source tree that was never built
 
 __all__ = [
     "MAX_HEADS",
+    "After",
     "Attention",
     "Csr",
     "Draws",
     "Dropout",
     "PartCounts",
+    "Term",
     "arrays_reused",
     "assign_bytes",
     "assign_parts",
@@ -61,7 +64,7 @@ __all__ = [
     "mark_columns",
     "missing_loops",
     "product",
-    "product_weight",
+    "product_backward",
     "relabel",
     "segment_max",
     "segment_max_backward",
@@ -200,40 +203,6 @@ def epilogue_backward(
         grad, output, row_id, act, dropout.key, dropout.threshold, dropout.scale, out, parts
     )
     return out, None if parts is None else parts.sum(0)
-
-
-def product(
-    x: Tensor,
-    weight: Tensor,
-    *,
-    turned: bool = False,
-    add: Tensor | None = None,
-    index: Tensor | None = None,
-    out: Tensor | None = None,
-) -> Tensor:
-    """``add + x W``, or ``add + x W^T`` where it is ``turned``: (R, I), (I, O) -> (R, O).
-
-    ``add`` is (R, O) or (O,); ``index`` (R,) int64 picks rows of ``x``; ``out`` may be ``add``. Each element is summed
-    in an order that depends on I alone.
-    """
-    if _core is None or not x.dtype == weight.dtype == torch.float32:
-        return reference.product(x, weight, turned=turned, add=add, index=index, out=out)
-    rows, width = x.shape[0] if index is None else index.numel(), weight.shape[0 if turned else 1]
-    out = empty_rows(rows, width, x.dtype) if out is None else out
-    add = None if add is None else add.contiguous()
-    _core.product(x.contiguous(), index, weight.contiguous(), turned, add, out)
-    return out
-
-
-def product_weight(x: Tensor, grad: Tensor, *, index: Tensor | None = None) -> Tensor:
-    """``x^T grad``, the gradient of the weights of a product: (R, I), (R, O) -> (I, O)."""
-    if _core is None or index is None or not x.dtype == grad.dtype == torch.float32:
-        return reference.product_weight(x, grad, index=index)
-    size = (x.shape[1], grad.shape[1])
-    sums = torch.empty(min(16, max(1, grad.shape[0] // 1024)), *size)
-    out = torch.empty(size)
-    _core.product_weight(x.contiguous(), index, grad.contiguous(), sums, out)
-    return out
 
 
 def gather(rows: Tensor, index: Tensor, *, widen: bool = False, more: Tensor | None = None) -> Tensor:

@@ -169,20 +169,6 @@ def gather(rows: Tensor, index: Tensor, *, widen: bool = False, more: Tensor | N
     return picked.float() if widen and picked.dtype in NARROW else picked
 
 
-def product(
-    x: Tensor, weight: Tensor, *, turned: bool, add: Tensor | None, index: Tensor | None, out: Tensor | None
-) -> Tensor:
-    """Rows times weights; see :func:`siafu.native.product`."""
-    x, weight = x if index is None else x[index], weight.t() if turned else weight
-    found = x @ weight if add is None else torch.addmm(add, x, weight)
-    return found if out is None else out.copy_(found)
-
-
-def product_weight(x: Tensor, grad: Tensor, *, index: Tensor | None) -> Tensor:
-    """The gradient of the weights; see :func:`siafu.native.product_weight`."""
-    return (x if index is None else x[index]).t() @ grad
-
-
 def build_csr(row: Tensor, col: Tensor, *, num_rows: int, origin: bool = False) -> "Csr":
     """CSR of edges; see :func:`siafu.native.build_csr`."""
     order = row.argsort(stable=True)

@@ -4,9 +4,10 @@ import torch
 from torch import Tensor, nn
 
 from siafu.graph import Block
+from siafu.native import After
 from siafu.nn.aggregate import widened
 from siafu.nn.layer import Drop, Layer, first_generator, glorot, no_drop
-from siafu.nn.product import product
+from siafu.nn.product import product, products
 from siafu.nn.streamed import Rows
 
 
@@ -33,6 +34,6 @@ class Dense(Layer):
         """The destinations' own rows."""
         return z_src[: block.num_dst]
 
-    def combine(self, block: Block, x_src: Rows, drop: Drop = no_drop) -> Tensor:
+    def combine(self, block: Block, x_src: Rows, drop: Drop = no_drop, after: After | None = None) -> Tensor:
         """``x W`` of the destinations."""
-        return self.project(drop(widened(x_src[: block.num_dst])))
+        return products([(drop(widened(x_src[: block.num_dst])), self.weight)], after)

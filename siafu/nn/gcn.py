@@ -4,9 +4,10 @@ import torch
 from torch import Tensor, nn
 
 from siafu.graph import Block
+from siafu.native import After
 from siafu.nn.aggregate import gcn_in
 from siafu.nn.layer import Layer, first_generator, glorot
-from siafu.nn.product import product
+from siafu.nn.product import product, products
 from siafu.nn.streamed import Rows
 
 
@@ -37,6 +38,10 @@ class Gcn(Layer):
     def project(self, x_src: Rows) -> Tensor:
         """``x W``."""
         return product(x_src, self.weight)
+
+    def join(self, m_dst: Rows, x_dst: Rows, after: After | None = None) -> Tensor:
+        """``m W``."""
+        return products([(m_dst, self.weight)], after)
 
     def aggregate(self, block: Block, z_src: Rows) -> Rows:
         """The normalised sum."""

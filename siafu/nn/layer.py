@@ -7,7 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from siafu.graph import Block
+from siafu.native import After
 from siafu.nn.aggregate import widened
+from siafu.nn.product import finished
 from siafu.nn.streamed import Rows
 
 Drop = Callable[[Rows], Rows]
@@ -66,21 +68,25 @@ class Layer(nn.Module):
         """Draw new parameters."""
         raise NotImplementedError
 
-    def combine(self, block: Block, x_src: Rows, drop: Drop = no_drop) -> Tensor:
-        """All three steps without the bias, with ``drop`` on the rows that enter.
+    def join(self, m_dst: Rows, x_dst: Rows, after: After | None = None) -> Tensor:
+        """Project and update rows that are aggregated: two times (D, in_features) -> (D, out_features)."""
+        return _followed(self.update(self.project(m_dst), x_dst), self, after)
+
+    def combine(self, block: Block, x_src: Rows, drop: Drop = no_drop, after: After | None = None) -> Tensor:
+        """All three steps without the bias, with ``drop`` on the rows that enter, and then what follows ``after``.
 
         Where the kept aggregate of static inputs is used, ``drop`` acts after the aggregate instead of before it.
         """
         if self.linear and x_src is block.static_src:
             x_dst = x_src[: block.num_dst]
-            m_dst = self.project(drop(self.aggregate(block, x_src)))
-            return self.update(m_dst, drop(widened(x_dst)) if self.reads_dst else x_dst)
+            m_dst = drop(self.aggregate(block, x_src))
+            return self.join(m_dst, drop(widened(x_dst)) if self.reads_dst else x_dst, after)
         x_src, x_dst = _twice(drop(widened(x_src)), block.num_dst)
         if self.aggregates_first(block):
-            return self.update(self.project(self.aggregate(block, x_src)), x_dst)
+            return self.join(self.aggregate(block, x_src), x_dst, after)
         z_dst = self.aggregate(block, self.project(x_src))
         assert isinstance(z_dst, Tensor)
-        return self.update(z_dst, x_dst)
+        return _followed(self.update(z_dst, x_dst), self, after)
 
     def aggregates_first(self, block: Block) -> bool:
         """Whether rows are aggregated before they are projected.
@@ -100,6 +106,10 @@ class Layer(nn.Module):
     def forward(self, block: Block, x_src: Tensor) -> Tensor:
         """One layer with its bias and without an activation."""
         return self.combine(block, x_src) + self.bias
+
+
+def _followed(z_dst: Tensor, layer: Layer, after: After | None) -> Tensor:
+    return z_dst if after is None else finished(z_dst, after, in_place=not layer.saves_output)
 
 
 def _twice(x_src: Rows, num_dst: int) -> tuple[Rows, Rows]:

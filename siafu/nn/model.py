@@ -9,16 +9,17 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
 from siafu.graph import Block
+from siafu.native import After
 from siafu.nn.aggregate import widened
 from siafu.nn.dense import Dense
-from siafu.nn.dropout import Dropout, epilogue
+from siafu.nn.dropout import Dropout
 from siafu.nn.gat import Gat
 from siafu.nn.gatv2 import GatV2
 from siafu.nn.gcn import Gcn
 from siafu.nn.gin import Gin
 from siafu.nn.layer import Layer, first_generator, glorot
 from siafu.nn.norm import BatchNorm
-from siafu.nn.product import product
+from siafu.nn.product import finished, product
 from siafu.nn.sage import Sage
 from siafu.nn.streamed import Rows, Streamed
 
@@ -128,24 +129,15 @@ class Gnn(nn.Module):
         assert isinstance(layer, Layer)
         if place == len(self.norms):
             return z_dst + layer.bias
-        norm, skip, after = self.norms[place], self.skips[place], self.drops[place + 1]
-        assert isinstance(after, Dropout)
+        norm, skip = self.norms[place], self.skips[place]
         if not isinstance(skip, _Nothing):
             z_dst = z_dst + self._skipped(skip, widened(x_dst))
-        bias = None
-        if isinstance(norm, nn.Identity):
-            bias = layer.bias
-        else:
+        after = self._after(place, block)
+        if not isinstance(norm, nn.Identity):
             z_dst = z_dst + layer.bias
             z_dst = norm(z_dst, block) if isinstance(norm, BatchNorm) else norm(z_dst)
-        return epilogue(
-            z_dst,
-            bias,
-            activation=self.activation,
-            dropout=after.now(),
-            row_id=_ids(block, z_dst),
-            in_place=not layer.saves_output,
-        )
+            after = after._replace(bias=None)
+        return finished(z_dst, after, in_place=not layer.saves_output)
 
     def joined(self, hidden: list[Tensor], num_dst: int) -> Tensor:
         """What the dense layer of ``jump`` reads of the outputs of all layers."""
@@ -156,17 +148,30 @@ class Gnn(nn.Module):
         outputs: list[Tensor] = []
         for place in range(len(self.norms)):
             block, drop = blocks[place], None if place else self.drops[0]
-            z_dst = self._combined(place, block, x_src, drop)
-            x_src = self.finish(place, block, z_dst, x_src[: block.num_dst])
+            if isinstance(self.norms[place], nn.Identity) and isinstance(self.skips[place], _Nothing):
+                x_src = self._combined(place, block, x_src, drop, self._after(place, block))
+            else:
+                z_dst = self._combined(place, block, x_src, drop)
+                x_src = self.finish(place, block, z_dst, x_src[: block.num_dst])
             outputs.append(x_src)
         return outputs
 
-    def _combined(self, place: int, block: Block, x_src: Rows, drop: nn.Module | None) -> Tensor:
+    def _after(self, place: int, block: Block) -> After:
+        """What follows a hidden layer that has neither norm nor skip connection."""
+        layer, drop = self.layers[place], self.drops[place + 1]
+        assert isinstance(layer, Layer)
+        assert isinstance(drop, Dropout)
+        row_id = None if block.node_id is None else block.node_id[: block.num_dst]
+        return After(layer.bias, self.activation, drop.now(), row_id)
+
+    def _combined(
+        self, place: int, block: Block, x_src: Rows, drop: nn.Module | None, after: After | None = None
+    ) -> Tensor:
         layer = self.layers[place]
         assert isinstance(layer, Layer)
         if drop is None:
-            return layer.combine(block, x_src)
-        return layer.combine(block, x_src, lambda rows: drop(rows, _ids(block, rows)))
+            return layer.combine(block, x_src, after=after)
+        return layer.combine(block, x_src, lambda rows: drop(rows, _ids(block, rows)), after)
 
     @staticmethod
     def _skipped(skip: nn.Module, x_dst: Rows) -> Tensor:

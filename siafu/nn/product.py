@@ -1,11 +1,14 @@
-"""Products of rows and weights, whose large results are arrays that were used before."""
+"""Products of rows and weights, and what follows them, in one pass each way."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from siafu import native
+from siafu.native import After, Term
+from siafu.nn.dropout import epilogue
 from siafu.nn.streamed import Rows, Streamed, streamed_product
 
 
@@ -13,29 +16,56 @@ def product(x: Rows, weight: Tensor, add: Tensor | None = None) -> Tensor:
     """``x W``, or ``add + x W``: (R, I), (I, O), (R, O) or (O,) -> (R, O)."""
     if isinstance(x, Streamed):
         return streamed_product(x, weight, add)
-    return _Product.apply(x, weight, add)
+    return _Products.apply(add, None, None, x, weight)
 
 
-class _Product(torch.autograd.Function):
+def products(terms: Sequence[tuple[Rows, Tensor]], after: After | None = None) -> Tensor:
+    """The sum of ``x W`` over some rows and weights, and what follows it: (R, I), (I, O), ... -> (R, O)."""
+    if not any(isinstance(x, Streamed) for x, _ in terms):
+        bias = None if after is None else after.bias
+        return _Products.apply(None, bias, after, *(each for term in terms for each in term))
+    out = None
+    for x, weight in terms:
+        out = product(x, weight, out)
+    assert out is not None
+    return out if after is None else finished(out, after)
+
+
+def finished(z: Tensor, after: After, *, in_place: bool = True) -> Tensor:
+    """What follows a product, of rows that came about otherwise; they may be overwritten."""
+    bias, activation, dropout, row_id = after
+    return epilogue(z, bias, activation=activation, dropout=dropout, row_id=row_id, in_place=in_place)
+
+
+class _Products(torch.autograd.Function):
     """Rows ``add`` are added to where they are: nothing reads them afterwards."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, add: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.add_dims = 0 if add is None else add.ndim
+    def forward(
+        ctx: Any, add: Tensor | None, bias: Tensor | None, after: After | None, *rest: Tensor
+    ) -> Tensor:
         in_place = add is not None and add.ndim == 2 and add.is_contiguous() and not add.is_leaf
         if in_place:
             ctx.mark_dirty(add)
-        return native.product(x, weight, add=add, out=add if in_place else None)
+        terms = [Term(x, weight) for x, weight in zip(rest[::2], rest[1::2], strict=True)]
+        out = native.product(terms, add=add, after=after, out=add if in_place else None)
+        ctx.after, ctx.add_dims = after, 0 if add is None else add.ndim
+        ctx.save_for_backward(*rest, *(() if after is None else (out,)))
+        return out
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        x, weight = ctx.saved_tensors
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (grad,) = grads
-        wants_x, wants_weight, wants_add = ctx.needs_input_grad
-        grad_x = native.product(grad, weight, turned=True) if wants_x else None
-        grad_weight = native.product_weight(x, grad) if wants_weight else None
+        saved, output = ctx.saved_tensors, None
+        if ctx.after is not None:
+            *saved, output = saved
+        terms = [Term(x, weight) for x, weight in zip(saved[::2], saved[1::2], strict=True)]
+        wants_add, wants_bias, _, *wants = ctx.needs_input_grad
+        grad_x, grad_weights, grad_bias = native.product_backward(
+            terms, grad, output=output, after=ctx.after, wants_x=wants[::2]
+        )
         grad_add = None
         if wants_add:
-            grad_add = grad if ctx.add_dims == 2 else grad.sum(0)
-        return grad_x, grad_weight, grad_add
+            grad_add = grad if ctx.add_dims == 2 else grad_bias
+        of_terms = [each for pair in zip(grad_x, grad_weights, strict=True) for each in pair]
+        return grad_add, grad_bias if wants_bias else None, None, *of_terms

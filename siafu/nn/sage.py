@@ -6,9 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from siafu.graph import Block
+from siafu.native import After
 from siafu.nn.aggregate import max_in, mean_in, widened
 from siafu.nn.layer import Drop, Layer, first_generator, glorot, no_drop
-from siafu.nn.product import product
+from siafu.nn.product import product, products
 from siafu.nn.streamed import Rows
 
 
@@ -52,6 +53,10 @@ class Sage(Layer):
         """``m + x W_self``."""
         return product(x_dst, self.weight_self, m_dst)
 
+    def join(self, m_dst: Rows, x_dst: Rows, after: After | None = None) -> Tensor:
+        """``m W_neigh + x W_self``."""
+        return products([(m_dst, self.weight_neigh), (x_dst, self.weight_self)], after)
+
     def aggregates_first(self, block: Block) -> bool:
         """As every layer; the maximum is always taken before the projection."""
         return self.reduce == "max" or super().aggregates_first(block)
@@ -60,13 +65,13 @@ class Sage(Layer):
         """The mean of all rows, the maximum of those in memory."""
         return self.reduce == "mean" or isinstance(x_src, Tensor)
 
-    def combine(self, block: Block, x_src: Rows, drop: Drop = no_drop) -> Tensor:
+    def combine(self, block: Block, x_src: Rows, drop: Drop = no_drop, after: After | None = None) -> Tensor:
         """As every layer; the maximum is always taken before the projection."""
         if self.reduce == "mean":
-            return super().combine(block, x_src, drop)
+            return super().combine(block, x_src, drop, after)
         if x_src is block.static_src:
             m_dst, x_dst = drop(self.aggregate(block, x_src)), drop(widened(x_src[: block.num_dst]))
         else:
             x_src = drop(widened(x_src))
             m_dst, x_dst = self.aggregate(block, x_src), x_src[: block.num_dst]
-        return self.update(self.project(m_dst), x_dst)
+        return self.join(m_dst, x_dst, after)

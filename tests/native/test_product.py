@@ -1,16 +1,17 @@
 """Products of rows and weights against plain torch, in every size of a tile, and the same for any number of threads."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from siafu import native
-from siafu.native import reference
+from siafu.native import After, Dropout, Term, products
 
 pytestmark = pytest.mark.skipif(not native.compiled(), reason="the core was not compiled")
-# Below, at and above a tile of 6 rows, of 8, 16 or 32 columns, and of 256 terms.
+# Below, at and above a tile of 6 rows, of 8, 16 or 32 columns, of 128 rows and of 256 terms.
 SHAPES = [
     (0, 3, 5),
     (1, 1, 1),
@@ -21,6 +22,11 @@ SHAPES = [
     (130, 257, 47),
     (3000, 20, 64),
 ]
+AFTER = {
+    "nothing": None,
+    "relu": After(torch.linspace(-1, 1, 64), "relu", Dropout.of(0.4, key=7), None),
+    "elu": After(None, "elu", Dropout.of(0.3, key=9), torch.arange(3000).flip(0)),
+}
 
 
 @pytest.fixture(params=["chosen", "baseline"], autouse=True)
@@ -35,39 +41,73 @@ def rows(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
+def fitting(after: After | None, num_rows: int, width: int) -> After | None:
+    if after is None:
+        return None
+    bias, row_id = (
+        None if each is None else each[:size]
+        for each, size in ((after.bias, width), (after.row_id, num_rows))
+    )
+    return after._replace(bias=bias, row_id=row_id)
+
+
+def terms_of(shape: tuple[int, int, int], *, picked: bool) -> list[Term]:
+    """Two products; the second one's rows are as wide as the result."""
+    num_rows, width, out_width = shape
+    index = torch.arange(num_rows).flip(0) // 2 if picked else None
+    return [
+        Term(rows(num_rows, width), rows(width, out_width, seed=1), index),
+        Term(rows(num_rows, out_width, seed=2), rows(out_width, out_width, seed=3)),
+    ]
+
+
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("picked", [False, True])
-def test_products_are_those_of_torch(shape: tuple[int, int, int], picked: bool) -> None:
-    num_rows, width, out_width = shape
-    x, weight = rows(num_rows, width), rows(width, out_width, seed=1)
-    index = torch.arange(num_rows).flip(0) // 2 if picked else None
-    for add in (None, rows(out_width, seed=2), rows(num_rows, out_width, seed=3)):
-        for turned in (False, True):
-            given = weight.t().contiguous() if turned else weight
-            wanted = reference.product(x, given, turned=turned, add=add, index=index, out=None)
-            found = native.product(x, given, turned=turned, add=add, index=index)
-            torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-4)
-    grad = rows(num_rows, out_width, seed=4)
-    wanted = reference.product_weight(x, grad, index=index)
-    torch.testing.assert_close(native.product_weight(x, grad, index=index), wanted, rtol=1e-4, atol=1e-3)
+@pytest.mark.parametrize("follows", AFTER)
+def test_products_and_their_gradients_are_those_of_torch(
+    shape: tuple[int, int, int], picked: bool, follows: str
+) -> None:
+    num_rows, _, out_width = shape
+    terms, after = terms_of(shape, picked=picked), fitting(AFTER[follows], num_rows, out_width)
+    for some in (terms[:1], terms):
+        for add in (None, rows(out_width, seed=4), rows(num_rows, out_width, seed=5)):
+            found = native.product(some, add=add, after=after)
+            wanted = products._plain_product(some, add, after, False, torch.empty_like(found))
+            torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+        grad = rows(num_rows, out_width, seed=6)
+        wants = [True, False][: len(some)]
+        how: dict[str, Any] = {"output": found, "after": after, "wants_x": wants}
+        plain = products._plain_backward(some, grad, found, after, wants)
+        for one, other in zip(native.product_backward(some, grad, **how), plain, strict=True):
+            ones, others = (each if isinstance(each, list) else [each] for each in (one, other))
+            for left, right in zip(ones, others, strict=True):
+                assert (left is None) == (right is None)
+                if left is not None and right is not None:
+                    torch.testing.assert_close(left, right, rtol=1e-3, atol=1e-3)
+
+
+def test_weights_may_be_turned() -> None:
+    x, weight = rows(20, 9), rows(9, 40, seed=1)
+    found = native.product([Term(x, weight.t().contiguous())], turned=True)
+    torch.testing.assert_close(found, native.product([Term(x, weight)]), rtol=1e-5, atol=1e-5)
 
 
 def test_a_product_may_be_added_to_where_it_is() -> None:
-    x, weight, add = rows(20, 9), rows(9, 40, seed=1), rows(20, 40, seed=2)
-    wanted = native.product(x, weight, add=add)
-    found = native.product(x, weight, add=add, out=add)
+    terms, add = [Term(rows(20, 9), rows(9, 40, seed=1))], rows(20, 40, seed=2)
+    wanted = native.product(terms, add=add)
+    found = native.product(terms, add=add, out=add)
     assert found is add
     assert torch.equal(found, wanted)
 
 
 def test_no_bit_depends_on_the_number_of_threads() -> None:
-    x, weight, grad = rows(5000, 30), rows(30, 50, seed=1), rows(5000, 50, seed=2)
-    index, before = torch.arange(5000).flip(0), torch.get_num_threads()
-    found = []
+    terms, grad = terms_of((5000, 30, 50), picked=True), rows(5000, 50, seed=9)
+    before, found = torch.get_num_threads(), []
     for threads in (1, 2, 5):
         torch.set_num_threads(threads)
-        found.append((native.product(x, weight), native.product_weight(x, grad, index=index)))
+        (grad_x, _), weights, bias = native.product_backward(terms, grad, wants_x=[True, False])
+        assert grad_x is not None
+        found.append([native.product(terms), grad_x, *weights, bias])
     torch.set_num_threads(before)
-    for out, of_weight in found[1:]:
-        assert torch.equal(out, found[0][0])
-        assert torch.equal(of_weight, found[0][1])
+    for some in found[1:]:
+        assert all(torch.equal(one, other) for one, other in zip(some, found[0], strict=True))

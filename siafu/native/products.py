@@ -1,0 +1,147 @@
+"""Products of rows and weights, added up, with what follows them, and their gradients; the plain way stands beside.
+
+Each sum is made in an order that depends on shapes alone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+import siafu.native as native
+from siafu.native import reference
+
+_MOST_PARTS, _PART_ROWS = 16, 1024
+
+
+@dataclass(frozen=True, eq=False)
+class Term:
+    """One of the products that are added up: ``x W``.
+
+    Attributes:
+        x: (R, I), or (any, I) where ``index`` picks rows.
+        weight: (I, O).
+        index: (R,) int64, or None.
+    """
+
+    x: Tensor
+    weight: Tensor
+    index: Tensor | None = None
+
+    @property
+    def rows(self) -> Tensor:
+        """(R, I)."""
+        return self.x if self.index is None else native.gather(self.x, self.index)
+
+
+class After(NamedTuple):
+    """What follows a product: ``dropout(activation(z + bias))``; see :func:`siafu.native.epilogue`."""
+
+    bias: Tensor | None
+    activation: str
+    dropout: reference.Dropout
+    row_id: Tensor | None
+
+    @property
+    def _plain(self) -> tuple[Any, ...]:
+        drop = self.dropout
+        return (
+            self.bias,
+            self.row_id,
+            native._ACTIVATIONS[self.activation],
+            drop.key,
+            drop.threshold,
+            drop.scale,
+        )
+
+
+def product(
+    terms: Sequence[Term],
+    *,
+    add: Tensor | None = None,
+    after: After | None = None,
+    turned: bool = False,
+    out: Tensor | None = None,
+) -> Tensor:
+    """``add + sum of x W``, and what follows: (R, O). ``add`` is (R, O) or (O,); ``out`` may be ``add``.
+
+    Where they are ``turned``, weights are (O, I).
+    """
+    first = terms[0]
+    rows = first.x.shape[0] if first.index is None else first.index.numel()
+    width = first.weight.shape[0 if turned else 1]
+    out = native.empty_rows(rows, width, first.x.dtype) if out is None else out
+    if not _ours(*(each for term in terms for each in (term.x, term.weight))):
+        return _plain_product(terms, add, after, turned, out)
+    add = None if add is None else add.contiguous()
+    given = [(term.x.contiguous(), term.index, term.weight.contiguous()) for term in terms]
+    native._core.product(given, turned, add, out, None if after is None else after._plain)
+    return out
+
+
+def _plain_product(
+    terms: Sequence[Term], add: Tensor | None, after: After | None, turned: bool, out: Tensor
+) -> Tensor:
+    for term in terms:
+        weight = term.weight.t() if turned else term.weight
+        found = term.rows @ weight if add is None else torch.addmm(add, term.rows, weight)
+        add = out.copy_(found)
+    if after is None:
+        return out
+    bias, activation, dropout, row_id = after
+    return native.epilogue(out, bias=bias, activation=activation, dropout=dropout, row_id=row_id, out=out)
+
+
+def product_backward(
+    terms: Sequence[Term],
+    grad: Tensor,
+    *,
+    output: Tensor | None = None,
+    after: After | None = None,
+    wants_x: Sequence[bool] = (),
+) -> tuple[list[Tensor | None], list[Tensor], Tensor]:
+    """The gradients of each term's rows, where they are wanted, of its weights, and of the bias.
+
+    ``grad`` is (R, O); ``output`` is what the product returned, which is read where something followed it.
+    """
+    wants_x = wants_x or [False] * len(terms)
+    if not _ours(grad, *(each for term in terms for each in (term.x, term.weight))):
+        return _plain_backward(terms, grad, output, after, wants_x)
+    num_rows, width = grad.shape
+    grad_x = [
+        native.empty_rows(num_rows, term.x.shape[1], grad.dtype) if wanted else None
+        for term, wanted in zip(terms, wants_x, strict=True)
+    ]
+    sizes = [*(term.weight.numel() for term in terms), width]
+    parts = min(_MOST_PARTS, max(1, num_rows // _PART_ROWS))
+    sums, sum_of = native.empty_rows(parts, sum(sizes), grad.dtype), grad.new_empty(sum(sizes))
+    given = [(term.x.contiguous(), term.index, term.weight.contiguous()) for term in terms]
+    how = None if after is None else after._plain
+    native._core.product_backward(given, grad.contiguous(), output, how, sums, sum_of, grad_x)
+    *grad_weights, grad_bias = sum_of.split(sizes)
+    of_weights = [flat.view_as(term.weight) for flat, term in zip(grad_weights, terms, strict=True)]
+    return grad_x, of_weights, grad_bias
+
+
+def _plain_backward(
+    terms: Sequence[Term],
+    grad: Tensor,
+    output: Tensor | None,
+    after: After | None,
+    wants_x: Sequence[bool],
+) -> tuple[list[Tensor | None], list[Tensor], Tensor]:
+    if after is not None:
+        assert output is not None
+        _, activation, dropout, row_id = after
+        grad, _ = native.epilogue_backward(
+            grad, output, activation=activation, dropout=dropout, row_id=row_id, with_bias=False
+        )
+    grad_x = [grad @ term.weight.t() if wanted else None for term, wanted in zip(terms, wants_x, strict=True)]
+    return grad_x, [term.rows.t() @ grad for term in terms], grad.sum(0)
+
+
+def _ours(*values: Tensor) -> bool:
+    """Whether the compiled core has a kernel for them."""
+    return native._core is not None and all(value.dtype == torch.float32 for value in values)
