@@ -199,11 +199,15 @@ def graphbolt_sampler(_: str, arrays: Arrays) -> Step:
 
 
 def siafu_sampler(_: str, arrays: Arrays, *settings: str) -> Step:
+    from siafu import native
     from siafu.sample import grow
 
     trainer, epochs = siafu_trainer("sage", arrays, ["sampled.cache_aggregate=false", *settings]), count(1)
+    reuse = native.arrays_reused()  # as FullTrainer.train does
+    reuse.__enter__()
 
     def step() -> dict[str, Any]:
+        assert reuse is not None  # held as long as there are steps
         epoch, edges = next(epochs), 0
         seeds, _ = trainer._minibatches(epoch)
         for first in range(0, len(seeds), trainer.macrobatch):

@@ -17,17 +17,19 @@ inline int64_t number(uint64_t stream, int64_t i, int64_t bound) {
     return int64_t((static_cast<unsigned __int128>(mixed(stream, i)) * uint64_t(bound)) >> 64);
 }
 
-// `count` of `degree` numbers without repetition, by Floyd's method; ascending.
-void draw_distinct(uint64_t stream, int64_t degree, int64_t count, int64_t* out) {
-    if (degree <= 64) {
-        uint64_t taken = 0;
-        for (int64_t drawn = 0, top = degree - count; top < degree; ++drawn, ++top) {
-            const int64_t pick = number(stream, drawn, top + 1);
-            taken |= uint64_t(1) << (taken >> pick & 1 ? top : pick);
-        }
-        for (; taken; taken &= taken - 1) *out++ = __builtin_ctzll(taken);
-        return;
+// `count` of `degree` numbers below 64 without repetition, by Floyd's method, as the bits that are set.
+inline uint64_t draw_bits(uint64_t stream, int64_t degree, int64_t count) {
+    uint64_t taken = 0;
+    for (int64_t drawn = 0, top = degree - count; top < degree; ++drawn, ++top) {
+        const int64_t pick = number(stream, drawn, top + 1);
+        const int64_t again = -int64_t(taken >> pick & 1);  // all ones where it is there: the top, which is not, takes its place
+        taken |= uint64_t(1) << (pick ^ ((pick ^ top) & again));
     }
+    return taken;
+}
+
+// The same of any degree; ascending.
+void draw_distinct(uint64_t stream, int64_t degree, int64_t count, int64_t* out) {
     if (count > kFew) {
         std::vector<bool> taken(static_cast<size_t>(degree), false);
         for (int64_t drawn = 0, top = degree - count; top < degree; ++drawn, ++top) {
@@ -124,24 +126,35 @@ void draw_edges(const Draw& a, const int64_t* out_indptr, int32_t* source, int64
             int64_t group = std::upper_bound(a.group_ptr, a.group_ptr + a.groups + 1, first) - a.group_ptr - 1;
             for (int64_t r = first; r < last; ++r) {
                 while (r >= a.group_ptr[group + 1]) ++group;
-                if (r + kAhead < last) __builtin_prefetch(a.indices + a.indptr[a.rows[r + kAhead]]);
+                if (r + kAhead < last) {
+                    const int32_t* next = a.indices + a.indptr[a.rows[r + kAhead]];
+                    __builtin_prefetch(next), __builtin_prefetch(next + 16);
+                }
                 const int64_t row = a.rows[r], begin = a.indptr[row], degree = a.indptr[row + 1] - begin;
                 const int64_t out = out_indptr[r], count = out_indptr[r + 1] - out;
                 const uint64_t stream = mixed(uint64_t(a.key[group]), a.id ? a.id[row] : row);
-                picks.resize(size_t(count));
+                const auto take = [&](int64_t i, int64_t pick) {
+                    const int64_t e = begin + pick;
+                    source[out + i] = a.name ? a.name[a.indices[e]] : a.indices[e];
+                    if (edge) edge[out + i] = e;
+                };
                 if (count == degree && !(a.replace && a.fanout >= 0)) {
-                    for (int64_t i = 0; i < count; ++i) picks[size_t(i)] = i;
-                } else if (a.replace) {
+                    for (int64_t i = 0; i < count; ++i) take(i, i);
+                    continue;
+                }
+                if (degree <= 64 && !a.replace) {
+                    uint64_t left = draw_bits(stream, degree, count);
+                    for (int64_t i = 0; i < count; ++i, left &= left - 1) take(i, __builtin_ctzll(left));
+                    continue;
+                }
+                if (int64_t(picks.size()) < count) picks.resize(size_t(count));
+                if (a.replace) {
                     for (int64_t i = 0; i < count; ++i) picks[size_t(i)] = number(stream, i, degree);
-                    std::sort(picks.begin(), picks.end());
+                    std::sort(picks.begin(), picks.begin() + count);
                 } else {
                     draw_distinct(stream, degree, count, picks.data());
                 }
-                for (int64_t i = 0; i < count; ++i) {
-                    const int64_t e = begin + picks[size_t(i)];
-                    source[out + i] = a.name ? a.name[a.indices[e]] : a.indices[e];
-                    if (edge) edge[out + i] = e;
-                }
+                for (int64_t i = 0; i < count; ++i) take(i, picks[size_t(i)]);
             }
         }
     }

@@ -57,27 +57,25 @@ def draw(
     indptr = torch.empty(rows.numel() + 1, dtype=torch.int64)
     native._core.count_draws(*asked, indptr)
     num_edges = int(indptr[-1])
-    source = torch.empty(num_edges, dtype=torch.int32)
+    source = native.empty_rows(num_edges, 1, torch.int32)[:, 0]
     edge = torch.empty(num_edges, dtype=torch.int64) if edges else None
     native._core.draw_edges(*asked, indptr, source, edge)
     return Draws(indptr, source, edge)
 
 
-def first_met(known: list[Tensor], met: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+def first_met(known: list[Tensor], met: Tensor, sizes: list[int]) -> tuple[list[Tensor], list[Tensor]]:
     """For each group, the places of met nodes among the known ones and then those met first; and the latter.
 
-    Nodes are int32 and not negative; so are places.
+    ``sizes`` says how many of the met nodes, (E,), belong to each group. Nodes are int32 and not negative; so are
+    places.
     """
     if native._core is None:
-        return reference.first_met(known, met)
-    sizes = [nodes.numel() for nodes in met]
-    all_met = torch.cat(met)
-    places, fresh = torch.empty_like(all_met), torch.empty_like(all_met)
-    num_fresh = torch.empty(len(met), dtype=torch.int64)
+        return reference.first_met(known, met, sizes)
+    places, fresh = (native.empty_rows(met.numel(), 1, torch.int32)[:, 0] for _ in range(2))
+    num_fresh = torch.empty(len(sizes), dtype=torch.int64)
     known_ptr = _ends(torch.tensor([nodes.numel() for nodes in known]))
-    native._core.first_met(
-        torch.cat(known), known_ptr, all_met, _ends(torch.tensor(sizes)), places, fresh, num_fresh
-    )
+    met_ptr = _ends(torch.tensor(sizes))
+    native._core.first_met(torch.cat(known), known_ptr, met, met_ptr, places, fresh, num_fresh)
     groups = zip(fresh.split(sizes), num_fresh.tolist(), strict=True)
     return list(places.split(sizes)), [group[:count].clone() for group, count in groups]
 

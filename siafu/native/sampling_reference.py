@@ -63,10 +63,10 @@ def draw(
     return Draws(torch.tensor(counts), source, edge if edges else None)
 
 
-def first_met(known: list[Tensor], met: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+def first_met(known: list[Tensor], met: Tensor, sizes: list[int]) -> tuple[list[Tensor], list[Tensor]]:
     """Places of met nodes; see :func:`siafu.native.first_met`."""
     places, firsts = [], []
-    for nodes, seen in zip(known, met, strict=True):
+    for nodes, seen in zip(known, met.split(sizes), strict=True):
         place_of = {node: place for place, node in enumerate(nodes.tolist())}
         fresh: list[int] = []
         for node in seen.tolist():

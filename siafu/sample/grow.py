@@ -79,9 +79,8 @@ def grow(
         )
         ends = [0, *sizes.cumsum(0).tolist()]
         num_met = drawn.indptr[ends].diff().tolist()
-        met = drawn.source.split(num_met)
         weights = [None] * len(nodes) if drawn.weight is None else drawn.weight.split(num_met)
-        places, fresh = native.first_met(nodes, list(met))
+        places, fresh = native.first_met(nodes, drawn.source, num_met)
         nodes = [torch.cat(pair) for pair in zip(nodes, fresh, strict=True)]
         for place, (indices, weight) in enumerate(zip(places, weights, strict=True)):
             indptr = drawn.indptr[ends[place] : ends[place + 1] + 1]

@@ -102,7 +102,7 @@ def both_ways(one: Subgraph) -> Subgraph:
 
 def _places(known: Tensor, met: Tensor) -> tuple[Tensor, Tensor]:
     """The places of met nodes among the known ones and then those met first; and the latter. All are (…,) int64."""
-    (place,), (fresh,) = native.first_met([known.int()], [met.int()])
+    (place,), (fresh,) = native.first_met([known.int()], met.int(), [met.numel()])
     return place.long(), fresh.long()
 
 

@@ -171,7 +171,7 @@ class _Pass:
         block, dst = self.block, torch.arange(rows.start, rows.stop, dtype=torch.int32)
         indptr = block.indptr[rows.start : rows.stop + 1]
         edges = slice(int(indptr[0]), int(indptr[-1]))
-        (place,), (fresh,) = native.first_met([dst], [block.indices[edges]])
+        (place,), (fresh,) = native.first_met([dst], block.indices[edges], [edges.stop - edges.start])
         src = torch.cat([dst, fresh]).long()
         weight = None if block.edge_weight is None else block.edge_weight[edges]
         whole = Whole(degree_src[src], block.missing_loop[rows], indptr.diff())

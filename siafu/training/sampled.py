@@ -33,7 +33,7 @@ from siafu.training.layerwise import Room, outputs_by_layer
 from siafu.training.neighbourhood import Neighbourhood
 from siafu.training.task import Task
 
-_MOST_AT_ONCE = 64
+_MOST_AT_ONCE, _MOST_ALONE = 64, 16  # minibatches; alone nothing is exchanged, and few stay in the cache
 _X, _ID, _FACTS, _AGGREGATE = 0, 1, 2, 3  # which table is which
 
 
@@ -246,7 +246,8 @@ class SampledTrainer(FullTrainer):
             )
         if self.sampled.macrobatch != "auto":
             return self.sampled.macrobatch
-        return max(1, min(int(self.sampled.budget_mb * 1e6 / needed), _MOST_AT_ONCE, self.num_batches))
+        most = _MOST_AT_ONCE if self.prefetch or self.comm.world_size > 1 else _MOST_ALONE
+        return max(1, min(int(self.sampled.budget_mb * 1e6 / needed), most, self.num_batches))
 
     def _minibatch_bytes(self) -> int:
         """What the edges and fetched rows of one minibatch take on a rank, at most; the same on all ranks."""

@@ -121,8 +121,9 @@ def test_nodes_that_are_met_get_places_in_the_order_of_meeting(
 ) -> None:
     known = [torch.tensor(nodes, dtype=torch.int32) for nodes, _ in groups]
     met = [torch.tensor(nodes, dtype=torch.int32) for _, nodes in groups]
-    places, fresh = native.first_met(known, met)
-    wanted_places, wanted_fresh = sampling_reference.first_met(known, met)
+    sizes = [nodes.numel() for nodes in met]
+    places, fresh = native.first_met(known, torch.cat(met), sizes)
+    wanted_places, wanted_fresh = sampling_reference.first_met(known, torch.cat(met), sizes)
     for one, other in zip(places + fresh, wanted_places + wanted_fresh, strict=True):
         assert one.tolist() == other.tolist()
     for nodes, seen, place, first in zip(known, met, places, fresh, strict=True):
@@ -135,7 +136,7 @@ def test_a_table_of_places_grows() -> None:
         torch.tensor([7], dtype=torch.int32),
         torch.randint(10**6, (30_000,), generator=draw, dtype=torch.int32),
     )
-    (place,), (fresh,) = native.first_met([known], [met])
+    (place,), (fresh,) = native.first_met([known], met, [met.numel()])
     assert torch.equal(torch.cat([known, fresh])[place.long()], met)
     assert fresh.unique().numel() == fresh.numel()
 
