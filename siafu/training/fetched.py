@@ -114,7 +114,7 @@ class _HotRows:
 
     def __init__(self, tables: list[Table], *, slots: int) -> None:
         self.rows = [torch.empty(slots, table.width, dtype=table.rows.dtype) for table in tables]
-        self._heat = torch.zeros(slots, dtype=torch.int32)  # 0: its slot may be taken
+        self._heat = torch.full((slots,), -1, dtype=torch.int32)  # 0: its slot may be taken; below: it is empty
         self._position = torch.empty(0, dtype=torch.int32)  # ascending
         self._slot = torch.empty(0, dtype=torch.int64)
 
@@ -125,13 +125,17 @@ class _HotRows:
         at = torch.searchsorted(self._position, position).clamp_(max=self._position.numel() - 1)
         hit = self._position[at] == position
         slot = self._slot[at[hit]]
-        self._heat >>= 1
+        self._heat >>= 1  # what is below zero stays there
         self._heat[slot] += 4
         return hit, slot
 
     def keep(self, position: Tensor, rows: list[Tensor]) -> None:
         """Take in as many nodes as there is room for."""
-        free = (self._heat == 0).nonzero()[: position.numel(), 0]
+        wanted = position.numel()
+        free = (self._heat < 0).nonzero()[:wanted, 0]
+        if free.numel() < wanted:
+            cold = (self._heat == 0).nonzero()[: wanted - free.numel(), 0]
+            free = torch.cat([free, cold])
         if not free.numel():
             return
         position = position[: free.numel()]
