@@ -13,5 +13,6 @@ class CommConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     precision: Precision = "fp32"  # of rows on the wire
+    gradients: Precision = "fp32"  # of the weights' gradients on the wire
     narrow: bool = True  # send and aggregate the narrower side of a linear layer
     deadline: float = Field(30, gt=0)  # seconds without progress before a peer counts as lost

@@ -81,14 +81,14 @@ def load_checkpoint(
         raise ValueError(f"{what}: not a checkpoint of this version of siafu; train again")
     if state.get("run") != run:
         raise ValueError(f"{what}: the checkpoint of another run; put the right one back, or delete it")
-    done = Progression(**state, best=_under(tensors, "best"))
+    done = Progression(**state, best=under(tensors, "best"))
     try:
-        model.load_state_dict(_under(tensors, "model"))
+        model.load_state_dict(under(tensors, "model"))
     except RuntimeError as error:
         raise ValueError(f"{what}: its weights do not fit the model ({error})") from None
-    slots = _by_number(_under(tensors, "optimizer"))
+    slots = _by_number(under(tensors, "optimizer"))
     optimizer.load_state_dict({"state": slots, "param_groups": optimizer.state_dict()["param_groups"]})
-    return done, _by_number(_under(tensors, "rank"))
+    return done, _by_number(under(tensors, "rank"))
 
 
 def _by_number(tensors: dict[str, Tensor]) -> dict[int, dict[str, Tensor]]:
@@ -100,7 +100,8 @@ def _by_number(tensors: dict[str, Tensor]) -> dict[int, dict[str, Tensor]]:
     return groups
 
 
-def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Those whose names begin with a prefix and a dot, without it."""
     return {
         name.removeprefix(f"{prefix}."): t for name, t in tensors.items() if name.startswith(f"{prefix}.")
     }

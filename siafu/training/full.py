@@ -18,15 +18,17 @@ import torch
 from torch import Tensor, nn
 
 from siafu import native
+from siafu.comm.config import CommConfig
 from siafu.comm.everyone import gather_tensors, gather_texts
 from siafu.comm.memory import from_bytes
+from siafu.comm.rounded import RoundedSum
 from siafu.events import Events, Unheard
 from siafu.graph import Block
 from siafu.nn.dropout import mix, set_keys
 from siafu.nn.embedded import Embedded
 from siafu.nn.model import Gnn
 from siafu.nn.streamed import Rows
-from siafu.training.checkpoint import Progression, load_checkpoint, save_checkpoint
+from siafu.training.checkpoint import Progression, load_checkpoint, save_checkpoint, under
 from siafu.training.config import TrainConfig
 from siafu.training.task import Task
 
@@ -69,12 +71,21 @@ class FullTrainer:
     """Trains ``model`` on the rows ``x_src`` of one block: the whole graph, or this rank's part of it."""
 
     def __init__(
-        self, model: nn.Module, block: Block, x_src: Rows, task: Task, config: TrainConfig, *, seed: int
+        self,
+        model: nn.Module,
+        block: Block,
+        x_src: Rows,
+        task: Task,
+        config: TrainConfig,
+        *,
+        seed: int,
+        wire: CommConfig | None = None,
     ) -> None:
         self.model, self.task, self.config, self.seed = model, task, config, seed
         self.block, self.x_src, self.comm = block.with_static(x_src), x_src, task.comm
         self.optimizer = torch.optim.Adam(_groups(model, config.weight_decay), lr=config.lr)
         self.done = Progression()
+        self.sums = RoundedSum(self.comm, "fp32" if wire is None else wire.gradients)
         self._metered: dict[str, int] = {}  # what of the meter is counted in ``done``
         self._between: Callable[[], None] = lambda: None  # called where an epoch may be interrupted
 
@@ -84,8 +95,10 @@ class FullTrainer:
         data = self.comm.broadcast(text, label="checkpoint").numpy().tobytes()
         what = str(checkpoint or "the checkpoint of rank 0")
         self.done, kept = load_checkpoint(data, self.model, self.optimizer, run=self.done.run, what=what)
+        mine = kept.get(self.comm.rank, {})
         if self.block.others is not None:
-            self.block.others.load_state(kept.get(self.comm.rank, {}))
+            self.block.others.load_state(under(mine, "halo"))
+        self.sums.load_state(under(mine, "sums"))
 
     def train(self, watch: Watch) -> str:
         """Train until done or told to stop; returns why it ended. The model then holds the best weights if done.
@@ -222,9 +235,17 @@ class FullTrainer:
         learned = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         used = loss.new_tensor([parameter.grad is not None for parameter in learned])
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in learned]
-        flat = torch.cat([*(grad.reshape(-1) for grad in grads), used, loss.reshape(1)])
-        flat = self.comm.all_reduce(flat, label="gradients")
-        *sums, used, total = flat.split([*(grad.numel() for grad in grads), len(grads), 1])
+        exact = torch.cat([used, loss.reshape(1)])
+        flat = torch.cat([grad.reshape(-1) for grad in grads])
+        if self.sums.exact:  # then all of it goes in one
+            flat, exact = self.sums.add(torch.cat([flat, exact]), label="gradients").split(
+                [flat.numel(), exact.numel()]
+            )
+        else:
+            exact = self.comm.all_reduce(exact, label="gradients")
+            flat = self.sums.add(flat, label="gradients")
+        sums = flat.split([grad.numel() for grad in grads])
+        used, total = exact.split([len(grads), 1])
         for parameter, total_grad, count in zip(learned, sums, used.tolist(), strict=True):
             parameter.grad = total_grad.view_as(parameter).to(parameter.dtype) if count else None
         return float(total)
@@ -266,13 +287,16 @@ class FullTrainer:
         watch.events.flush()  # first, so that no epoch of a checkpoint lacks its event
         start = time.perf_counter()
         others = self.block.others
-        kept = gather_tensors(self.comm, {} if others is None else others.state(), label="checkpoint")
+        mine = {f"halo.{name}": lost for name, lost in ({} if others is None else others.state()).items()}
+        mine |= {f"sums.{name}": lost for name, lost in self.sums.state().items()}
+        kept = gather_tensors(self.comm, mine, label="checkpoint")
         self.count_bytes()
         if watch.checkpoint is None:
             return
         size = save_checkpoint(watch.checkpoint, self.model, self.optimizer, self.done, kept)
         seconds = time.perf_counter() - start
-        watch.events.write("checkpoint", epoch=self.done.epoch, seconds=seconds, bytes=size)
+        within = {"minibatch": self.done.minibatch} if self.done.minibatch else {}
+        watch.events.write("checkpoint", epoch=self.done.epoch, **within, seconds=seconds, bytes=size)
 
     def count_bytes(self) -> dict[str, int]:
         """What all ranks have sent in this run by now, those that were stopped included, by label. Collective."""
