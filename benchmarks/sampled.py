@@ -68,7 +68,7 @@ def compare_epochs(args: argparse.Namespace) -> list[dict[str, Any]]:
     if args.dgl_python:
         pythons |= {"dgl": args.dgl_python, "dgl-worker": args.dgl_python}
         names += ["dgl", "dgl-worker"]
-    if importlib.util.find_spec("pyg_lib"):
+    if importlib.util.find_spec("torch_geometric"):
         names.append("pyg")
     rows = take_turns(args, names, pythons)
     if args.model == "sage" and not args.batches and _as_recorded(args):
@@ -94,6 +94,8 @@ def show_epochs(args: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
         memory = f"{row['peak_rss_bytes'] / 2**20:,.0f} MB" if "peak_rss_bytes" in row else ""
         spent = [f"{key.removesuffix('_seconds')} {row[key]:.2f}" for key in row if key in SPENT]
         note = "recorded, not measured here" if row.get("recorded") else ", ".join(spent)
+        if row["side"] == "pyg" and not row.get("recorded") and not importlib.util.find_spec("pyg_lib"):
+            note = "on minibatches of siafu's loader: its own needs pyg-lib, which is not there"
         print(f"  {row['side']:14} {row['seconds']:7.2f} s {row['best_seconds']:7.2f} s {memory:>10}  {note}")
     found = {row["side"]: row for row in rows}
     for ours in (name for name in found if name.startswith("siafu")):

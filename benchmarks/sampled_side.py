@@ -6,6 +6,7 @@ seeds draw as many as the last one says.
 """
 
 import argparse
+import importlib.util
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count, pairwise
 from pathlib import Path
@@ -103,23 +104,33 @@ def dgl_worker(kind: str, arrays: Arrays) -> Step:
 
 
 def pyg(kind: str, arrays: Arrays) -> Step:
-    """Needs pyg-lib, without which PyG samples nothing."""
+    """PyG's layers, each on the nodes and edges that it needs; without pyg-lib, on minibatches of our loader."""
     from torch_geometric.data import Data
-    from torch_geometric.loader import NeighborLoader
     from torch_geometric.nn import GATConv, GCNConv, SAGEConv
+
+    if importlib.util.find_spec("pyg_lib"):
+        from torch_geometric.loader import NeighborLoader
+    else:
+        from siafu import NeighborLoader
 
     *hidden, last = widths(arrays)
     if kind == "gat":
         layers = [*(GATConv(i, o // HEADS, HEADS) for i, o in hidden), GATConv(*last)]
     else:
         layers = [(SAGEConv if kind == "sage" else GCNConv)(i, o) for i, o in (*hidden, last)]
-    epoch = learning(Stack(layers, lambda layer, edges, h: layer(h, edges), elu=kind == "gat"))
+    epoch = learning(Stack(layers, lambda layer, near, h: layer(h[: near[0]], near[1]), elu=kind == "gat"))
     data = Data(arrays.x, arrays.edges, y=arrays.y)
     sizes = {"num_neighbors": list(FANOUTS[::-1]), "batch_size": BATCH, "shuffle": True}
     loader = NeighborLoader(data, input_nodes=arrays.train, **sizes)
 
+    def needed(batch: Any) -> list[tuple[int, torch.Tensor]]:
+        """The nodes and edges that each layer reads, as ``trim_to_layer`` has it."""
+        nodes, edges = batch.num_sampled_nodes, batch.num_sampled_edges
+        hops = range(len(FANOUTS), 0, -1)
+        return [(sum(nodes[: hop + 1]), batch.edge_index[:, : sum(edges[:hop])]) for hop in hops]
+
     def step() -> None:
-        epoch(([each.edge_index] * len(FANOUTS), each.x, each.y[: each.batch_size]) for each in loader)
+        epoch((needed(each), each.x, each.y[: each.batch_size]) for each in loader)
 
     return step
 

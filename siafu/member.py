@@ -94,7 +94,7 @@ def build_trainer(
         _check_custom(custom, x, own.name, several=several)
         for value in custom.state_dict().values():  # each process may have made its own
             value.copy_(comm.broadcast(value, label="weights"))
-        return FullTrainer(custom, block, x, task, tree.train, seed=tree.seed)
+        return FullTrainer(custom, block, x, task, tree.train, seed=tree.seed, wire=tree.comm)
     model = build_model(
         tree.model, in_features=x.shape[1], out_features=task.num_outputs, num_nodes=part.num_nodes
     )
@@ -118,10 +118,10 @@ def build_trainer(
             tree.train,
             sampled=tree.sampled,
             seed=tree.seed,
-            precision=tree.comm.precision,
+            wire=tree.comm,
             room=_room(comm, part, model, x, tree, scratch),
         )
-    return FullTrainer(model, block, x, task, tree.train, seed=tree.seed)
+    return FullTrainer(model, block, x, task, tree.train, seed=tree.seed, wire=tree.comm)
 
 
 def _room(comm: Comm, part: Part, model: Gnn, x: Rows, tree: Settings, scratch: Path) -> Room | None:
@@ -214,7 +214,8 @@ def _begin(events: Events | Unheard, trainer: FullTrainer, part: Part, to_do: As
         about |= {"features": trainer.x_src.shape[1], "outputs": trainer.task.num_outputs}
         events.write("start", config=to_do.tree.model_dump(), graph=about, machine=describe_machine())
     if to_do.resumed:
-        events.write("resume", epoch=trainer.done.epoch)
+        done = trainer.done
+        events.write("resume", epoch=done.epoch, **({"minibatch": done.minibatch} if done.minibatch else {}))
 
 
 def _write_result(

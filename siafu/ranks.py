@@ -14,6 +14,7 @@ from torch import nn
 
 from siafu.comm import Comm
 from siafu.data.lookup import is_store
+from siafu.engine.recovery import Safe
 from siafu.folder import RunFolder, checksum
 from siafu.graph import Graph
 from siafu.member import Assignment, Onlooker, carry_out
@@ -129,7 +130,7 @@ class Processes:
             command,
             ranks=tree.ranks,
             threads=tree.threads,
-            progress=followed.epochs_safe,
+            progress=followed.safe,
             watch=lambda: followed.look() is not None,
             say=onlooker.say,
             deadline_s=tree.comm.deadline,
@@ -144,10 +145,10 @@ class Followed:
 
     def __init__(self, folder: RunFolder, onlooker: Onlooker, *, total: int) -> None:
         self._path, self._onlooker, self._total = folder.events, onlooker, total
-        self._read, self._safe = folder.events.stat().st_size if folder.events.is_file() else 0, 0
+        self._read, self._safe = folder.events.stat().st_size if folder.events.is_file() else 0, Safe()
 
-    def epochs_safe(self) -> int:
-        """The epoch of the last checkpoint, as far as it was told since the run is followed."""
+    def safe(self) -> Safe:
+        """What the last checkpoint holds, as far as it was told since the run is followed."""
         self.look()
         return self._safe
 
@@ -156,7 +157,7 @@ class Followed:
         for event in self._new():
             match event["phase"]:
                 case "checkpoint" | "resume":
-                    self._safe = event["epoch"]
+                    self._safe = Safe(event["epoch"], event.get("minibatch", 0))
                 case "epoch":
                     told: dict[str, Any] = {key: event.get(key) for key in ("loss", "val_score", "seconds")}
                     self._onlooker.on_epoch(event["epoch"], self._total, **told)

@@ -286,6 +286,14 @@ def test_a_graph_gives_its_weights_and_rows_in_its_own_order() -> None:
     assert torch.equal(graph.indices[batch.e_id].long(), batch.n_id[batch.edge_index[0]])
 
 
+def test_features_in_int8_are_served_as_numbers() -> None:
+    levels, scale = torch.arange(NODES * 2).view(NODES, 2).to(torch.int8), torch.rand(NODES)
+    graph = graph_of(x=levels, x_scale=scale)
+    (batch,) = siafu.NeighborLoader(graph, [2], batch_size=NODES)
+    assert torch.equal(batch.x, (levels.float() * scale[:, None])[batch.n_id])
+    assert "x_scale" not in batch
+
+
 def test_a_name_a_transform_and_what_changes_nothing() -> None:
     loader = siafu.NeighborLoader(
         "karate",

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -79,6 +80,12 @@ def num_epochs(run: Path) -> int:
     """How many epochs were written so far, those done twice included."""
     events = run / "events.jsonl"
     return events.read_bytes().count(b'"phase":"epoch"') if events.is_file() else 0
+
+
+def num_kept(run: Path) -> int:
+    """How many checkpoints were written so far."""
+    events = run / "events.jsonl"
+    return events.read_bytes().count(b'"phase":"checkpoint"') if events.is_file() else 0
 
 
 def rank_processes(command: "subprocess.Popen[str]") -> dict[int, psutil.Process]:
@@ -221,6 +228,41 @@ def test_ranks_killed_and_stopped_in_the_midst_start_again_and_end_with_the_same
     assert "Traceback" not in err
     assert_none_left(seen)
     assert_same_run(run, whole)
+
+
+def test_ranks_killed_while_they_sample_go_on_within_the_epoch_and_end_with_the_same_bytes(
+    tmp_path: Path,
+) -> None:
+    arguments = (
+        "--ranks",
+        "2",
+        "--method",
+        "sampled",
+        "--set",
+        "comm.deadline=2",
+        "--set",
+        "comm.gradients=bf16",
+    )
+    arguments += ("--set", "sampled.batch_size=2", "--set", "sampled.macrobatch=4", "--epochs", "2")
+    run, seen = tmp_path / "run", list[psutil.Process]()
+    process = start(*SIAFU, "train", DATA, *SETTINGS, *arguments, "--out", str(run))
+    for rank in (1, 0):
+        kept = num_kept(run)
+        wait_for(lambda kept=kept: num_kept(run) >= kept + 3, process)
+        ranks = rank_processes(process)
+        seen += ranks.values()
+        if ranks:
+            ranks[rank].kill()
+            wait_for(lambda ranks=ranks: not all(one.is_running() for one in ranks.values()), process)
+    code, _, err = end(process)
+    assert code == 0, err
+    assert seen, "the run was over before it could be disturbed"
+    assert re.search(r"starting again from the last checkpoint, epoch \d, minibatch \d", err), err
+    assert_none_left(seen)
+    undisturbed = tmp_path / "undisturbed"
+    code, _, err = end(start(*SIAFU, "train", DATA, *SETTINGS, *arguments, "--out", str(undisturbed)))
+    assert code == 0, err
+    assert weights(run) == weights(undisturbed)
 
 
 def test_the_command_stopped_then_killed_goes_on_exactly_and_leaves_no_rank(
@@ -589,13 +631,13 @@ def test_a_damaged_part_is_told_by_its_file(
 def test_epochs_count_as_safe_once_a_checkpoint_holds_them(tmp_path: Path) -> None:
     folder, told = RunFolder(tmp_path), list[int]()
     followed = Followed(folder, Onlooker(lambda epoch, total, **_: told.append(epoch)), total=9)
-    assert followed.epochs_safe() == 0
+    assert followed.safe().epoch == 0
     epoch = '{"phase": "epoch", "epoch": %d, "loss": 1.0, "seconds": 0.1}\n'
     folder.events.write_text(epoch % 1 + epoch % 2 + '{"phase": "checkpoint", "ep')
-    assert (followed.epochs_safe(), told) == (0, [1, 2])
+    assert (followed.safe().epoch, told) == (0, [1, 2])
     with folder.events.open("a") as file:
         file.write('och": 2}\n{"phase": "epo\n' + epoch % 3)
-    assert (followed.epochs_safe(), told) == (2, [1, 2, 3])
+    assert (followed.safe().epoch, told) == (2, [1, 2, 3])
     with folder.events.open("a") as file:
         file.write('{"phase": "resume", "epoch": 2}\n' + epoch % 3)
-    assert (followed.epochs_safe(), told) == (2, [1, 2, 3, 3]), "done again"
+    assert (followed.safe().epoch, told) == (2, [1, 2, 3, 3]), "done again"

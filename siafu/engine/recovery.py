@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from enum import Enum
+from typing import NamedTuple
 
 from siafu.engine.failures import RankFailure, RanksFailed
 
@@ -27,19 +28,29 @@ def decide(failures: Sequence[RankFailure], *, progressed: bool, fruitless: int)
     return Decision.RAISE
 
 
+class Safe(NamedTuple):
+    """How far a run's checkpoint is: epochs done, and minibatches of the next one."""
+
+    epoch: int = 0
+    minibatch: int = 0
+
+    def __str__(self) -> str:
+        return f"epoch {self.epoch}" + (f", minibatch {self.minibatch}" if self.minibatch else "")
+
+
 def run_recovering(
     command: Sequence[str],
     *,
     ranks: int,
     threads: int,
-    progress: Callable[[], int],
+    progress: Callable[[], Safe],
     watch: Callable[[], bool],
     say: Callable[[str], None],
     deadline_s: float = 30.0,
 ) -> None:
     """Launch ``command`` until it ends well; raises RanksFailed where starting again would not help.
 
-    ``progress`` tells how many epochs are safe on disk, ``say`` is told of restarts; the rest is as in ``launch``.
+    ``progress`` tells how much is safe on disk, ``say`` is told of restarts; the rest is as in ``launch``.
     """
     from siafu.engine.elastic import launch
 
@@ -53,6 +64,6 @@ def run_recovering(
             fruitless = 0 if after > before else fruitless + 1
             if decide(error.failures, progressed=after > before, fruitless=fruitless) is Decision.RAISE:
                 if fruitless >= _MOST_FRUITLESS:
-                    error.add_note(f"{fruitless} attempts in a row got no further than epoch {after}")
+                    error.add_note(f"{fruitless} attempts in a row got no further than {after}")
                 raise
-            say(f"{error.brief}; starting again from the last checkpoint, epoch {after}")
+            say(f"{error.brief}; starting again from the last checkpoint, {after}")

@@ -110,7 +110,7 @@ class _Whole:
             fields["edge_weight"] = native.gather(graph.edge_weight, subgraph.edge)
         if self._pages is not None:
             self._pages.tidy()
-        return import_pyg().Data(**fields, n_id=subgraph.position, e_id=subgraph.edge)
+        return import_pyg().Data(**_as_numbers(fields), n_id=subgraph.position, e_id=subgraph.edge)
 
 
 class _Pyg:
@@ -194,7 +194,13 @@ class _Parts:
             for name, rows in tables.items()
             if rows is not None
         }
-        return import_pyg().Data(**fields, edge_weight=subgraph.weight, e_id=None)
+        return import_pyg().Data(**_as_numbers(fields), edge_weight=subgraph.weight, e_id=None)
+
+
+def _as_numbers(fields: dict[str, Tensor]) -> dict[str, Tensor]:
+    """With features to calculate with, where they are stored in int8."""
+    scale = fields.pop("x_scale", None)
+    return fields if scale is None else fields | {"x": fields["x"].float() * scale[:, None]}
 
 
 def _drawn(

@@ -8,7 +8,7 @@ from siafu.nn.attend import attend
 from siafu.nn.dropout import Dropout
 from siafu.nn.heads import head_width, join_heads
 from siafu.nn.layer import Layer, first_generator, glorot
-from siafu.nn.product import product
+from siafu.nn.product import PROJECTED, known_product, product
 from siafu.nn.streamed import Rows
 
 
@@ -56,9 +56,16 @@ class Gat(Layer):
 
     def project(self, x_src: Rows) -> Tensor:
         """``x [W | W a_src | W a_dst]``: the scores are columns of the same product."""
+        return product(x_src, self._weights())
+
+    def project_on(self, block: Block, x_src: Rows) -> Tensor:
+        """The same, or what was projected before, see :func:`siafu.nn.product.known_product`."""
+        return known_product(block.memo.get(PROJECTED), x_src, self._weights())
+
+    def _weights(self) -> Tensor:
         by_head = self.weight.view(self.in_features, self.heads, -1)
         scores = [(by_head * vector).sum(2) for vector in (self.score_src, self.score_dst)]
-        return product(x_src, torch.cat([self.weight, *scores], 1))
+        return torch.cat([self.weight, *scores], 1)
 
     def aggregate(self, block: Block, z_src: Rows) -> Rows:
         """The attention-weighted sum."""

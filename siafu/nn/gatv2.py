@@ -8,7 +8,7 @@ from siafu.nn.attend import attend_v2
 from siafu.nn.dropout import Dropout
 from siafu.nn.heads import head_width, join_heads
 from siafu.nn.layer import Layer, first_generator, glorot
-from siafu.nn.product import product
+from siafu.nn.product import PROJECTED, known_product, product
 from siafu.nn.streamed import Rows
 
 
@@ -60,8 +60,15 @@ class GatV2(Layer):
 
     def project(self, x_src: Rows) -> Tensor:
         """``x [W_src | W_dst] + [c_src | c_dst]``."""
+        return product(x_src, *self._weights())
+
+    def project_on(self, block: Block, x_src: Rows) -> Tensor:
+        """The same, or what was projected before, see :func:`siafu.nn.product.known_product`."""
+        return known_product(block.memo.get(PROJECTED), x_src, *self._weights())
+
+    def _weights(self) -> tuple[Tensor, Tensor]:
         weight = torch.cat([self.weight_src, self.weight_dst], 1)
-        return product(x_src, weight, torch.cat([self.bias_src, self.bias_dst]))
+        return weight, torch.cat([self.bias_src, self.bias_dst])
 
     def aggregate(self, block: Block, z_src: Rows) -> Rows:
         """The attention-weighted sum."""

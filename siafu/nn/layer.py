@@ -60,6 +60,10 @@ class Layer(nn.Module):
         """Graph work."""
         raise NotImplementedError
 
+    def project_on(self, block: Block, x_src: Rows) -> Tensor:
+        """Project the rows that a block reads, or take what is known of that."""
+        return self.project(x_src)
+
     def update(self, m_dst: Tensor, x_dst: Rows) -> Tensor:
         """Tensor work on destinations, row by row."""
         return m_dst
@@ -84,7 +88,7 @@ class Layer(nn.Module):
         x_src, x_dst = _twice(drop(widened(x_src)), block.num_dst)
         if self.aggregates_first(block):
             return self.join(self.aggregate(block, x_src), x_dst, after)
-        z_dst = self.aggregate(block, self.project(x_src))
+        z_dst = self.aggregate(block, self.project_on(block, x_src))
         assert isinstance(z_dst, Tensor)
         return _followed(self.update(z_dst, x_dst), self, after)
 

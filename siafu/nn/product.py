@@ -11,6 +11,8 @@ from siafu.native import After, Term
 from siafu.nn.dropout import epilogue
 from siafu.nn.streamed import Rows, Streamed, streamed_product
 
+PROJECTED = "projected"  # under which a block keeps what was made of its rows before
+
 
 def product(x: Rows, weight: Tensor, add: Tensor | None = None) -> Tensor:
     """``x W``, or ``add + x W``: (R, I), (I, O), (R, O) or (O,) -> (R, O)."""
@@ -31,10 +33,34 @@ def products(terms: Sequence[tuple[Rows, Tensor]], after: After | None = None) -
     return out if after is None else finished(out, after)
 
 
+def known_product(z: Tensor | None, x: Rows, weight: Tensor, add: Tensor | None = None) -> Tensor:
+    """``x W + add``, whose value is taken to be ``z`` (R, O) where that is given; gradients are those of the product.
+
+    So what earlier weights made of the rows can stand in for a while.
+    """
+    return product(x, weight, add) if z is None else _Known.apply(add, z, x, weight)
+
+
 def finished(z: Tensor, after: After, *, in_place: bool = True) -> Tensor:
     """What follows a product, of rows that came about otherwise; they may be overwritten."""
     bias, activation, dropout, row_id = after
     return epilogue(z, bias, activation=activation, dropout=dropout, row_id=row_id, in_place=in_place)
+
+
+class _Known(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, add: Tensor | None, z: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return z.view_as(z)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        wants_add, _, wants_x, _ = ctx.needs_input_grad
+        (grad_x,), (grad_weight,), grad_add = native.product_backward(
+            [Term(x, weight)], grads[0], wants_x=[wants_x]
+        )
+        return grad_add if wants_add else None, None, grad_x, grad_weight
 
 
 class _Products(torch.autograd.Function):

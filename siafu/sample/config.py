@@ -23,6 +23,9 @@ class SampledConfig(BaseModel):
     replace: bool = False  # draw with replacement
     share_draws: bool = False  # draw the same in-edges of a node in all minibatches of a macrobatch
     cache_aggregate: bool = True  # aggregate the inputs of all nodes once, where the first layer allows it
+    share_projection: bool = (
+        False  # attention: project the inputs of a macrobatch once, by the weights it begins with
+    )
 
     @field_validator("fanout", mode="before")
     @classmethod

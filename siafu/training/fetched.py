@@ -114,7 +114,9 @@ class _HotRows:
 
     def __init__(self, tables: list[Table], *, slots: int) -> None:
         self.rows = [torch.empty(slots, table.width, dtype=table.rows.dtype) for table in tables]
-        self._heat = torch.full((slots,), -1, dtype=torch.int32)  # 0: its slot may be taken; below: it is empty
+        self._heat = torch.full(
+            (slots,), -1, dtype=torch.int32
+        )  # 0: its slot may be taken; below: it is empty
         self._position = torch.empty(0, dtype=torch.int32)  # ascending
         self._slot = torch.empty(0, dtype=torch.int64)
 

@@ -17,11 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from siafu.comm.config import Precision
+from siafu import native
+from siafu.comm.config import CommConfig, Precision
 from siafu.graph import Block, Whole
-from siafu.nn.dropout import mix, set_keys
+from siafu.nn.aggregate import widened
+from siafu.nn.dropout import Dropout, mix, set_keys
 from siafu.nn.layer import Layer
 from siafu.nn.model import Gnn
+from siafu.nn.product import PROJECTED
 from siafu.nn.streamed import Rows, Streamed
 from siafu.partition.cut import Part
 from siafu.sample import Grown, SampledConfig, grow
@@ -67,6 +70,17 @@ class Minibatch(NamedTuple):
     x_src: Tensor
 
 
+class _Projected(NamedTuple):
+    """What a layer made of the inputs of some nodes: (R,) int32, ascending, and (R, Z)."""
+
+    position: Tensor
+    rows: Tensor
+
+    def of(self, position: Tensor) -> Tensor:
+        """The rows of some of them."""
+        return native.gather(self.rows, torch.searchsorted(self.position, position))
+
+
 class SampledTrainer(FullTrainer):
     """Trains on minibatches of sampled neighbours; scores and checkpoints are those of ``full``."""
 
@@ -83,16 +97,18 @@ class SampledTrainer(FullTrainer):
         *,
         sampled: SampledConfig,
         seed: int,
-        precision: Precision = "fp32",
+        wire: CommConfig | None = None,
         room: Room | None = None,
     ) -> None:
-        super().__init__(model, block, x_own, task, config, seed=seed)
+        super().__init__(model, block, x_own, task, config, seed=seed, wire=wire)
         self.sampled, self.fanouts = sampled, sampled.fanouts(len(model.layers))
         if sampled.batch_size > task.count["train"]:
             raise ValueError(
                 f"sampled.batch_size is {sampled.batch_size}, but there are {task.count['train']} training nodes; "
                 "expected at most so many"
             )
+        if sampled.share_projection:
+            _check_shared(model)
         self.room = room
         self.spent = {"sample": 0.0, "fetch": 0.0, "compute": 0.0}
         self.num_batches = -(-task.count["train"] // sampled.batch_size)
@@ -102,6 +118,7 @@ class SampledTrainer(FullTrainer):
         self.cached = sampled.cache_aggregate and layers[0].keeps(x_own)
         self.num_hops = len(self.fanouts) - self.cached
         self._names: list[Any] = []  # under which a block keeps its aggregates
+        precision: Precision = "fp32" if wire is None else wire.precision
         tables = self._tables(part, any(layer.reads_whole for layer in layers), precision)
         self.static = StaticRows(self._aside, self.near, tables, hot_bytes=sampled.hot_mb * 10**6)
         self.prefetch = sampled.prefetch and (self.comm.world_size > 1 or isinstance(x_own, Streamed))
@@ -122,9 +139,13 @@ class SampledTrainer(FullTrainer):
         seeds, weight = self._minibatches(epoch)
         made = self._macrobatches(epoch, seeds)
         for macrobatch in ahead(made) if self.prefetch else made:
+            shared = self._projected(macrobatch) if self.sampled.share_projection else None
             for place, grown in enumerate(macrobatch.grown):
                 start, number = time.perf_counter(), macrobatch.first + place
-                minibatch = Minibatch(number, seeds[number], *self._assemble(grown, macrobatch.fetched))
+                blocks, x_src = self._assemble(grown, macrobatch.fetched)
+                if shared is not None:
+                    blocks[0].memo[PROJECTED] = shared.of(grown.position)
+                minibatch = Minibatch(number, seeds[number], blocks, x_src)
                 self.done.minibatch_loss += self._train_on(minibatch, epoch, weight[number])
                 self.spent["compute"] += time.perf_counter() - start
             self.done.minibatch = macrobatch.first + len(macrobatch.grown)
@@ -216,6 +237,15 @@ class SampledTrainer(FullTrainer):
                     )
         return tables
 
+    @torch.no_grad()
+    def _projected(self, macrobatch: Macrobatch) -> "_Projected":
+        """What the first layer makes of all inputs of a macrobatch now."""
+        position = torch.cat([grown.position for grown in macrobatch.grown]).unique()
+        place = self.static.place(position, macrobatch.fetched)
+        layer = self.model.layers[0]
+        assert isinstance(layer, Layer)
+        return _Projected(position, layer.project(widened(self.static.read(_X, place, macrobatch.fetched))))
+
     def _assemble(self, grown: Grown, fetched: Fetched) -> tuple[list[Block], Tensor]:
         """The blocks of a minibatch, and the rows that the first of them reads."""
         place = self.static.place(grown.position, fetched)
@@ -263,6 +293,21 @@ class SampledTrainer(FullTrainer):
         each = sum(table.width * table.rows.dtype.itemsize for table in self.static.tables)
         away = nodes * (ranks - 1) / ranks
         return int(num_bytes + 4 * nodes + each * away) + 1
+
+
+def _check_shared(model: Gnn) -> None:
+    config, first = model.config, model.drops[0]
+    assert isinstance(first, Dropout)
+    if config.kind not in ("gat", "gatv2"):
+        raise ValueError(
+            f"sampled.share_projection is for gat and gatv2, but the model is {config.kind}, whose aggregate of the "
+            "inputs can be computed once; set it to false"
+        )
+    if first.rate or config.residual:
+        raise ValueError(
+            "sampled.share_projection needs inputs that are the same in all minibatches and read once; set "
+            "model.input_dropout to 0 and model.residual to false"
+        )
 
 
 def _hashes(node_id: Tensor, key: int) -> Tensor:

@@ -9,7 +9,7 @@ import pytest
 
 from siafu.engine import elastic
 from siafu.engine.failures import RankFailure, RanksFailed
-from siafu.engine.recovery import Decision, decide, run_recovering
+from siafu.engine.recovery import Decision, Safe, decide, run_recovering
 
 KILLED = RankFailure(1, "hostA", "killed", "killed (SIGKILL); look")
 LOST = RankFailure(0, "hostA", "lost_peer", "rank 1 on hostA is gone; look")
@@ -47,7 +47,7 @@ def test_a_killed_rank_costs_a_restart_and_no_epoch(
         program("epochs"),
         ranks=2,
         threads=1,
-        progress=lambda: int(done.read_text()) if done.exists() else 0,
+        progress=lambda: Safe(int(done.read_text()) if done.exists() else 0),
         watch=lambda: False,
         say=said.append,
     )
@@ -67,7 +67,9 @@ def attempts(monkeypatch: pytest.MonkeyPatch, outcomes: list[tuple[int, RankFail
             raise RanksFailed([failure])
 
     monkeypatch.setattr(elastic, "launch", launch)
-    run_recovering([], ranks=2, threads=1, progress=lambda: epoch[0], watch=lambda: False, say=said.append)
+    run_recovering(
+        [], ranks=2, threads=1, progress=lambda: Safe(epoch[0]), watch=lambda: False, say=said.append
+    )
     assert not left
     return said
 

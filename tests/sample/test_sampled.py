@@ -233,7 +233,7 @@ class _Counting:
 def test_a_run_that_is_stopped_within_an_epoch_goes_on_exactly(ranks: int, tmp_path: Path) -> None:
     graph = community(600, degree=10, classes=3, features=12)
     how: dict[str, Any] = {"batch_size": 32, "fanout": (5, 5), "macrobatch": 2, "threads": 1}
-    how |= {"method": "sampled", "epochs": 2, "ranks": ranks, "engine": "local"}
+    how |= {"method": "sampled", "epochs": 2, "ranks": ranks, "engine": "local", "gradients": "int8"}
     siafu.train(graph, out=tmp_path / "whole", **how)
     from siafu.member import Onlooker
 
@@ -314,3 +314,32 @@ def test_a_budget_too_small_for_one_minibatch_says_what_it_needs(tmp_path: Path)
         ValueError, match=r"budget_mb is 1, but one minibatch takes up to \d+ MB; set it to \d+ or"
     ):
         siafu.train(graph, out=tmp_path / "run", layers=2, budget_mb=1, **how, ranks=2, engine="local")
+
+
+@pytest.mark.parametrize("kind", ["gat", "gatv2"])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_shared_projection_is_that_of_the_macrobatchs_beginning(kind: str, ranks: int) -> None:
+    graph, model = graph_of(), {"kind": kind, "heads": 2, "input_dropout": 0.0}
+    plain, same, stale = (
+        trained(graph, ranks, model, macrobatch=size, share_projection=shared)[0]
+        for size, shared in ((1, False), (1, True), (4, True))
+    )
+    assert plain["losses"] == pytest.approx(same["losses"], rel=1e-9)  # one minibatch: nothing is old
+    assert plain["losses"] != pytest.approx(stale["losses"], rel=1e-9)
+    assert plain["losses"] == pytest.approx(stale["losses"], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"model": "sage"}, "share_projection is for gat and gatv2, but the model is sage"),
+        ({"model": "gat"}, "set model.input_dropout to 0"),
+        ({"model": "gat", "input_dropout": 0.0, "residual": True}, "model.residual to false"),
+    ],
+)
+def test_what_cannot_be_shared_is_told(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
+    graph = community(300, degree=8, classes=3, features=12)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        siafu.train(
+            graph, out=tmp_path / "run", method="sampled", batch_size=50, share_projection=True, **settings
+        )
