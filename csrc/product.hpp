@@ -74,6 +74,7 @@ template <int R, Over O>
         low[r] = load(from[r]), high[r] = load(from[r] + lanes<float>);
         if constexpr (O == Over::columns) row[r] = x[r] + first;
     }
+#pragma GCC unroll 4
     for (int64_t k = 0; k < depth; ++k) {
         const Vec<float> left = load(panel + k * kWide), right = load(panel + k * kWide + lanes<float>);
         const float* across = O == Over::rows ? x[k] + first : nullptr;
