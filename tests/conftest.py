@@ -1,6 +1,7 @@
-"""What many tests share: where the real graphs lie."""
+"""What many tests share: where the real graphs lie, and little memory."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,3 +14,25 @@ def data_home() -> Path:
     if not (found / "cora.npz").is_file():
         pytest.skip(f"no cora.npz in {found}: set SIAFU_DATA to a folder of data sets")
     return found
+
+
+@pytest.fixture
+def control_group(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A group below our own, for processes of a test, with the memory that the test's module allows (LIMIT_BYTES)."""
+    own = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    v1 = [group for _, controllers, group in own if "memory" in controllers.split(",")]
+    v2 = [group for number, _, group in own if number == "0"]
+    parent = Path("/sys/fs/cgroup/memory" if v1 else "/sys/fs/cgroup") / (v1 or v2)[0].strip("/")
+    group = parent / f"siafu-test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no control group can be made ({error.strerror}); needs root")
+    try:
+        limit = group / ("memory.limit_in_bytes" if v1 else "memory.max")
+        limit.write_text(str(request.module.LIMIT_BYTES))
+        yield group
+    except OSError as error:
+        pytest.skip(f"the control group takes no limit ({error.strerror})")
+    finally:
+        group.rmdir()

@@ -1,9 +1,8 @@
 """A rank that the kernel kills for lack of memory: it is said, with its memory curve."""
 
-import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,27 +11,6 @@ from rank_work import TIMEOUT_S, Starter
 from siafu.engine.memory import MemoryCurves
 
 LIMIT_BYTES = 700_000_000
-
-
-@pytest.fixture
-def control_group() -> Iterator[Path]:
-    """A group below our own with little memory, for processes of this test."""
-    own = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
-    v1 = [group for _, controllers, group in own if "memory" in controllers.split(",")]
-    v2 = [group for number, _, group in own if number == "0"]
-    parent = Path("/sys/fs/cgroup/memory" if v1 else "/sys/fs/cgroup") / (v1 or v2)[0].strip("/")
-    group = parent / f"siafu-test-{os.getpid()}"
-    try:
-        group.mkdir()
-    except OSError as error:
-        pytest.skip(f"no control group can be made ({error.strerror}); needs root")
-    try:
-        (group / ("memory.limit_in_bytes" if v1 else "memory.max")).write_text(str(LIMIT_BYTES))
-        yield group
-    except OSError as error:
-        pytest.skip(f"the control group takes no limit ({error.strerror})")
-    finally:
-        group.rmdir()
 
 
 def test_a_rank_killed_for_lack_of_memory_says_so_with_its_curve(

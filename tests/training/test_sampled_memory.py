@@ -4,11 +4,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
 from siafu.data import community
@@ -32,27 +30,6 @@ run = siafu.train(
 )
 print(json.dumps(run.metrics))
 """
-
-
-@pytest.fixture
-def control_group() -> Iterator[Path]:
-    """A group below our own with little memory, for processes of this test."""
-    own = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
-    v1 = [group for _, controllers, group in own if "memory" in controllers.split(",")]
-    v2 = [group for number, _, group in own if number == "0"]
-    parent = Path("/sys/fs/cgroup/memory" if v1 else "/sys/fs/cgroup") / (v1 or v2)[0].strip("/")
-    group = parent / f"siafu-test-{os.getpid()}"
-    try:
-        group.mkdir()
-    except OSError as error:
-        pytest.skip(f"no control group can be made ({error.strerror}); needs root")
-    try:
-        (group / ("memory.limit_in_bytes" if v1 else "memory.max")).write_text(str(LIMIT_BYTES))
-        yield group
-    except OSError as error:
-        pytest.skip(f"the control group takes no limit ({error.strerror})")
-    finally:
-        group.rmdir()
 
 
 def write_wide(path: Path) -> None:
