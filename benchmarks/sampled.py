@@ -4,7 +4,7 @@
     python benchmarks/sampled.py --dgl-python PATH --model gat  or gcn
     python benchmarks/sampled.py --sampler --dgl-python PATH    the samplers alone, in edges per second
     python benchmarks/sampled.py --ablation                     each technique off in turn, on two ranks
-    python benchmarks/sampled.py --accuracy --batches 10        five seeds, sampled beside all neighbours
+    python benchmarks/sampled.py --accuracy --batches 10        five seeds, each technique beside plain sampling
 
 3 layers, fanouts 15, 10, 5 (seeds draw 5), minibatches of 1024, hidden 256 (GAT: 4 heads of 64), Adam, dropout 0.5
 between layers; one process, 2 threads; sampling, fetching and training are counted, evaluation is not. DGL is tried
@@ -159,7 +159,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--model", choices=["sage", "gcn", "gat"], default="sage")
     parser.add_argument("--sampler", action="store_true", help="compare the samplers alone")
     parser.add_argument("--ablation", action="store_true", help="time and bytes with each technique off")
-    parser.add_argument("--accuracy", action="store_true", help="of several seeds, beside all neighbours")
+    parser.add_argument("--accuracy", action="store_true", help="of several seeds, each technique beside plain sampling")
     parser.add_argument("--seeds", type=int, default=5, help="of --accuracy")
     parser.add_argument("--epochs", type=int, default=20, help="of each run of --accuracy")
     parser.add_argument("--batches", type=int, default=0, help="minibatches of an epoch; default all")

@@ -32,12 +32,15 @@ OFF = {
     "no hot rows": ("sampled.hot_mb=0",),
     "rows in bf16": ("comm.precision=bf16",),
     "rows in int8": ("comm.precision=int8",),
+    "gradients in bf16": ("comm.gradients=bf16",),
+    "draws shared": ("sampled.share_draws=true",),
 }
+_NARROW = ("ranks=2", "threads=1", "comm.precision=int8", "comm.gradients=int8")
 ACCURACY = {  # the first is what the others are held to
-    "all neighbours": ("sampled.fanout=-1,-1,-1", "sampled.cache_aggregate=false"),
-    "sampled": ("sampled.cache_aggregate=false",),
-    "sampled, cached aggregate": (),
-    "the same, 2 ranks, rows in int8": ("ranks=2", "threads=1", "comm.precision=int8"),
+    "every hop sampled": ("sampled.cache_aggregate=false",),
+    "cached aggregate": (),
+    "the same, draws shared": ("sampled.share_draws=true",),
+    "cached, 2 ranks, all in int8": _NARROW,
 }
 ASKED_POINTS = 0.5
 _SHORT, _LONG = 1, 3  # epochs
@@ -81,7 +84,7 @@ def _epoch(folder: Path, name: str, settings: list[str]) -> dict[str, Any]:
 
 
 def accuracy(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Test accuracy of several seeds, sampled in several ways, beside all neighbours."""
+    """Test accuracy of several seeds, sampled in several ways, beside every hop sampled."""
     graph, found = _graph(args), []
     shape = f"{args.nodes:,} nodes, {args.batches or 'all'} minibatches an epoch, {args.epochs} epochs"
     print(f"SAGE, {shape}; test accuracy of {args.seeds} seeds, in per cent")
