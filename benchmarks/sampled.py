@@ -159,7 +159,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--model", choices=["sage", "gcn", "gat"], default="sage")
     parser.add_argument("--sampler", action="store_true", help="compare the samplers alone")
     parser.add_argument("--ablation", action="store_true", help="time and bytes with each technique off")
-    parser.add_argument("--accuracy", action="store_true", help="of several seeds, each technique beside plain sampling")
+    parser.add_argument("--accuracy", action="store_true", help="of several seeds, beside plain sampling")
     parser.add_argument("--seeds", type=int, default=5, help="of --accuracy")
     parser.add_argument("--epochs", type=int, default=20, help="of each run of --accuracy")
     parser.add_argument("--batches", type=int, default=0, help="minibatches of an epoch; default all")
