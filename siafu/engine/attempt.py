@@ -64,6 +64,10 @@ class Attempt:
             self._signal(pids, signal.SIGKILL)  # a stopped process too
             self._wait(pids, _GRACE_S)
 
+    def ended(self, rank: int, code: int) -> None:
+        """Somebody else saw how a rank ended."""
+        self._codes.setdefault(rank, code)
+
     def _end_suspended(self, pids: Mapping[int, int]) -> None:
         """End ranks that were stopped for too long: peers notice only while they wait for them."""
         now = time.monotonic()

@@ -247,7 +247,10 @@ class _Agent(LocalElasticAgent):
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         self._attempt.look({worker.global_rank: worker.id for worker in worker_group.workers})
-        return super()._monitor_workers(worker_group)
+        result = super()._monitor_workers(worker_group)
+        for rank, failure in result.failures.items():  # those that ended since we looked
+            self._attempt.ended(rank, failure.exitcode)
+        return result
 
 
 class _OneHost(RendezvousHandler):
