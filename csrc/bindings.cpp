@@ -316,15 +316,14 @@ void bind_sample(nb::module_& m) {
           "indptr"_a, "indices"_a.noconvert(), "from_"_a.none(), "id"_a, released);
 }
 
-using Terms = nb::list;  // of (x, index or None, weight)
+using Terms = nb::list;  // of (x, weight)
 
 // Fills in the terms; returns how many there are.
 int read_terms(const Terms& given, Term* terms) {
     int count = 0;
     for (nb::handle each : given) {
-        const auto [x, index, weight] =
-            nb::cast<std::tuple<Array<const float, 2>, Optional<const int64_t, 1>, Array<const float, 2>>>(each);
-        terms[count++] = {x.data(), pointer(index), int64_t(x.shape(1)), weight.data()};
+        const auto [x, weight] = nb::cast<std::tuple<Array<const float, 2>, Array<const float, 2>>>(each);
+        terms[count++] = {x.data(), int64_t(x.shape(1)), weight.data()};
     }
     return count;
 }
@@ -332,13 +331,12 @@ int read_terms(const Terms& given, Term* terms) {
 using After = std::tuple<Optional<const float, 1>, Optional<const int64_t, 1>, int, uint64_t, uint32_t, double>;
 
 void bind_products(nb::module_& m) {
-    m.attr("most_terms") = kMostTerms;
     m.def("product",
-          [](Terms terms, bool turned, std::optional<nb::ndarray<const float, nb::c_contig, nb::device::cpu>> add, Array<float, 2> out,
+          [](Terms terms, std::optional<nb::ndarray<const float, nb::c_contig, nb::device::cpu>> add, Array<float, 2> out,
              std::optional<After> after) {
               Product a{};
               a.num_terms = read_terms(terms, a.terms);
-              a.turned = turned, a.rows = int64_t(out.shape(0)), a.width = int64_t(out.shape(1)), a.out = out.data();
+              a.rows = int64_t(out.shape(0)), a.width = int64_t(out.shape(1)), a.out = out.data();
               a.add = pointer(add), a.add_rows = add && add->ndim() == 2;
               Epilogue<float> epilogue{};
               if (after) {
@@ -350,7 +348,7 @@ void bind_products(nb::module_& m) {
               const nb::gil_scoped_release release;
               chosen.kernels->product(a);
           },
-          "terms"_a, "turned"_a, "add"_a.none(), "out"_a.noconvert(), "after"_a.none());
+          "terms"_a, "add"_a.none(), "out"_a.noconvert(), "after"_a.none());
     m.def("product_backward",
           [](Terms terms, Array<const float, 2> grad, Optional<const float, 2> output, std::optional<After> after, Array<float, 2> sums,
              Array<float, 1> out, nb::list grad_x) {

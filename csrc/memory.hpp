@@ -11,13 +11,6 @@
 
 constexpr int64_t kLargePage = int64_t(1) << 21;
 
-// Asks for large pages below an array that is about to be written. A hint: where the system has none, nothing happens.
-inline void advise_large_pages(void* data, int64_t num_bytes) {
-    const uintptr_t begin = (reinterpret_cast<uintptr_t>(data) + kLargePage - 1) & ~uintptr_t(kLargePage - 1);
-    const uintptr_t end = (reinterpret_cast<uintptr_t>(data) + uintptr_t(num_bytes)) & ~uintptr_t(kLargePage - 1);
-    if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
-}
-
 // Tells the system how an array that is mapped from a file is about to be read. By rows here and there: it reads those
 // rows alone, all of them at once, where it would else read megabytes around each as it is come to.
 inline void expect_rows(const char* data, int64_t row_bytes, int64_t num_rows, const int64_t* index, int64_t count) {

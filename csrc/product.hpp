@@ -13,12 +13,11 @@
 
 // One of the products that are added up.
 struct Term {
-    const float* x;        // (any, in)
-    const int64_t* index;  // (rows), which row of x each is; or null: the row's own number
+    const float* x;       // (rows, in)
     int64_t in;
-    const float* weight;   // (in, width), or (width, in) where it is turned
+    const float* weight;  // (in, width)
 
-    const float* row(int64_t r) const { return x + (index ? index[r] : r) * in; }
+    const float* row(int64_t r) const { return x + r * in; }
 };
 
 constexpr int kMostTerms = 2;
@@ -26,7 +25,6 @@ constexpr int kMostTerms = 2;
 struct Product {
     Term terms[kMostTerms];
     int num_terms;
-    bool turned;
     int64_t rows, width;
     const float* add;               // (rows, width), may be out; or (width), or null
     bool add_rows;                  // whether add has a row for each
@@ -35,7 +33,7 @@ struct Product {
 };
 
 struct ProductBackward {
-    Term terms[kMostTerms];         // whose weights are not turned
+    Term terms[kMostTerms];
     int num_terms;
     int64_t rows, width;
     const float* grad;                        // (rows, width), of what the product returned
@@ -115,12 +113,12 @@ inline void add_tile_within(int64_t columns, int rows, const float* const* x, in
     for (int r = 0; r < rows; ++r) std::copy(room[r], room[r] + columns, to[r]);
 }
 
-// The weights of a term, kWide columns after kWide columns, zero beyond the last.
-inline void pack_weight(const Term& a, bool turned, int64_t width, int64_t panel, float* to) {
+// Weights (in, width), or (width, in) where they are turned, kWide columns after kWide columns, zero beyond the last.
+inline void pack_weight(const float* weight, bool turned, int64_t in, int64_t width, int64_t panel, float* to) {
     const int64_t first = panel * kWide, columns = std::min<int64_t>(kWide, width - first);
-    for (int64_t k = 0; k < a.in; ++k) {
+    for (int64_t k = 0; k < in; ++k) {
         float* row = to + k * kWide;
-        for (int64_t c = 0; c < columns; ++c) row[c] = turned ? a.weight[(first + c) * a.in + k] : a.weight[k * width + first + c];
+        for (int64_t c = 0; c < columns; ++c) row[c] = turned ? weight[(first + c) * in + k] : weight[k * width + first + c];
         std::fill(row + columns, row + kWide, 0.0f);
     }
 }
@@ -158,9 +156,10 @@ inline void product(const Product& a) {
 #pragma omp parallel if (a.rows * in * a.width > 1 << 16)
     {
         for (int t = 0; t < a.num_terms; ++t) {
+            const Term& term = a.terms[t];
 #pragma omp for schedule(static)
             for (int64_t p = 0; p < panels; ++p)
-                pack_weight(a.terms[t], a.turned, a.width, p, packed.get() + start[t] + p * a.terms[t].in * kWide);
+                pack_weight(term.weight, false, term.in, a.width, p, packed.get() + start[t] + p * term.in * kWide);
         }
 #pragma omp for schedule(dynamic, 4)
         for (int64_t begin = 0; begin < a.rows; begin += kRowsAtOnce) {
@@ -250,8 +249,8 @@ inline void product_backward(const ProductBackward& a) {
         const int64_t in = a.terms[t].in;
         turned[t].reset(new float[size_t(panels_of(in) * a.width * kWide)]);
         turned_of[t] = turned[t].get();
-        const Term weight{nullptr, nullptr, a.width, a.terms[t].weight};
-        for (int64_t p = 0; p < panels_of(in); ++p) pack_weight(weight, true, in, p, turned[t].get() + p * a.width * kWide);
+        for (int64_t p = 0; p < panels_of(in); ++p)
+            pack_weight(a.terms[t].weight, true, a.width, in, p, turned[t].get() + p * a.width * kWide);
     }
 #pragma omp parallel if (a.rows * size > 1 << 16)
     {

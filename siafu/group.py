@@ -7,16 +7,12 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from siafu.comm import Comm, alone
-from siafu.data.config import DataConfig
-from siafu.data.lookup import is_store
 from siafu.graph import Graph
 from siafu.partition.cut import Part, whole
 from siafu.partition.deliver import deliver
-from siafu.partition.make import Wanted, find_or_make
-from siafu.partition.parts import is_partition
-from siafu.partitioning import PARTS
+from siafu.partition.make import find_or_make
+from siafu.partitioning import home_of, wanted_of
 from siafu.trained import load
-from siafu.training import inputs
 
 
 @contextmanager
@@ -57,13 +53,8 @@ def part_of(source: Graph | str | Path, comm: Comm, *, by: str = "stream", fold:
 def _cut(source: Graph | str | Path, parts: int, by: str, fold: int, scratch: Path) -> Path:
     """The partition on disk: in the store that was cut, else in a folder that does not stay."""
     graph = _graph(source, fold)
-    reorder = inputs.resolve(DataConfig(fold=fold), graph).reorder == "on"
-    wanted = Wanted(parts, by, fold, reorder, inputs.fingerprint(graph))
-    home = scratch
-    if not isinstance(source, Graph) and is_store(Path(source)):
-        kept = Path(source) / PARTS
-        if is_partition(kept / wanted.name) or os.access(source, os.W_OK):
-            home = kept
+    wanted = wanted_of(graph, parts=parts, by=by, fold=fold)
+    home = scratch if isinstance(source, Graph) else home_of(source, wanted, otherwise=scratch)
     return find_or_make(home, graph, wanted, say=lambda _: None).path.absolute()
 
 

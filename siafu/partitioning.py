@@ -1,17 +1,42 @@
 """The partitions of a store: made, and listed."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 from siafu.data.config import DataConfig
+from siafu.data.lookup import is_store
 from siafu.events import Progress, silent
+from siafu.graph import Graph
 from siafu.partition.make import Wanted, find_or_make
 from siafu.partition.parts import is_partition, open_partition
 from siafu.store import open_store
 from siafu.training import inputs
 
 PARTS = "parts"  # the folder of partitions within a store
+
+
+def wanted_of(
+    graph: Graph,
+    *,
+    parts: int,
+    by: str = "stream",
+    fold: int = 0,
+    reorder: Literal["auto", "on", "off"] = "auto",
+) -> Wanted:
+    """The partition of a graph into so many parts; ``reorder`` is that of ``data.reorder``."""
+    near = inputs.resolve(DataConfig(fold=fold, reorder=reorder), graph).reorder == "on"
+    return Wanted(parts, by, fold, near, inputs.fingerprint(graph))
+
+
+def home_of(source: str | Path, wanted: Wanted, *, otherwise: Path) -> Path:
+    """Where a partition lies or is to lie: in the store that is cut, if it is one and may be written to."""
+    store = Path(source)
+    if not str(source) or not is_store(store):
+        return otherwise
+    there = is_partition(store / PARTS / wanted.name) or os.access(store, os.W_OK)
+    return store / PARTS if there else otherwise
 
 
 def partition_store(
@@ -29,8 +54,7 @@ def partition_store(
     ``reorder`` is whether neighbours are put near each other within a part; see ``data.reorder``.
     """
     graph = open_store(path).graph(fold=fold)
-    near = inputs.resolve(DataConfig(fold=fold, reorder=reorder), graph).reorder == "on"
-    wanted = Wanted(parts, by, fold, near, inputs.fingerprint(graph))
+    wanted = wanted_of(graph, parts=parts, by=by, fold=fold, reorder=reorder)
     found = find_or_make(path / PARTS, graph, wanted, say=say, progress=progress)
     nodes = [spec.arrays["node_id"].shape[0] for spec in found.manifest.parts]
     edges = [spec.arrays["indices"].shape[0] for spec in found.manifest.parts]

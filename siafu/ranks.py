@@ -2,7 +2,6 @@
 
 import copy
 import json
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,7 +12,6 @@ from typing import Any, Protocol
 from torch import nn
 
 from siafu.comm import Comm
-from siafu.data.lookup import is_store
 from siafu.engine.recovery import Safe
 from siafu.folder import RunFolder, checksum
 from siafu.graph import Graph
@@ -21,8 +19,8 @@ from siafu.member import Assignment, Onlooker, carry_out
 from siafu.partition.cut import Part, whole
 from siafu.partition.deliver import deliver
 from siafu.partition.make import Wanted, cut_in_memory, find_or_make
-from siafu.partition.parts import Partition, is_partition, open_partition
-from siafu.partitioning import PARTS
+from siafu.partition.parts import Partition, open_partition
+from siafu.partitioning import PARTS, home_of
 from siafu.settings import Settings, parse_toml
 from siafu.trained import load_weights
 from siafu.training import inputs
@@ -290,11 +288,7 @@ def _cut_on_disk(work: Work, home: Path, onlooker: Onlooker) -> Partition:
 
 def home_of_partitions(tree: Settings, folder: RunFolder) -> Path:
     """Where the partition lies or is to lie: in the store that was cut, else in the run's folder."""
-    store = Path(tree.source)
-    if not tree.source or not is_store(store):
-        return folder.path / PARTS
-    there = is_partition(store / PARTS / wanted(tree).name) or os.access(store, os.W_OK)
-    return (store if there else folder.path) / PARTS
+    return home_of(tree.source, wanted(tree), otherwise=folder.path / PARTS)
 
 
 def wanted(tree: Settings) -> Wanted:

@@ -4,7 +4,6 @@ Each sum is made in an order that depends on shapes alone.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -16,24 +15,20 @@ from siafu.native import reference
 _MOST_PARTS, _PART_ROWS = 16, 1024
 
 
-@dataclass(frozen=True, eq=False)
-class Term:
+class Term(NamedTuple):
     """One of the products that are added up: ``x W``.
 
     Attributes:
-        x: (R, I), or (any, I) where ``index`` picks rows.
+        x: (R, I).
         weight: (I, O).
-        index: (R,) int64, or None.
     """
 
     x: Tensor
     weight: Tensor
-    index: Tensor | None = None
 
     @property
-    def rows(self) -> Tensor:
-        """(R, I)."""
-        return self.x if self.index is None else native.gather(self.x, self.index)
+    def _plain(self) -> tuple[Tensor, Tensor]:
+        return self.x.contiguous(), self.weight.contiguous()
 
 
 class After(NamedTuple):
@@ -62,32 +57,22 @@ def product(
     *,
     add: Tensor | None = None,
     after: After | None = None,
-    turned: bool = False,
     out: Tensor | None = None,
 ) -> Tensor:
-    """``add + sum of x W``, and what follows: (R, O). ``add`` is (R, O) or (O,); ``out`` may be ``add``.
-
-    Where they are ``turned``, weights are (O, I).
-    """
-    first = terms[0]
-    rows = first.x.shape[0] if first.index is None else first.index.numel()
-    width = first.weight.shape[0 if turned else 1]
-    out = native.empty_rows(rows, width, first.x.dtype) if out is None else out
-    if not _ours(*(each for term in terms for each in (term.x, term.weight))):
-        return _plain_product(terms, add, after, turned, out)
+    """``add + sum of x W``, and what follows: (R, O). ``add`` is (R, O) or (O,); ``out`` may be ``add``."""
+    x, weight = terms[0]
+    out = native.empty_rows(x.shape[0], weight.shape[1], x.dtype) if out is None else out
+    if not _ours(*(each for term in terms for each in term)):
+        return _plain_product(terms, add, after, out)
     add = None if add is None else add.contiguous()
-    given = [(term.x.contiguous(), term.index, term.weight.contiguous()) for term in terms]
-    native._core.product(given, turned, add, out, None if after is None else after._plain)
+    how = None if after is None else after._plain
+    native._core.product([term._plain for term in terms], add, out, how)
     return out
 
 
-def _plain_product(
-    terms: Sequence[Term], add: Tensor | None, after: After | None, turned: bool, out: Tensor
-) -> Tensor:
-    for term in terms:
-        weight = term.weight.t() if turned else term.weight
-        found = term.rows @ weight if add is None else torch.addmm(add, term.rows, weight)
-        add = out.copy_(found)
+def _plain_product(terms: Sequence[Term], add: Tensor | None, after: After | None, out: Tensor) -> Tensor:
+    for x, weight in terms:
+        add = out.copy_(x @ weight if add is None else torch.addmm(add, x, weight))
     if after is None:
         return out
     bias, activation, dropout, row_id = after
@@ -107,7 +92,7 @@ def product_backward(
     ``grad`` is (R, O); ``output`` is what the product returned, which is read where something followed it.
     """
     wants_x = wants_x or [False] * len(terms)
-    if not _ours(grad, *(each for term in terms for each in (term.x, term.weight))):
+    if not _ours(grad, *(each for term in terms for each in term)):
         return _plain_backward(terms, grad, output, after, wants_x)
     num_rows, width = grad.shape
     grad_x = [
@@ -117,8 +102,7 @@ def product_backward(
     sizes = [*(term.weight.numel() for term in terms), width]
     parts = min(_MOST_PARTS, max(1, num_rows // _PART_ROWS))
     sums, sum_of = native.empty_rows(parts, sum(sizes), grad.dtype), grad.new_empty(sum(sizes))
-    given = [(term.x.contiguous(), term.index, term.weight.contiguous()) for term in terms]
-    how = None if after is None else after._plain
+    given, how = [term._plain for term in terms], None if after is None else after._plain
     native._core.product_backward(given, grad.contiguous(), output, how, sums, sum_of, grad_x)
     *grad_weights, grad_bias = sum_of.split(sizes)
     of_weights = [flat.view_as(term.weight) for flat, term in zip(grad_weights, terms, strict=True)]
@@ -139,7 +123,7 @@ def _plain_backward(
             grad, output, activation=activation, dropout=dropout, row_id=row_id, with_bias=False
         )
     grad_x = [grad @ term.weight.t() if wanted else None for term, wanted in zip(terms, wants_x, strict=True)]
-    return grad_x, [term.rows.t() @ grad for term in terms], grad.sum(0)
+    return grad_x, [term.x.t() @ grad for term in terms], grad.sum(0)
 
 
 def _ours(*values: Tensor) -> bool:

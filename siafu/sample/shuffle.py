@@ -36,11 +36,11 @@ class Shuffled:
 
 def _mixed(value: np.ndarray, key: np.uint64) -> np.ndarray:
     """64 bits of each value and the key: the splitmix64 finaliser, twice."""
-    z = value * np.uint64(0x9E3779B97F4A7C15) ^ _scattered(np.array([key]))
-    return _scattered(z)
+    return scattered(value * np.uint64(0x9E3779B97F4A7C15) ^ scattered(np.array([key])))
 
 
-def _scattered(z: np.ndarray) -> np.ndarray:
+def scattered(z: np.ndarray) -> np.ndarray:
+    """64 bits, each a function of all that were given."""
     z = z + np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -147,9 +147,7 @@ def check_csr(indptr: Tensor, indices: Tensor, what: str, *, ids: bool = True) -
 
 
 def _ascends(values: Tensor) -> bool:
-    starts = range(
-        0, values.numel(), _CHUNK
-    )  # by ranges, which overlap by one: no copy as large as the nodes
+    starts = range(0, values.numel(), _CHUNK)  # ranges overlap by one; no copy is as large as the nodes
     return all(bool((values[s : s + _CHUNK + 1].diff() >= 0).all()) for s in starts)
 
 

@@ -110,9 +110,7 @@ class FullTrainer:
 
     def _train(self, watch: Watch) -> str:
         self._started = time.monotonic() - self.done.seconds
-        self._saved = (
-            -inf
-        )  # the first epoch is kept at once: a run that is lost again and again still gets on
+        self._saved = -inf  # the first is kept at once: a run that is lost again and again still gets on
         self._between = lambda: self._pause_within(watch)
         reason = self._finished()
         while reason is None:

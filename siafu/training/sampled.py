@@ -28,6 +28,7 @@ from siafu.nn.product import PROJECTED
 from siafu.nn.streamed import Rows, Streamed
 from siafu.partition.cut import Part
 from siafu.sample import Grown, SampledConfig, grow
+from siafu.sample.shuffle import scattered
 from siafu.training.ahead import ahead
 from siafu.training.config import TrainConfig
 from siafu.training.fetched import Fetched, StaticRows, Table
@@ -312,7 +313,5 @@ def _check_shared(model: Gnn) -> None:
 
 def _hashes(node_id: Tensor, key: int) -> Tensor:
     """A number of 63 bits for each node and key, (R,) int64."""
-    z = node_id.numpy().astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(key)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return torch.from_numpy(((z ^ (z >> np.uint64(31))) >> np.uint64(1)).astype(np.int64))
+    mixed = scattered(scattered(node_id.numpy().astype(np.uint64)) ^ np.uint64(key))
+    return torch.from_numpy((mixed >> np.uint64(1)).astype(np.int64))

@@ -51,28 +51,24 @@ def fitting(after: After | None, num_rows: int, width: int) -> After | None:
     return after._replace(bias=bias, row_id=row_id)
 
 
-def terms_of(shape: tuple[int, int, int], *, picked: bool) -> list[Term]:
+def terms_of(shape: tuple[int, int, int]) -> list[Term]:
     """Two products; the second one's rows are as wide as the result."""
     num_rows, width, out_width = shape
-    index = torch.arange(num_rows).flip(0) // 2 if picked else None
     return [
-        Term(rows(num_rows, width), rows(width, out_width, seed=1), index),
+        Term(rows(num_rows, width), rows(width, out_width, seed=1)),
         Term(rows(num_rows, out_width, seed=2), rows(out_width, out_width, seed=3)),
     ]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("picked", [False, True])
 @pytest.mark.parametrize("follows", AFTER)
-def test_products_and_their_gradients_are_those_of_torch(
-    shape: tuple[int, int, int], picked: bool, follows: str
-) -> None:
+def test_products_and_their_gradients_are_those_of_torch(shape: tuple[int, int, int], follows: str) -> None:
     num_rows, _, out_width = shape
-    terms, after = terms_of(shape, picked=picked), fitting(AFTER[follows], num_rows, out_width)
+    terms, after = terms_of(shape), fitting(AFTER[follows], num_rows, out_width)
     for some in (terms[:1], terms):
         for add in (None, rows(out_width, seed=4), rows(num_rows, out_width, seed=5)):
             found = native.product(some, add=add, after=after)
-            wanted = products._plain_product(some, add, after, False, torch.empty_like(found))
+            wanted = products._plain_product(some, add, after, torch.empty_like(found))
             torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
         grad = rows(num_rows, out_width, seed=6)
         wants = [True, False][: len(some)]
@@ -86,12 +82,6 @@ def test_products_and_their_gradients_are_those_of_torch(
                     torch.testing.assert_close(left, right, rtol=1e-3, atol=1e-3)
 
 
-def test_weights_may_be_turned() -> None:
-    x, weight = rows(20, 9), rows(9, 40, seed=1)
-    found = native.product([Term(x, weight.t().contiguous())], turned=True)
-    torch.testing.assert_close(found, native.product([Term(x, weight)]), rtol=1e-5, atol=1e-5)
-
-
 def test_a_product_may_be_added_to_where_it_is() -> None:
     terms, add = [Term(rows(20, 9), rows(9, 40, seed=1))], rows(20, 40, seed=2)
     wanted = native.product(terms, add=add)
@@ -101,7 +91,7 @@ def test_a_product_may_be_added_to_where_it_is() -> None:
 
 
 def test_no_bit_depends_on_the_number_of_threads() -> None:
-    terms, grad = terms_of((5000, 30, 50), picked=True), rows(5000, 50, seed=9)
+    terms, grad = terms_of((5000, 30, 50)), rows(5000, 50, seed=9)
     before, found = torch.get_num_threads(), []
     for threads in (1, 2, 5):
         torch.set_num_threads(threads)
