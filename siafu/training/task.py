@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from siafu.comm import Comm, alone
 from siafu.graph import Graph
+from siafu.nn.loss import sum_of_losses
 from siafu.training import metrics
 from siafu.training.config import Metric, TrainConfig
 
@@ -60,17 +61,7 @@ class Task:
 
     def loss_of(self, out: Tensor, rows: Tensor) -> Tensor:
         """The sum of the losses of some labelled rows: (R, C), (R,) -> ()."""
-        y = self.y[rows]
-        match self.kind:
-            case "class":
-                return functional.cross_entropy(out, y, weight=self.class_weight, reduction="sum")
-            case "labels":  # summed over labels, so that many of them don't each count for little
-                return functional.binary_cross_entropy_with_logits(
-                    out, y, pos_weight=self.class_weight, reduction="sum"
-                )
-            case "regression":
-                known = ~y.isnan()
-                return functional.mse_loss(out[known], y[known].to(out.dtype), reduction="sum")
+        return sum_of_losses(self.kind, out, self.y[rows], self.class_weight)
 
     def weight_of(self, rows: Tensor) -> float:
         """What the losses of some labelled rows are to be divided by for their mean."""
