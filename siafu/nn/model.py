@@ -120,10 +120,13 @@ class Gnn(nn.Module):
         skips = place < len(self.skips) and not isinstance(self.skips[place], _Nothing)
         return layer.reads_dst or skips
 
-    def finish(self, place: int, block: Block, z_dst: Tensor, x_dst: Rows) -> Tensor:
-        """What follows the three steps of a layer, row by row but for batch norm; ``z_dst`` may be overwritten.
+    def finish(
+        self, place: int, block: Block, z_dst: Tensor, x_dst: Rows, *, in_place: bool = True
+    ) -> Tensor:
+        """What follows the three steps of a layer, row by row but for batch norm.
 
-        The last layer, where there is no ``jump``, has its bias and nothing else.
+        The last layer, where there is no ``jump``, has its bias and nothing else. ``z_dst`` may be overwritten, unless
+        ``in_place`` is false.
         """
         layer = self.layers[place]
         assert isinstance(layer, Layer)
@@ -137,7 +140,7 @@ class Gnn(nn.Module):
             z_dst = z_dst + layer.bias
             z_dst = norm(z_dst, block) if isinstance(norm, BatchNorm) else norm(z_dst)
             after = after._replace(bias=None)
-        return finished(z_dst, after, in_place=not layer.saves_output)
+        return finished(z_dst, after, in_place=in_place and not layer.saves_output)
 
     def joined(self, hidden: list[Tensor], num_dst: int) -> Tensor:
         """What the dense layer of ``jump`` reads of the outputs of all layers."""

@@ -16,7 +16,8 @@ def stage(
     """What the next layer is given, and what it aggregates: h and z; both are the outputs after the last layer.
 
     ``first`` says of each layer whether it aggregates before it projects. ``rows`` are ``m``, ``x``, ``h1``, … and
-    ``row_id``, as :class:`siafu.workers.task.Task` has them. The same as ``model`` does between its aggregates.
+    ``row_id``, as :class:`siafu.workers.task.Task` has them; they are not overwritten. The same as ``model`` does
+    between its aggregates.
     """
     row_id = rows["row_id"]
     if number == 0:
@@ -44,10 +45,10 @@ def _after_aggregate(
     x_read = x_given
     if place == 0 and kept:
         m_dst = model.drops[0](m_dst, rows["row_id"])
-        if layer.reads_dst:
-            x_read = model.drops[0](x_given, rows["row_id"])
+    if place == 0 and layer.reads_dst:  # the skip connection reads the inputs as they are
+        x_read = model.drops[0](x_given, rows["row_id"])
     z_dst = layer.join(m_dst, x_read) if joined else layer.update(m_dst, x_read)
-    return model.finish(place, few, z_dst, x_given)
+    return model.finish(place, few, z_dst, x_given, in_place=z_dst is not rows["m"])
 
 
 def _layer(model: Gnn, place: int) -> Layer:
