@@ -33,6 +33,13 @@ def earlier(setup: Setup, stage: int) -> list[int]:
     return list(range(1, stage)) if stage == setup.num_layers and setup.model["jump"] != "none" else []
 
 
+def rows_with_grad(setup: Setup, stage: int) -> list[str]:
+    """The rows that a stage gives gradients of: all that it reads but static inputs, as ``x`` is in stage 1."""
+    names = [] if reads_static(setup, stage) else ["m"]
+    names += ["x"] if stage > 1 and reads_x(setup, stage) else []
+    return names + [f"h{place}" for place in earlier(setup, stage)]
+
+
 def has_grad_h(setup: Setup, stage: int) -> bool:
     """Whether something beside the aggregate reads a stage's rows, so that they have a second gradient."""
     if stage in (0, setup.num_layers):

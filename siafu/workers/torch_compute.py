@@ -1,0 +1,129 @@
+"""A task computed with torch, for workers in a process that has it."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from siafu.nn.dropout import set_keys
+from siafu.nn.loss import Kind, sum_of_losses
+from siafu.nn.model import Gnn, ModelConfig
+from siafu.nn.stage import stage
+from siafu.workers.setup import Setup
+from siafu.workers.stages import returns_h, rows_with_grad, weights_of
+from siafu.workers.task import Arrays, Direction, Result, Task
+from siafu.workers.twin.owned import owned
+
+
+class TorchCompute:
+    """Computes tasks of one setup, one at a time: each worker has its own, and no two threads share one."""
+
+    def __init__(self, setup: Setup) -> None:
+        if setup.model["norm"] == "batch":
+            raise ValueError("model.norm is batch, which is not row by row; set it to layer or none")
+        config = ModelConfig.model_validate(setup.model)
+        self._setup, self._dtype = setup, np.dtype(setup.dtype)
+        model = Gnn(config, in_features=setup.in_features, out_features=setup.out_features)
+        self._model = model.to(_tensor(np.empty(0, self._dtype)).dtype)
+        self._parameters = dict(self._model.named_parameters())
+        self._loaded: dict[str, int] = {}  # the version of each weight
+        self._epoch: int | None = None
+
+    def __call__(self, task: Task, weights: Arrays) -> Result:
+        """Run a task with its version of the weights, of which those that its stage reads suffice."""
+        began_s = time.perf_counter()
+        self._prepare(task, weights)
+        grads: dict[str, Tensor] = {}
+        if task.key.direction == Direction.FORWARD:
+            with torch.no_grad():
+                found = self._forward(task)
+        else:
+            found, grads = self._back(task)
+        arrays = owned({name: value.detach().numpy() for name, value in found.items()}, task.arrays)
+        of_weights = owned({name: value.numpy() for name, value in grads.items()}, {})
+        return Result(arrays, of_weights, time.perf_counter() - began_s)
+
+    def _prepare(self, task: Task, weights: Arrays) -> None:
+        """Have the weights, the dropout and its keys that a task asks for."""
+        for name in weights_of(self._setup, task.key.stage, list(weights)):
+            if self._loaded.get(name) != task.version:
+                self._parameters[name].data = _tensor(weights[name], self._dtype)
+                self._loaded[name] = task.version
+        if self._model.training != task.training:
+            self._model.train(task.training)
+        if self._epoch != task.key.epoch:
+            set_keys(self._model, seed=self._setup.seed, step=task.key.epoch)
+            self._epoch = task.key.epoch
+
+    def _forward(self, task: Task) -> dict[str, Tensor]:
+        h, z = self._stage(task, self._rows(task))
+        return {"z": z, "h": h} if returns_h(self._setup, task.key.stage) else {"z": z}
+
+    def _back(self, task: Task) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The forward pass again, and from its end to what it read."""
+        rows = self._rows(task)
+        inputs = rows_with_grad(self._setup, task.key.stage)
+        for name in inputs:
+            rows[name].requires_grad_()
+        h, z = self._stage(task, rows)
+        if not z.requires_grad:
+            return {}, {}
+        loss = None
+        if task.key.direction == Direction.LEARN:
+            loss = self._loss(z, task.arrays)
+            ends = [_End(loss, torch.ones_like(loss))]
+        else:
+            ends = _ends(h, z, _tensors(task.arrays, ("grad_z", "grad_h"), self._dtype))
+        names = weights_of(self._setup, task.key.stage, list(self._parameters))
+        reads = [rows[name] for name in inputs] + [self._parameters[name] for name in names]
+        ending, grads = [end.value for end in ends], [end.grad for end in ends]
+        of_reads = torch.autograd.grad(ending, reads, grads, allow_unused=True)
+        found = {f"grad_{name}": grad for name, grad in zip(inputs, of_reads, strict=False)}
+        if loss is not None:
+            found["loss"] = loss.detach().double().reshape(1)
+        of_weights = zip(names, of_reads[len(inputs) :], strict=True)
+        return found, {name: grad for name, grad in of_weights if grad is not None}
+
+    def _stage(self, task: Task, rows: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        setup = self._setup
+        return stage(self._model, task.key.stage, rows, kept=setup.kept, first=setup.aggregates_first)
+
+    def _loss(self, out: Tensor, arrays: Arrays) -> Tensor:
+        setup, y = self._setup, arrays["y"]
+        weight = None if setup.class_weight is None else out.new_tensor(setup.class_weight)
+        y_here = _tensor(y, np.dtype(np.int64) if setup.task == "class" else self._dtype)
+        out = out.index_select(0, _tensor(arrays["rows"]))
+        return sum_of_losses(cast(Kind, setup.task), out, y_here, weight) / setup.scale
+
+    def _rows(self, task: Task) -> dict[str, Tensor]:
+        names = [name for name in task.arrays if name in ("m", "x") or name.removeprefix("h").isdigit()]
+        rows = _tensors(task.arrays, names, self._dtype)
+        return {**rows, "row_id": _tensor(task.arrays["row_id"])}
+
+
+class _End(NamedTuple):
+    """Something that a stage gave, and its gradient."""
+
+    value: Tensor
+    grad: Tensor
+
+
+def _ends(h: Tensor, z: Tensor, grads: Mapping[str, Tensor]) -> list[_End]:
+    grad_z, grad_h = grads["grad_z"], grads.get("grad_h")
+    if grad_h is None:
+        return [_End(z, grad_z)]
+    return [_End(h, grad_z + grad_h)] if z is h else [_End(z, grad_z), _End(h, grad_h)]
+
+
+def _tensors(arrays: Arrays, names: Sequence[str], dtype: np.dtype) -> dict[str, Tensor]:
+    return {name: _tensor(arrays[name], dtype) for name in names if name in arrays}
+
+
+def _tensor(array: np.ndarray, dtype: np.dtype | None = None) -> Tensor:
+    """The same memory as a tensor; a copy of what torch cannot share, since it knows no array that is read-only."""
+    array = np.asarray(array, dtype)
+    shares = array.flags.writeable and array.flags.aligned and array.flags.c_contiguous
+    return torch.from_numpy(array if shares else array.copy())

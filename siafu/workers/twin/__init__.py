@@ -1,0 +1,1 @@
+"""The stages in NumPy alone: what a worker computes where there is no torch. It knows no rank, no graph, no wire."""
