@@ -1,0 +1,204 @@
+"""The NumPy twins: every stage, direction and option as torch computes it, with the same dropout, and no torch."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import cycle, product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from staged import EPOCH, KINDS, SEED, Staged, model_of, orders, setup_of, weights_of, whole
+
+from siafu import native
+from siafu.nn import Dropout, Gnn
+from siafu.nn.dropout import set_keys
+from siafu.workers.setup import Setup
+from siafu.workers.task import Arrays, Direction, Key, Result, Task
+from siafu.workers.torch_compute import TorchCompute
+from siafu.workers.twin import compute
+from siafu.workers.twin.dropout import Drop, kept, key_of
+from siafu.workers.twin.tape import Value, go_back, maximum
+
+OPTIONS = [
+    {"norm": norm, "residual": residual, "jump": jump}
+    for norm, residual, jump in product(["none", "layer"], [False, True], ["none", "cat", "max"])
+]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def same(found: Arrays, wanted: Arrays, tolerance: float) -> None:
+    assert found.keys() == wanted.keys()
+    for name, array in wanted.items():
+        assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape), name
+        assert found[name].flags.c_contiguous
+        np.testing.assert_allclose(found[name], array, rtol=tolerance, atol=tolerance, err_msg=name)
+
+
+def hold(model: Gnn, setup: Setup, *, training: bool = True, tolerance: float = 1e-10) -> None:
+    """Hold the twin to torch in every task of an epoch."""
+    by_torch = TorchCompute(setup)
+
+    def both(task: Task, weights: Arrays) -> Result:
+        wanted, found = by_torch(task, weights), compute(setup, task, weights)
+        same(found.arrays, wanted.arrays, tolerance)
+        same(found.grads, wanted.grads, tolerance)
+        arrays = [*found.arrays.values(), *found.grads.values()]
+        for place, array in enumerate(arrays):
+            others = (*arrays[:place], *task.arrays.values())
+            assert not any(np.shares_memory(array, other) for other in others)
+        return found
+
+    Staged(both, model, setup, training=training).run()  # which also looks that nothing given is overwritten
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_twins_compute_what_torch_does_with_all_that_stands_between_layers(kind: str, layers: int) -> None:
+    for options, (kept_first, first) in zip(OPTIONS, cycle(orders(kind, layers)), strict=False):
+        model = model_of(kind, layers=layers, **options)
+        hold(model, setup_of(model, kept=kept_first, first=first))
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_twins_compute_what_torch_does_in_whatever_order_layers_aggregate(kind: str, layers: int) -> None:
+    for kept_first, first in orders(kind, layers):
+        for residual in (False, True):
+            model = model_of(kind, layers=layers, residual=residual)
+            hold(model, setup_of(model, kept=kept_first, first=first))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_twins_drop_nothing_outside_of_training(kind: str) -> None:
+    model = model_of(kind, residual=True, jump="max")
+    for kept_first, first in orders(kind, 2):
+        hold(model, setup_of(model, kept=kept_first, first=first), training=False)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_twins_compute_in_float32_what_torch_does(kind: str) -> None:
+    for options, (kept_first, first) in zip(OPTIONS[::5], cycle(orders(kind, 2)), strict=False):
+        model = model_of(kind, dtype=torch.float32, **options)
+        hold(model, setup_of(model, kept=kept_first, first=first), tolerance=1e-4)
+
+
+@pytest.mark.parametrize("weight", [None, (0.5, 2.0, 1.25)])
+@pytest.mark.parametrize("task", ["class", "labels", "regression"])
+def test_twins_lose_what_torch_does(task: str, weight: Any) -> None:
+    for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 1e-4)):
+        model = model_of("gcn", dtype=dtype)
+        given_weight = None if task == "regression" else weight
+        hold(model, setup_of(model, task=task, class_weight=given_weight), tolerance=tolerance)
+
+
+@pytest.mark.parametrize("task", ["class", "labels"])
+def test_large_outputs_neither_overflow_nor_lose_their_loss(task: str) -> None:
+    model = model_of("mlp", layers=1, dtype=torch.float32)
+    for parameter in model.parameters():
+        parameter.data *= 1000
+    hold(model, setup_of(model, task=task), tolerance=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_epoch_of_twins_is_the_whole_model(kind: str) -> None:
+    model = model_of(kind, layers=3, norm="layer", residual=True, jump="cat")
+    for kept_first, first in orders(kind, 3):
+        setup = setup_of(model, kept=kept_first, first=first)
+        found, wanted = Staged(partial(compute, setup), model, setup).run(), whole(model, setup)
+        torch.testing.assert_close(found.out, wanted.out, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(found.loss[0], wanted.loss, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(found.grads, wanted.grads, rtol=1e-10, atol=1e-10)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    key=st.integers(0, 2**64 - 1),
+    rate=st.floats(0, 1, exclude_max=True),
+    ids=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=9),
+    width=st.integers(1, 40),
+)
+def test_masks_are_those_of_the_compiled_dropout(key: int, rate: float, ids: list[int], width: int) -> None:
+    ones, row_id = torch.ones(len(ids), width), torch.tensor(ids, dtype=torch.int64)
+    how = native.Dropout.of(rate, key)
+    drop = Drop.of(rate, key)
+    assert drop == tuple(how)
+    wanted = native.epilogue(ones, bias=None, activation="none", dropout=how, row_id=row_id) != 0
+    np.testing.assert_array_equal(kept(drop, row_id.numpy(), width), wanted.numpy())
+
+
+@pytest.mark.parametrize("width", [1, 300, 70_000])
+def test_masks_are_the_same_where_rows_are_hashed_in_several_goes(width: int) -> None:
+    row_id = torch.arange(700 if width < 1000 else 3) * 977
+    how = native.Dropout.of(0.3, 99)
+    ones = torch.ones(row_id.numel(), width)
+    wanted = native.epilogue(ones, bias=None, activation="none", dropout=how, row_id=row_id) != 0
+    np.testing.assert_array_equal(kept(Drop.of(0.3, 99), row_id.numpy(), width), wanted.numpy())
+
+
+@pytest.mark.parametrize("jump", ["none", "cat"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_keys_are_those_of_the_model(kind: str, jump: str) -> None:
+    model = model_of(kind, layers=3, jump=jump)
+    set_keys(model, seed=SEED, step=EPOCH)
+    setup = setup_of(model)
+    for number, drop in enumerate(model.drops):
+        assert isinstance(drop, Dropout)
+        assert key_of(setup, epoch=EPOCH, number=number) == drop.key
+
+
+def test_equal_maxima_share_their_gradient() -> None:
+    one, other = (Value(np.array(rows), wants=True) for rows in ([[1.0, 2.0, 0.0]], [[1.0, 0.0, 5.0]]))
+    go_back([(maximum([one, other]), np.array([[4.0, 6.0, 8.0]]))])
+    assert one.grad is not None
+    assert other.grad is not None
+    assert (one.grad.tolist(), other.grad.tolist()) == ([[2.0, 6.0, 0.0]], [[2.0, 0.0, 8.0]])
+
+
+def test_inputs_that_never_change_are_given_no_gradient() -> None:
+    model = model_of("sage", residual=True)
+    setup = setup_of(model, kept=True, first=(True, True))
+    done = Staged(partial(compute, setup), model, setup).run().done
+    of_first = [result for task, result in done if task.key[1:3] == (1, Direction.BACKWARD)]
+    assert of_first
+    assert all(not result.arrays and result.grads for result in of_first)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"norm": "batch"}, "model.norm is batch, which is not row by row; set it to layer or none"),
+        ({"kind": "custom"}, "model.kind is custom, of which there is no NumPy twin"),
+    ],
+)
+def test_what_has_no_twin_is_refused(change: dict[str, str], message: str) -> None:
+    model = model_of("gcn")
+    setup = setup_of(model)
+    arrays = {"x": np.ones((2, 5)), "row_id": np.arange(2)}
+    with pytest.raises(ValueError, match=message):
+        compute(
+            replace(setup, model={**setup.model, **change}),
+            Task(Key(1, 0, Direction.FORWARD, 0), 1, arrays),
+            weights_of(model),
+        )
+
+
+def test_twins_need_numpy_and_the_standard_library_alone() -> None:
+    script = "import sys, siafu.workers.twin, siafu.workers.twin.compute; print(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stderr
+    known = {*sys.stdlib_module_names, "siafu", "numpy", "__main__"}
+    others = {name.partition(".")[0] for name in ran.stdout.split()} - known
+    assert not {name for name in others if not name.startswith("_")}, others
