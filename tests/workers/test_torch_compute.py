@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import cycle, product
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from staged import (
     Epoch,
     Staged,
     model_of,
+    options_of,
     orders,
     setup_of,
     weights_of,
@@ -29,11 +30,6 @@ from siafu.workers.setup import Setup
 from siafu.workers.stages import weights_of as weights_of_stage
 from siafu.workers.task import Direction, Key, Task
 from siafu.workers.torch_compute import TorchCompute
-
-OPTIONS = [
-    {"norm": norm, "residual": residual, "jump": jump}
-    for norm, residual, jump in product(["none", "layer"], [False, True], ["none", "cat", "max"])
-]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -66,7 +62,7 @@ def by_tasks(model: Gnn, setup: Setup, *, training: bool = True) -> None:
 @pytest.mark.parametrize("layers", [1, 2, 3])
 @pytest.mark.parametrize("kind", KINDS)
 def test_stages_are_the_whole_model_with_all_that_stands_between_layers(kind: str, layers: int) -> None:
-    for options, (kept, first) in zip(OPTIONS, cycle(orders(kind, layers)), strict=False):
+    for options, (kept, first) in zip(options_of(layers), cycle(orders(kind, layers)), strict=False):
         model = model_of(kind, layers=layers, **options)
         by_tasks(model, setup_of(model, kept=kept, first=first))
 
