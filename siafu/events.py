@@ -5,7 +5,10 @@ An event has ``time`` (seconds since 1970), ``rank`` and ``phase``; the phases o
     start       config, graph, machine, versions
     resume      epoch
     epoch       epoch (from 1), loss, lr, seconds (the training step), train_score, val_score, test_score, rss_bytes,
-                bytes_sent (by this rank)
+                bytes_sent (by this rank); where they are metered, dollars and value: 1 / (seconds x dollars)
+    task        of a pipeline, on a worker: lane (whose), name, epoch, interval, start (seconds since the last start or
+                resume), seconds; rank is whose task it is
+    graph       the same, on a rank itself
     checkpoint  epoch, seconds, bytes
     stop        epoch, reason (done, patience, SIGTERM, SIGINT)
     result      score per split, confusion (rows true, columns predicted, test nodes), class_names

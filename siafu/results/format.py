@@ -1,4 +1,4 @@
-"""Numbers as people read them: scores, seconds, bytes, counts."""
+"""Numbers as people read them: scores, seconds, bytes, dollars, counts."""
 
 import math
 from typing import Any
@@ -43,6 +43,16 @@ def fmt_bytes(count: float | None) -> str:
             return f"{_digits(count) if unit != 'bytes' else round(count)} {unit}"
         count /= 1024
     return f"{_digits(count)} TiB"
+
+
+def fmt_dollars(dollars: float | None) -> str:
+    """With two digits that count, or in cents: $0.00016, $0.031, $12.34."""
+    if dollars is None or not math.isfinite(dollars):
+        return _NONE
+    if abs(dollars) >= 1 or dollars == 0:
+        return f"${dollars:,.2f}".replace(",", "\u202f")
+    digits = min(1 - math.floor(math.log10(abs(dollars))), 12)
+    return f"${dollars:.{digits}f}"
 
 
 def fmt_value(value: Any, key: str = "") -> str:

@@ -11,7 +11,7 @@ from importlib import import_module
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self, TextIO
 
-from siafu.results.format import fmt_seconds
+from siafu.results.format import fmt_dollars, fmt_seconds
 
 LINE_EVERY_S = 5.0
 _NOTEBOOK_EVERY_S = 0.2
@@ -66,13 +66,25 @@ class TrainingProgress(LiveProgress):
     """Shows epochs too, with what they reached."""
 
     def epoch(
-        self, epoch: int, total: int | None, *, loss: float, val_score: float | None, seconds: float
+        self,
+        epoch: int,
+        total: int | None,
+        *,
+        loss: float,
+        val_score: float | None,
+        seconds: float,
+        dollars: float | None = None,
+        value: float | None = None,
     ) -> None:
-        """Show that ``epoch`` of ``total`` epochs are trained; ``seconds`` is how long this one took."""
+        """Show that ``epoch`` of ``total`` epochs are trained.
+
+        ``seconds`` is how long this one took, ``dollars`` what it cost, ``value`` 1 / (seconds x dollars).
+        """
         val = "" if val_score is None else f"  validation {val_score:.4f}"
-        self._outlet.show(
-            State("training", epoch, total, f"loss {loss:.4f}{val}  {fmt_seconds(seconds)}/epoch")
-        )
+        cost = "" if dollars is None else f"  {fmt_dollars(dollars)}/epoch"
+        worth = "" if value is None else f"  V {value:.4g}"
+        detail = f"loss {loss:.4f}{val}  {fmt_seconds(seconds)}/epoch{cost}{worth}"
+        self._outlet.show(State("training", epoch, total, detail))
 
 
 def open_outlet(stream: TextIO, clock: Callable[[], float]) -> Outlet:

@@ -2,7 +2,7 @@
 
 import json
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from siafu.results.record import Epochs, Event, Result, RunRecord, flatten
 
+TRACED = frozenset({"task", "graph"})  # phases of which a pipeline writes very many events
 _NOT_MEASURED = frozenset({"seed", "ranks"})
 _NOT_CHOSEN = frozenset({"seed", "seeds", "run", "out", "directory"})
 
@@ -33,6 +34,8 @@ class Summary(NamedTuple):
     epoch_seconds: float | None
     peak_rss_bytes: float | None
     bytes_sent: float | None
+    dollars: float | None
+    value: float | None
     stopped: str
 
 
@@ -51,7 +54,8 @@ def read_run(path: Path | str) -> RunRecord:
     missing = [name for name in ("config.toml", "events.jsonl") if not (path / name).is_file()]
     if missing:
         raise ValueError(f"{path}: no {' and no '.join(missing)}; this is not the folder of a run")
-    events, notes = _read_events(path / "events.jsonl")
+    notes: list[str] = []
+    events, traced = _read_events(path / "events.jsonl", notes)
     metrics = _read_metrics(path / "metrics.json")
     if metrics is None:
         notes.append('metrics.json is not there: the run is unfinished; "siafu resume" continues it')
@@ -64,6 +68,7 @@ def read_run(path: Path | str) -> RunRecord:
         epochs=_epochs(events, path / "events.jsonl"),
         result=None if result is None else _result(result, path / "events.jsonl"),
         notes=tuple(notes),
+        traced=traced,
     )
 
 
@@ -126,6 +131,8 @@ def _summary(record: RunRecord) -> Summary:
         epoch_seconds=number.get("epoch_seconds", _median(record.epochs.seconds)),
         peak_rss_bytes=number.get("peak_rss_bytes", _largest(record.epochs.rss_bytes)),
         bytes_sent=number.get("bytes_sent"),
+        dollars=number.get("dollars"),
+        value=_median(record.epochs.value),
         stopped=record.stopped,
     )
 
@@ -159,27 +166,40 @@ def _read_metrics(path: Path) -> dict[str, Any] | None:
     return metrics
 
 
-def _read_events(path: Path) -> tuple[list[Event], list[str]]:
-    """Every event; a line that a kill cut short is left out with a note, any other is an error."""
-    lines = path.read_bytes().split(b"\n")
+def stream_events(path: Path, notes: list[str]) -> Iterator[Event]:
+    """Every event, one at a time; a line that a kill cut short is left out with a note, any other is an error."""
+    with path.open("rb") as file:
+        number, line = 1, file.readline()
+        while line:
+            ahead = file.readline()
+            event = _parse(line)
+            if event is not None:
+                yield event
+            elif line.strip():
+                notes.append(_forgive(path, number, line, ahead))
+            number, line = number + 1, ahead
+
+
+def _forgive(path: Path, number: int, line: bytes, ahead: bytes) -> str:
+    """A note of a line that was cut off by a kill; any other that is no event is an error."""
+    if not line.endswith(b"\n") or _begins_anew(ahead):
+        return f"{path.name}, line {number}: cut off by a kill while writing; its event is left out"
+    raise ValueError(
+        f"{path}, line {number}: {_shorten(line)} is no event; expected a JSON object with "
+        "time and phase; restore the file, or delete the line"
+    )
+
+
+def _read_events(path: Path, notes: list[str]) -> tuple[list[Event], int]:
+    """Every event but the tasks of a pipeline, which may be more than fit in memory, and how many these are."""
     events: list[Event] = []
-    notes: list[str] = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        event = _parse(line)
-        if event is not None:
-            events.append(event)
-        elif number == len(lines) or _begins_anew(lines[number]):
-            notes.append(
-                f"{path.name}, line {number}: cut off by a kill while writing; its event is left out"
-            )
+    traced = 0
+    for event in stream_events(path, notes):
+        if event["phase"] in TRACED:
+            traced += 1
         else:
-            raise ValueError(
-                f"{path}, line {number}: {_shorten(line)} is no event; expected a JSON object with "
-                "time and phase; restore the file, or delete the line"
-            )
-    return events, notes
+            events.append(event)
+    return events, traced
 
 
 def _parse(line: bytes) -> Event | None:
@@ -198,7 +218,7 @@ def _begins_anew(line: bytes) -> bool:
 
 
 def _shorten(line: bytes) -> str:
-    text = line.decode("utf-8", errors="replace")
+    text = line.decode("utf-8", errors="replace").removesuffix("\n")
     return repr(text if len(text) <= 60 else text[:57] + "...")
 
 

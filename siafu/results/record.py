@@ -22,6 +22,8 @@ class Epochs:
         epoch: (T,) int64, ascending.
         time: (T,) float64, seconds since 1970 at the epoch's end.
         loss, lr, seconds, train_score, val_score, test_score, rss_bytes: (T,) float64.
+        dollars: (T,) float64, what each epoch cost, on all ranks and workers.
+        value: (T,) float64, V = 1 / (seconds x dollars).
     """
 
     epoch: NDArray[np.int64]
@@ -33,6 +35,8 @@ class Epochs:
     val_score: NDArray[np.float64]
     test_score: NDArray[np.float64]
     rss_bytes: NDArray[np.float64]
+    dollars: NDArray[np.float64]
+    value: NDArray[np.float64]
 
     def __len__(self) -> int:
         return len(self.epoch)
@@ -58,11 +62,12 @@ class RunRecord:
     Attributes:
         path: its folder.
         config: ``config.toml``.
-        events: every event, in the order of writing.
+        events: every event but the tasks of a pipeline, in the order of writing.
         metrics: ``metrics.json``; empty while the run is unfinished.
         epochs: the epochs that count: of one that was trained twice, the later.
         result: None where the run has no classes, or has not come so far.
         notes: what a reader should know of the files, such as a line that was cut off.
+        traced: how many tasks of a pipeline were written; :mod:`siafu.results.trace` reads them.
     """
 
     path: Path
@@ -72,6 +77,7 @@ class RunRecord:
     epochs: Epochs
     result: Result | None
     notes: tuple[str, ...] = ()
+    traced: int = 0
 
     @property
     def name(self) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from siafu.results.format import fmt_bytes, fmt_metric, fmt_score, fmt_seconds, fmt_value
+from siafu.results.format import fmt_bytes, fmt_dollars, fmt_metric, fmt_score, fmt_seconds, fmt_value
 from siafu.results.read import Summary, across_seeds, group_by_seed, summaries
 from siafu.results.record import RunRecord, flatten
 from siafu.results.report import curves
@@ -23,7 +23,7 @@ _HEAD = [
     "best epoch",
     "epochs",
 ]
-_HEAD += ["whole run", "per epoch", "peak memory", "bytes sent", "stopped"]
+_HEAD += ["whole run", "per epoch", "peak memory", "bytes sent", "cost", "value V", "stopped"]
 
 
 def comparison(records: Sequence[RunRecord]) -> Html:
@@ -96,7 +96,8 @@ def _run_row(run: Summary) -> list[str]:
         fmt_seconds(run.epoch_seconds),
     ]
     sent = fmt_bytes(run.bytes_sent) if run.bytes_sent else "–"
-    return [*cells, fmt_bytes(run.peak_rss_bytes), sent, run.stopped or "unfinished"]
+    cells += [fmt_bytes(run.peak_rss_bytes), sent, fmt_dollars(run.dollars)]
+    return [*cells, "–" if run.value is None else f"{run.value:.4g}", run.stopped or "unfinished"]
 
 
 def _overlays(groups: Sequence[Sequence[RunRecord]], names: Sequence[str]) -> Html:

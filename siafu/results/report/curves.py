@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from siafu.results.format import fmt_bytes, fmt_metric, fmt_seconds
+from siafu.results.format import fmt_bytes, fmt_dollars, fmt_metric, fmt_seconds
 from siafu.results.record import Epochs, RunRecord
 from siafu.results.report.frame import Figure, frame, plain, rounded
 
@@ -50,6 +50,26 @@ def memory_curve(record: RunRecord) -> Figure:
     trace = _line(record.epochs, "rss_bytes", rows, name="memory", color="--val", text=fmt_bytes)
     unit, scale = ("GiB", 2**30) if _largest(trace["y"]) >= 1000 * 2**20 else ("MiB", 2**20)
     return _from_zero(trace, f"memory ({unit})", scale)
+
+
+def dollars_curve(record: RunRecord) -> Figure:
+    """Draw what each epoch cost."""
+    rows = thin(record.epochs)
+    trace = _line(record.epochs, "dollars", rows, name="dollars", color="--loss", text=fmt_dollars)
+    largest = _largest(trace["y"])
+    unit, scale = (
+        ("$", 1) if largest >= 0.1 else ("¢", 1e-2) if largest >= 1e-3 else ("millionths of a $", 1e-6)
+    )
+    return _from_zero(trace, f"dollars per epoch ({unit})", scale)
+
+
+def value_curve(record: RunRecord) -> Figure:
+    """Draw the value of each epoch."""
+    rows = thin(record.epochs)
+    trace = _line(
+        record.epochs, "value", rows, name="value", color="--loss", text=lambda value: f"{value:.4g}"
+    )
+    return _from_zero(trace, "V = 1 / (seconds x dollars)", 1)
 
 
 def overlay(groups: Sequence[Sequence[RunRecord]], field: str, names: Sequence[str]) -> Figure:

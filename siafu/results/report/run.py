@@ -4,11 +4,12 @@ from typing import Any
 
 import numpy as np
 
-from siafu.results.format import fmt_bytes, fmt_metric, fmt_score, fmt_seconds, fmt_value
+from siafu.results.format import fmt_bytes, fmt_dollars, fmt_metric, fmt_score, fmt_seconds, fmt_value
 from siafu.results.read import Summary, summaries
 from siafu.results.record import Result, RunRecord, flatten
 from siafu.results.report import classes, curves, frame
 from siafu.results.report.page import Html, element, figure, join, section, table
+from siafu.results.report.pipeline import pipeline
 
 _STOPPED = {
     "done": "all epochs were trained",
@@ -33,8 +34,8 @@ def run_body(record: RunRecord, summary: Summary, key: str) -> Html:
     start = record.last("start")
     facts = element("div", _facts("Graph", start.get("graph")), _facts("Machine", machine(record)))
     tables = element("div", section("Configuration", table([], settings)), facts, class_="grid tables")
-    parts = [_training(record, key), _classes(record.result, key), _cost(record, key), tables]
-    return join([_tiles(record, summary), _notes(record), *parts])
+    parts = [_training(record, key), _classes(record.result, key), _cost(record, key), pipeline(record, key)]
+    return join([_tiles(record, summary), _notes(record), *parts, tables])
 
 
 def title(summary: Summary) -> str:
@@ -63,6 +64,8 @@ def _tiles(record: RunRecord, summary: Summary) -> Html:
         ("per epoch", fmt_seconds(summary.epoch_seconds)),
         ("peak memory", fmt_bytes(summary.peak_rss_bytes)),
     ]
+    tiles += [("cost", fmt_dollars(summary.dollars))] if summary.dollars is not None else []
+    tiles += [("value V", f"{summary.value:.4g}")] if summary.value is not None else []
     return element(
         "dl", *(element("div", element("dt", dt), element("dd", dd)) for dt, dd in tiles), class_="tiles"
     )
@@ -89,7 +92,19 @@ def _training(record: RunRecord, key: str) -> Html:
     caption = metric[:1].upper() + metric[1:]
     score = figure(f"{key}-score", curves.score_curves(record), caption, "of each split, by epoch")
     loss = figure(f"{key}-loss", curves.loss_curve(record), "Loss", "of the training nodes, by epoch")
-    return section("Training", element("div", score, loss, class_="grid"))
+    return section("Training", element("div", score, loss, *_money(record, key), class_="grid"))
+
+
+def _money(record: RunRecord, key: str) -> list[Html]:
+    """What epochs cost and were worth, where that was metered."""
+    parts = []
+    if np.isfinite(record.epochs.dollars).any():
+        note = "of each epoch: servers, functions, requests, bytes"
+        parts.append(figure(f"{key}-dollars", curves.dollars_curve(record), "Dollars", note))
+    if np.isfinite(record.epochs.value).any():
+        note = "of each epoch: faster or cheaper is more"
+        parts.append(figure(f"{key}-value", curves.value_curve(record), "Value", note))
+    return parts
 
 
 def _classes(result: Result | None, key: str) -> Html:
