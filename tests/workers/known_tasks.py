@@ -1,0 +1,64 @@
+"""Tasks whose results are known, and workers that compute them. Imported by worker processes, too."""
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from siafu.workers.setup import Setup
+from siafu.workers.task import Arrays, Direction, Key, Result, Task
+
+LONG_S = 20.0
+
+SETUP = Setup(
+    model={"jump": "none"},
+    in_features=4,
+    out_features=3,
+    aggregates_first=(False, False),
+    kept=False,
+    reads_dst=(False, False),
+    task="classes",
+    scale=1.0,
+    class_weight=None,
+    seed=0,
+)
+
+
+def weights_at(version: int) -> Arrays:
+    return {
+        "layers.0.weight": np.full((4, 3), version + 1.0, np.float32),
+        "layers.1.weight": np.full((3, 3), 7.0, np.float32),
+    }
+
+
+def task_at(interval: int, *, epoch: int = 0, stage: int = 0, version: int = 0, rows: int = 5) -> Task:
+    """``x`` of a stage-0 task holds its interval's number."""
+    x = np.full((rows, 4), interval, np.float32)
+    return Task(Key(epoch, stage, Direction.FORWARD, interval), version, {"x": x})
+
+
+def compute(task: Task, weights: Arrays) -> Result:
+    """``x W``, and a gradient; an interval of -1 cannot be computed."""
+    if task.key.interval < 0:
+        raise ValueError("shapes (5,4) and (3,3) not aligned")
+    assert sorted(weights) == ["layers.0.weight"]  # those of the stage alone
+    weight = weights["layers.0.weight"]
+    return Result({"z": task.arrays["x"] @ weight}, {"layers.0.weight": weight * task.key.interval}, 0.001)
+
+
+def expected(task: Task) -> Result:
+    return compute(task, {"layers.0.weight": weights_at(task.version)["layers.0.weight"]})
+
+
+def computing(pause_s: float = 0.0) -> Callable[[Setup], Callable[[Task, Arrays], Result]]:
+    """A compute factory of workers that take their time."""
+
+    def slow(task: Task, weights: Arrays) -> Result:
+        time.sleep(pause_s)
+        return compute(task, weights)
+
+    def factory(setup: Setup) -> Callable[[Task, Arrays], Result]:
+        assert setup == SETUP
+        return slow
+
+    return factory
