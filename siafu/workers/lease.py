@@ -1,0 +1,86 @@
+"""Leases: all that a worker needs to find its graph server and to be let in. A few hundred bytes of JSON."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, get_args
+
+from siafu import __version__
+
+MAX_BYTES = 1024
+Compute = Literal["twin", "torch"]
+
+
+@dataclass(frozen=True)
+class Lease:
+    """The right to serve a graph server for a while.
+
+    Attributes:
+        run: the run's name, for people.
+        worker: the worker's name in events and traces.
+        host, port: where the graph server listens.
+        token: the run's secret, in hexadecimal digits. It never travels over the connection.
+        deadline_s: when the lease ends, in seconds since the epoch.
+        compute: ``twin`` computes with NumPy alone, ``torch`` with torch.
+        fingerprint: SHA-256 of the server's certificate, in hexadecimal digits; without one there is no TLS.
+        version: of siafu, on both sides.
+    """
+
+    run: str
+    worker: str
+    host: str
+    port: int
+    token: str
+    deadline_s: float
+    compute: Compute = "twin"
+    fingerprint: str | None = None
+    version: str = __version__
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            kind = {"port": int, "deadline_s": float}.get(item.name, str)
+            value = getattr(self, item.name)
+            if type(value) is not kind and not (item.name == "fingerprint" and value is None):
+                raise ValueError(f"a lease's {item.name} is {value!r:.60}, expected {kind.__name__}")
+        if self.compute not in get_args(Compute):
+            raise ValueError(
+                f"a lease's compute is {self.compute!r:.60}, expected {' or '.join(get_args(Compute))}"
+            )
+
+    def __repr__(self) -> str:
+        return f"Lease({self.run!r}, {self.worker!r}, {self.host!r}, {self.port})"  # and no token in a log
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values, for :meth:`from_dict`."""
+        return asdict(self)
+
+    def to_json(self) -> str:
+        """As text under 1 KB, for :meth:`from_json`."""
+        text = json.dumps(self.to_dict())
+        if len(text) >= MAX_BYTES:
+            raise ValueError(
+                f"a lease has {len(text)} bytes, expected fewer than {MAX_BYTES}: give a shorter run name"
+            )
+        return text
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> "Lease":
+        """The lease that :meth:`to_json` wrote; ValueError for any other text."""
+        if len(text) > 2 * MAX_BYTES:
+            raise ValueError(f"a lease of {len(text)} bytes, expected fewer than {MAX_BYTES}")
+        try:
+            given = json.loads(text)
+        except (ValueError, RecursionError):
+            raise ValueError(f"a lease is no JSON: it begins with {text[:40]!r}") from None
+        return cls.from_dict(given)
+
+    @classmethod
+    def from_dict(cls, given: object) -> "Lease":
+        """The lease that :meth:`to_dict` gave; ValueError for anything else."""
+        names = {item.name for item in fields(cls)}
+        if not isinstance(given, Mapping) or set(given) != names:
+            found = sorted(map(str, given)) if isinstance(given, Mapping) else type(given).__name__
+            raise ValueError(
+                f"a lease of {str(found)[:200]}, expected {sorted(names)}: is it of another siafu?"
+            )
+        return cls(**{**given, "deadline_s": float(given["deadline_s"])})

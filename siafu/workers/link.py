@@ -1,0 +1,165 @@
+"""A connection that carries frames, plain or TLS. One thread reads while others write; every wait ends."""
+
+import select
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from siafu.workers.frames import (
+    HEADER_BYTES,
+    MAX_FRAME_BYTES,
+    Frame,
+    Kind,
+    check,
+    pack,
+    raw,
+    unpack_head,
+    unpack_header,
+)
+from siafu.workers.task import Arrays
+
+_AGAIN = (BlockingIOError, ssl.SSLWantReadError)
+_PIECES = 64  # of a frame that the kernel is given at once
+_UNACKNOWLEDGED_MS = 10_000
+
+
+class LinkLost(ConnectionError):
+    """The other side closed the connection, broke it, or was silent for too long."""
+
+
+class Link:
+    """Frames over a connected socket, which it owns.
+
+    ``send_wait_s`` is how long the other side may take nothing of what is sent.
+    """
+
+    def __init__(self, sock: socket.socket, *, send_wait_s: float = 30.0) -> None:
+        sock.setblocking(False)
+        if sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MS)
+        self._sock = sock
+        self._send_wait_s = send_wait_s
+        self._writing = threading.Lock()
+        self._secret = threading.Lock() if isinstance(sock, ssl.SSLSocket) else None  # TLS state has one user
+        self.bytes_in = 0
+        self.bytes_out = 0
+
+    def send(self, kind: Kind, head: Mapping[str, Any] | None = None, arrays: Arrays | None = None) -> None:
+        """Send a frame; raises LinkLost, or FrameError for what cannot be sent."""
+        pieces = pack(kind, head or {}, arrays or {})
+        with self._writing:
+            try:
+                self._write(pieces)
+            except OSError as error:
+                raise _lost(error) from error
+
+    def receive(
+        self,
+        *,
+        limit_bytes: int = MAX_FRAME_BYTES,
+        silence_s: float | None = None,
+        until_s: float | None = None,
+    ) -> Frame:
+        """The next frame; raises LinkLost after a silence or at a time of ``time.monotonic``, or FrameError."""
+        wait = (silence_s, until_s)
+        try:
+            fields = self._read_bytes(HEADER_BYTES, wait)
+            header = unpack_header(fields, limit_bytes)
+            text = self._read_bytes(header.head_bytes, wait)
+            head, arrays = unpack_head(header, text)
+            for array in arrays.values():
+                if array.size:
+                    self._read(raw(array), wait)
+        except OSError as error:
+            raise _lost(error) from error
+        check(header, text, arrays)
+        return Frame(header.kind, head, arrays)
+
+    def shut(self) -> None:
+        """End the connection: whoever reads or writes learns it at once."""
+        with suppress(OSError):
+            socket.socket.shutdown(self._sock, socket.SHUT_RDWR)  # SSLSocket's own would take its state away
+
+    def part(self, *, wait_s: float = 1.0, limit_bytes: int = 1 << 16) -> None:
+        """Let the other side read what was sent: what it says meanwhile is dropped, until it closes."""
+        until_s = time.monotonic() + wait_s
+        with suppress(OSError):
+            socket.socket.shutdown(self._sock, socket.SHUT_WR)
+            while limit_bytes > 0:
+                self._wait(select.POLLIN, None, until_s)
+                got = len(
+                    socket.socket.recv(self._sock, 4096)
+                )  # unread bytes would make the kernel drop ours
+                if not got:
+                    return
+                limit_bytes -= got
+
+    def close(self) -> None:
+        """End the connection and free it; nobody may use it any more."""
+        self.shut()
+        self._sock.close()
+
+    def _read_bytes(self, count: int, wait: tuple[float | None, float | None]) -> bytearray:
+        got = bytearray(count)
+        self._read(memoryview(got), wait)
+        return got
+
+    def _read(self, into: memoryview, wait: tuple[float | None, float | None]) -> None:
+        while into.nbytes:
+            try:
+                count = self._read_some(into)
+            except _AGAIN:
+                self._wait(select.POLLIN, *wait)
+                continue
+            except ssl.SSLWantWriteError:
+                self._wait(select.POLLOUT, *wait)
+                continue
+            if not count:
+                raise LinkLost("it closed the connection")
+            self.bytes_in += count
+            into = into[count:]
+
+    def _read_some(self, into: memoryview) -> int:
+        if self._secret is None:
+            return self._sock.recv_into(into)
+        with self._secret:
+            return self._sock.recv_into(into)
+
+    def _write(self, pieces: list[memoryview]) -> None:
+        while pieces:
+            try:
+                count = self._write_some(pieces)
+            except (*_AGAIN, ssl.SSLWantWriteError) as again:
+                reads = isinstance(again, ssl.SSLWantReadError)
+                self._wait(select.POLLIN if reads else select.POLLOUT, self._send_wait_s, None)
+                continue
+            self.bytes_out += count
+            while pieces and count >= pieces[0].nbytes:
+                count -= pieces.pop(0).nbytes
+            if count:
+                pieces[0] = pieces[0][count:]
+
+    def _write_some(self, pieces: list[memoryview]) -> int:
+        if self._secret is None:
+            return self._sock.sendmsg(pieces[:_PIECES])
+        with self._secret:
+            return self._sock.send(pieces[0])
+
+    def _wait(self, event: int, silence_s: float | None, until_s: float | None) -> None:
+        left = [] if silence_s is None else [silence_s]
+        if until_s is not None:
+            left.append(max(0.0, until_s - time.monotonic()))
+        poll = select.poll()
+        poll.register(self._sock.fileno(), event)
+        if not poll.poll(1000 * min(left) if left else None):
+            raise LinkLost(f"it was silent for {min(left):.1f} s")
+
+
+def _lost(error: OSError) -> LinkLost:
+    return error if isinstance(error, LinkLost) else LinkLost(f"the connection broke: {error}")
