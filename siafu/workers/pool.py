@@ -1,0 +1,198 @@
+"""The door of a graph server: workers that dial in are let in, and served with tasks until they leave."""
+
+import secrets
+import socket
+import ssl
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from ipaddress import ip_address
+
+from siafu.workers.certificate import make_certificate
+from siafu.workers.handshake import Refused, admit
+from siafu.workers.lease import Compute, Lease
+from siafu.workers.link import Link, LinkLost
+from siafu.workers.setup import Setup
+from siafu.workers.tasks import Tasks
+from siafu.workers.visit import Limits, Served, Visit
+
+_STRANGERS = 64  # who may be at the door at once without having proved anything
+_DOOR_S = 10.0  # in which they have to
+
+
+class Pool:
+    """Listens for workers that hold a lease of this run, and has them do the tasks.
+
+    TLS is used where ``host`` is not this host's own loopback, unless told otherwise. ``address`` is what leases say
+    where the pool is, if that is not ``host``. Close it before the tasks.
+    """
+
+    def __init__(
+        self,
+        tasks: Tasks,
+        setup: Setup,
+        *,
+        run: str = "run",
+        host: str = "127.0.0.1",
+        port: int = 0,
+        address: str | None = None,
+        tls: bool | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self._tasks, self._setup, self._run = tasks, setup, run
+        self._limits = limits or Limits()
+        self._token = secrets.token_hex(32)
+        self._certificate = make_certificate() if (not _is_loopback(host) if tls is None else tls) else None
+        self._context = self._certificate.server_context() if self._certificate else None
+        self._changed = threading.Condition()
+        self._visits: dict[str, Visit] = {}
+        self._past: list[Served] = []
+        self._refused: list[str] = []
+        self._names: Counter[str] = Counter()  # of those that were let in
+        self._leases = 0
+        self._closing = False
+        self._strangers = threading.BoundedSemaphore(_STRANGERS)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.create_server((host, port), family=family, backlog=512)
+        self._address = address or (socket.gethostname() if host in ("", "0.0.0.0", "::") else host)
+        self.port: int = self._listener.getsockname()[1]
+        self._door = threading.Thread(target=self._open_door, name="siafu-workers-door", daemon=True)
+        self._door.start()
+
+    def lease(self, *, seconds: float, compute: Compute = "twin") -> Lease:
+        """A new lease, for one worker."""
+        with self._changed:
+            self._leases += 1
+            name = f"worker-{self._leases}"
+        return Lease(
+            run=self._run,
+            worker=name,
+            host=self._address,
+            port=self.port,
+            token=self._token,
+            deadline_s=time.time() + seconds,
+            compute=compute,
+            fingerprint=self._certificate.fingerprint if self._certificate else None,
+        )
+
+    @property
+    def present(self) -> int:
+        """How many workers are there now."""
+        with self._changed:
+            return sum(visit.ready for visit in self._visits.values())
+
+    @property
+    def served(self) -> list[Served]:
+        """Every worker that was let in so far, in the order in which they left; then those that are there."""
+        with self._changed:
+            return [*self._past, *(visit.served() for visit in self._visits.values())]
+
+    @property
+    def refused(self) -> list[str]:
+        """Why somebody was not let in, for each that was not: the last hundred."""
+        with self._changed:
+            return list(self._refused)
+
+    def dismiss(self, count: int) -> int:
+        """Have so many workers leave once they are done with what they hold; returns how many will."""
+        with self._changed:
+            leaving = list(self._visits)[:count]
+        for worker in leaving:
+            self._tasks.dismiss(worker)
+        return len(leaving)
+
+    def close(self) -> None:
+        """Let nobody in any more, have the workers stop, and wait for that; what they held is done again."""
+        with self._changed:
+            self._closing = True
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._door.join()
+        self._listener.close()
+        with self._changed:
+            visits = dict(self._visits)
+        for worker in visits:
+            self._tasks.dismiss(worker)
+        if not self._wait_empty(self._limits.close_s):
+            for visit in visits.values():
+                visit.link.shut()
+            self._wait_empty(self._limits.close_s)
+
+    def __enter__(self) -> "Pool":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _wait_empty(self, wait_s: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._visits, wait_s)
+
+    def _open_door(self) -> None:
+        while True:
+            try:
+                sock, (peer, *_) = self._listener.accept()
+            except OSError:
+                if self._closing:
+                    return
+                time.sleep(0.1)  # out of file descriptors: some will be closed
+                continue
+            self._strangers.acquire()
+            name = f"siafu-workers-{peer}"
+            threading.Thread(target=self._receive, args=(sock, peer), name=name, daemon=True).start()
+
+    def _receive(self, sock: socket.socket, peer: str) -> None:
+        link = self._let_in(sock, peer)
+        visit = None if link is None else self._enter(*link, peer)
+        if visit is None:
+            return
+        try:
+            visit.run()
+        finally:
+            visit.link.close()
+            with self._changed:
+                del self._visits[visit.worker]
+                self._past.append(visit.served())
+                self._changed.notify_all()
+
+    def _let_in(self, sock: socket.socket, peer: str) -> tuple[str, Link] | None:
+        """Find out who it is; None for who is not one of ours."""
+        link = None
+        try:
+            sock.settimeout(_DOOR_S)
+            if self._context is not None:
+                sock = self._context.wrap_socket(sock, server_side=True)
+            link = Link(sock, send_wait_s=self._limits.silence_s)
+            return admit(link, self._token, wait_s=_DOOR_S), link
+        except (OSError, Refused) as error:  # ssl's errors are OSErrors, LinkLost too
+            with self._changed:
+                self._refused = [*self._refused[-99:], f"{peer}: {_told(error)}"]
+            (sock if link is None else link).close()
+            return None
+        finally:
+            self._strangers.release()
+
+    def _enter(self, name: str, link: Link, peer: str) -> Visit | None:
+        with self._changed:
+            if self._closing:
+                link.close()
+                return None
+            self._names[name] += 1
+            worker = name if self._names[name] == 1 else f"{name}.{self._names[name]}"
+            visit = Visit(worker, peer, link=link, tasks=self._tasks, setup=self._setup, limits=self._limits)
+            self._visits[worker] = visit
+        return visit
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return f"it does not speak TLS as it should ({error.reason})"
+    return str(error) if isinstance(error, Refused | LinkLost) else f"the connection broke: {error}"

@@ -1,0 +1,83 @@
+"""Workers as processes of this host, one thread each. They do not outlive the process that started them."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import siafu
+from siafu.workers.launcher import LeaseError
+from siafu.workers.lease import Lease
+
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+
+class Processes:
+    """A process per lease. ``command`` starts a worker that reads its lease from standard input."""
+
+    def __init__(self, command: Sequence[str] | None = None) -> None:
+        self._command = command or [
+            sys.executable,
+            "-m",
+            "siafu.workers.worker",
+            "--parent",
+            str(os.getpid()),
+        ]
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._closed = False
+
+    @property
+    def pids(self) -> list[int]:
+        """Of those that run."""
+        with self._lock:
+            return [process.pid for process in self._running]
+
+    def hold(self, lease: Lease) -> None:
+        """Have a process serve a lease; raises LeaseError where it died."""
+        process = self._start()
+        try:
+            _, said = process.communicate(lease.to_json().encode())
+        except BrokenPipeError:
+            said = b""
+        finally:
+            process.wait()
+            with self._lock:
+                self._running.discard(process)
+        if process.returncode:
+            raise LeaseError(_told(process.returncode, said.decode(errors="replace").strip()))
+
+    def close(self) -> None:
+        """Kill those that still run."""
+        with self._lock:
+            self._closed = True
+            for process in self._running:
+                process.kill()
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        with self._lock:
+            if self._closed:
+                raise LeaseError("the launcher is closed")
+            try:
+                process = subprocess.Popen(
+                    self._command, env=_environment(), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                )  # fmt: skip
+            except OSError as error:
+                raise LeaseError(f"no process could be started: {error}") from error
+            self._running.add(process)
+        return process
+
+
+def _environment() -> dict[str, str]:
+    """That of this process, with one thread, and this siafu."""
+    paths = [str(Path(siafu.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, **_ONE_THREAD, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+def _told(code: int, said: str) -> str:
+    if code < 0:
+        return f"its process was killed by signal {-code}"
+    return said.splitlines()[-1] if said else f"its process ended with {code}"

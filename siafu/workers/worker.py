@@ -1,0 +1,263 @@
+"""The worker: it dials the graph server that its lease names, and does tasks until one of them ends it.
+
+It holds no graph and keeps nothing but weights. Standard library and NumPy; torch where the lease asks for it.
+``python -m siafu.workers.worker`` reads a lease from standard input.
+"""
+
+import os
+import queue
+import resource
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import partial
+
+from siafu.workers.certificate import WrongCertificate, dial_tls
+from siafu.workers.frames import Frame, FrameError, Kind
+from siafu.workers.handshake import Refused, enter
+from siafu.workers.kept import Kept
+from siafu.workers.lease import Compute, Lease
+from siafu.workers.link import Link, LinkLost
+from siafu.workers.messages import answer, asked, field_of, key_of
+from siafu.workers.setup import Setup
+from siafu.workers.task import Arrays, Direction, Key, Result, Task
+
+Do = Callable[[Task, Arrays], Result]
+BEAT_S = 0.5
+DIAL_S = 10.0
+_PR_SET_PDEATHSIG = 1
+END_S = 1.0  # before its deadline a worker leaves
+
+
+class CannotServe(Exception):
+    """A worker was not let in, or cannot do this run's tasks: why, for people."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a worker did under a lease: ``reason`` says why it ended."""
+
+    worker: str
+    tasks: int
+    seconds: float
+    reason: str
+
+
+def serve(
+    lease: Lease, compute_factory: Callable[[Setup], Do] | None = None, *, request_id: str = ""
+) -> Report:
+    """Do tasks until the lease ends, the server says stop, or it is gone; raises CannotServe."""
+    began_s = time.monotonic()
+    try:
+        link = _dial(lease)
+    except (OSError, FrameError, Refused, WrongCertificate) as error:
+        raise CannotServe(f"the graph server at {lease.host}:{lease.port}: {error}") from error
+    worker = _Worker(lease, link, request_id)
+    try:
+        reason = worker.run(compute_factory or partial(_compute_of, lease.compute))
+    finally:
+        worker.end()
+    return Report(lease.worker, worker.num_tasks, time.monotonic() - began_s, reason)
+
+
+def _dial(lease: Lease) -> Link:
+    sock = socket.create_connection((lease.host, lease.port), timeout=DIAL_S)
+    try:
+        if lease.fingerprint is not None:
+            sock = dial_tls(sock, lease.fingerprint)
+        link = Link(sock)
+        enter(link, lease, wait_s=DIAL_S)
+    except BaseException:
+        sock.close()
+        raise
+    return link
+
+
+def _compute_of(compute: Compute, setup: Setup) -> Do:
+    if compute == "torch":
+        from siafu.workers.torch_compute import TorchCompute
+
+        return TorchCompute(setup)
+    from siafu.workers.twin.compute import compute as twin
+
+    return partial(twin, setup)
+
+
+class _Worker:
+    """One lease. Its own thread computes, one reads ahead, one says that it lives."""
+
+    def __init__(self, lease: Lease, link: Link, request_id: str) -> None:
+        self._lease, self._link, self._request_id = lease, link, request_id
+        self._jobs: queue.SimpleQueue[tuple[Task, Arrays] | str] = queue.SimpleQueue()
+        self._kept = Kept()
+        self._accepted: dict[Key, Arrays | None] = {}
+        self._longest_s: dict[tuple[int, Direction], float] = {}
+        self._over = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self.num_tasks = 0
+
+    def run(self, compute_factory: Callable[[Setup], Do]) -> str:
+        """Serve to the end; returns why it ended."""
+        try:
+            self._begin(self._beat)
+            do = self._settle(compute_factory)
+            self._begin(self._read)
+            while not isinstance(job := self._next(), str):
+                self._work(do, *job)
+            with suppress(LinkLost):
+                self._link.send(Kind.BYE, {"reason": job, **_memory()})
+        except LinkLost as lost:
+            return f"the graph server is gone: {lost}"
+        return job
+
+    def end(self) -> None:
+        """Leave no thread and no connection behind."""
+        self._over.set()
+        self._link.shut()
+        for thread in self._threads:
+            thread.join()
+        self._link.close()
+
+    def _begin(self, target: Callable[[], None]) -> None:
+        self._threads.append(threading.Thread(target=target, name="siafu-worker", daemon=True))
+        self._threads[-1].start()
+
+    def _settle(self, compute_factory: Callable[[Setup], Do]) -> Do:
+        """Learn what the tensor work is."""
+        try:
+            frame = self._link.receive(silence_s=DIAL_S)
+            if frame.kind != Kind.SETUP:
+                raise FrameError(f"a {frame.kind.name} frame, expected SETUP")
+            do = compute_factory(Setup.from_json(field_of(frame, "setup", str)))
+        except LinkLost:
+            raise
+        except Exception as error:
+            with suppress(LinkLost):
+                self._link.send(Kind.BYE, {"reason": _said(error)})
+            raise CannotServe(_said(error)) from error
+        report = {"init_s": _age_s(), "request_id": self._request_id, "compute": self._lease.compute}
+        self._link.send(Kind.READY, {**report, "host": socket.gethostname(), "pid": os.getpid(), **_memory()})
+        return do
+
+    def _next(self) -> tuple[Task, Arrays] | str:
+        """What to do next, or why to end."""
+        left_s = self._lease.deadline_s - END_S - time.time()
+        try:
+            return self._jobs.get(timeout=max(0.0, left_s))
+        except queue.Empty:
+            return "the lease ended"
+
+    def _work(self, do: Do, task: Task, weights: Arrays) -> None:
+        began_s = time.perf_counter()
+        try:
+            head, arrays = answer(task, do(task, weights))
+            self._link.send(Kind.RESULT, head, arrays)
+        except LinkLost:
+            raise
+        except Exception as error:
+            self._link.send(Kind.FAILED, {"key": list(task.key), "reason": _said(error)})
+        kind = (task.key.stage, task.key.direction)
+        self._longest_s[kind] = max(self._longest_s.get(kind, 0.0), time.perf_counter() - began_s)
+        self.num_tasks += 1
+
+    def _beat(self) -> None:
+        with suppress(LinkLost):
+            while not self._over.wait(BEAT_S):
+                self._link.send(Kind.BEAT)
+
+    def _read(self) -> None:
+        try:
+            while True:
+                frame = self._link.receive()
+                match frame.kind:
+                    case Kind.OFFER:
+                        self._consider(frame)
+                    case Kind.TASK:
+                        self._jobs.put(self._received(frame))
+                    case Kind.STOP:
+                        self._jobs.put("the graph server said stop")
+                        return
+                    case _:
+                        raise FrameError(f"a {frame.kind.name} frame, which no server sends")
+        except (LinkLost, FrameError) as error:
+            self._jobs.put(f"the graph server is gone: {error}")
+
+    def _consider(self, frame: Frame) -> None:
+        """Accept an offer, unless the task could not be ended in time."""
+        key, version = key_of(frame), field_of(frame, "version", int)
+        if time.time() + self._needs_s(key) > self._lease.deadline_s - END_S:
+            self._link.send(Kind.DECLINE, {"key": list(key), "reason": "the lease ends"})
+            return
+        self._accepted[key] = self._kept.get(version, key.stage)
+        self._link.send(Kind.ACCEPT, {"key": list(key), "weights": self._accepted[key] is None})
+
+    def _needs_s(self, key: Key) -> float:
+        """Seconds until such a task would be done: what is in front of it takes its time, too."""
+        longest_s = max(self._longest_s.values(), default=0.0)
+        return longest_s + 2 * self._longest_s.get((key.stage, key.direction), longest_s)
+
+    def _received(self, frame: Frame) -> tuple[Task, Arrays]:
+        task, weights = asked(frame)
+        known = self._accepted.pop(task.key, None)
+        if known is None:
+            known = weights
+            self._kept.put(task.version, task.key.stage, weights)
+        return task, known
+
+
+def _said(error: Exception) -> str:
+    where = traceback.extract_tb(error.__traceback__)[-1:]
+    place = f" ({where[0].filename.rpartition('/')[2]}:{where[0].lineno})" if where else ""
+    return f"{type(error).__name__}: {error}{place}"[:2000]
+
+
+def _memory() -> dict[str, float]:
+    return {"memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+
+
+def _age_s() -> float:
+    """How long ago this process began; 0 where it has served before, as a warm function has."""
+    global _served_before
+    if _served_before:
+        return 0.0
+    _served_before = True
+    with open("/proc/self/stat") as file:  # noqa: PTH123 (pathlib is slow to import)
+        began_ticks = int(file.read().rpartition(")")[2].split()[19])
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began_ticks / os.sysconf("SC_CLK_TCK"))
+
+
+_served_before = False
+
+
+def main(arguments: list[str]) -> int:
+    """Serve the lease that stands on standard input; the exit code says whether it could be.
+
+    ``--parent PID``: and die with that process.
+    """
+    try:
+        if arguments[:1] == ["--parent"]:
+            _die_with(int(arguments[1]))
+        report = serve(Lease.from_json(sys.stdin.read(4096)))
+    except (ValueError, CannotServe) as error:
+        print(f"siafu worker: {error}", file=sys.stderr)
+        return 1
+    print(f"siafu worker: {asdict(report)}", file=sys.stderr)
+    return 0
+
+
+def _die_with(parent: int) -> None:
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        raise CannotServe("the process that started it is gone")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
