@@ -42,6 +42,7 @@ struct AttendBackward {
     Rows<T> grad_z;           // (num_src, heads * width)
     Rows<T> grad_score_src;   // (num_src, heads)
     Rows<T> grad_score_dst;   // (num_dst, heads)
+    int64_t num_loop;         // sources that are destinations too
 };
 
 namespace {
@@ -178,7 +179,7 @@ void attend_rows(const Attend<T>& a) {
         Batch batch;
         T* acc = new_packed<T>(a.heads, 1);
 #pragma omp for schedule(dynamic, 64)
-        for (int64_t d = 0; d < a.csr.num_dst; ++d) attend_row<Narrow>(a, d, batch, acc);
+        for (int64_t d = a.csr.first_dst; d < a.csr.num_dst; ++d) attend_row<Narrow>(a, d, batch, acc);
         std::free(acc);
     }
 }
@@ -204,7 +205,7 @@ template <typename T>
 void gather_dst(const AttendBackward<T>& a) {
     const int64_t heads = a.heads.count, width = a.heads.width;
 #pragma omp parallel for schedule(static)
-    for (int64_t d = 0; d < a.csr.num_dst; ++d) {
+    for (int64_t d = a.csr.first_dst; d < a.csr.num_dst; ++d) {
         T* at = a.at_dst + d * 4 * heads;
         for (int64_t h = 0; h < heads; ++h) {
             const int64_t head = (d * heads + h) * width;
@@ -280,7 +281,7 @@ void attend_backward_row(const AttendBackward<T>& a, int64_t s, Batch& batch, T*
     zero_copies(a.heads, own);
     std::fill(acc, acc + packed_size<T>(a.heads), T(0));
     std::fill(grad_from, grad_from + heads, T(0));
-    each_batch(a.transposed, s, s < a.csr.num_dst, batch_capacity(heads), batch, [&] {
+    each_batch(a.transposed, s, s < a.num_loop, batch_capacity(heads), batch, [&] {
         weigh_batch(a, s, batch, edges);
         drop_edges<false>(a.drop, s, batch, heads, edges.weight);
         each_group(batch.size, [&](int64_t k, auto n) {
@@ -295,7 +296,7 @@ void attend_backward_row(const AttendBackward<T>& a, int64_t s, Batch& batch, T*
 template <typename T>
 void add_edges_by_dst(const AttendBackward<T>& a) {
 #pragma omp parallel for schedule(dynamic, 64)
-    for (int64_t d = 0; d < a.csr.num_dst; ++d)
+    for (int64_t d = a.csr.first_dst; d < a.csr.num_dst; ++d)
         with_heads(a.heads.count, [&](auto heads) {
             T* to = row_of(a.grad_score_dst, d);
             for (int64_t e = a.csr.indptr[d]; e < a.csr.indptr[d + 1]; ++e) {
@@ -312,17 +313,18 @@ void attend_backward_rows(const AttendBackward<T>& a) {
         Batch batch;
         T* packed = new_packed<T>(a.heads, 2);
 #pragma omp for schedule(dynamic, 64)
-        for (int64_t s = 0; s < a.transposed.num_dst; ++s)
+        for (int64_t s = a.transposed.first_dst; s < a.transposed.num_dst; ++s)
             attend_backward_row<Narrow>(a, s, batch, packed, packed + packed_size<T>(a.heads));
         std::free(packed);
     }
 }
 
+// In three steps, of which each wants the one before of all rows that it reads: by destination, by source, by destination.
 template <typename T>
-void attend_backward(const AttendBackward<T>& a) {
-    gather_dst(a);
+void attend_backward(const AttendBackward<T>& a, int step) {
+    if (step == 0) return gather_dst(a);
+    if (step == 2) return add_edges_by_dst(a);
     a.heads.width < lanes<T> ? attend_backward_rows<true>(a) : attend_backward_rows<false>(a);
-    add_edges_by_dst(a);
 }
 
 }  // namespace

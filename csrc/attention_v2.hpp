@@ -40,6 +40,7 @@ struct AttendV2Backward {
     Rows<T> grad_src;       // (num_src, heads * width)
     Rows<T> grad_dst;       // (num_dst, heads * width)
     T* vector_parts;        // (kVectorParts, heads * width): sums over fixed ranges of rows, to be added in order
+    int64_t num_loop;       // sources that are destinations too
 };
 
 constexpr int64_t kVectorParts = 64;
@@ -131,7 +132,7 @@ void attend_v2_rows(const AttendV2<T>& a) {
         pack<Narrow>(a.heads, a.vector, packed);
         zero_copies(a.heads, packed);
 #pragma omp for schedule(dynamic, 64)
-        for (int64_t d = 0; d < a.csr.num_dst; ++d) attend_v2_row<Narrow>(a, d, packed, batch, packed + size, packed + 2 * size);
+        for (int64_t d = a.csr.first_dst; d < a.csr.num_dst; ++d) attend_v2_row<Narrow>(a, d, packed, batch, packed + size, packed + 2 * size);
         std::free(packed);
     }
 }
@@ -250,7 +251,7 @@ void attend_v2_backward_src(const AttendV2Backward<T>& a, int64_t s, const T* ve
     const Rows<const T> grad{a.grad, heads * a.heads.width};
     pack<Narrow>(a.heads, row_of(a.z_src, s), base);
     std::fill(acc, acc + packed_size<T>(a.heads), T(0));
-    each_batch(a.transposed, s, s < a.csr.num_dst, kBatch, batch, [&] {
+    each_batch(a.transposed, s, s < a.num_loop, kBatch, batch, [&] {
         const T* at[kBatch];
         for (int64_t k = 0; k < batch.size; ++k) {
             at[k] = batch.edge[k] < 0 ? a.at_loop + s * 2 * heads : a.at_edge + a.origin[batch.edge[k]] * 2 * heads;
@@ -264,8 +265,8 @@ void attend_v2_backward_src(const AttendV2Backward<T>& a, int64_t s, const T* ve
 }
 
 template <bool Narrow, typename T>
-void attend_v2_backward_rows(const AttendV2Backward<T>& a) {
-    const int64_t size = packed_size<T>(a.heads), num_dst = a.csr.num_dst;
+void attend_v2_backward_rows(const AttendV2Backward<T>& a, int step) {
+    const int64_t size = packed_size<T>(a.heads), first = a.csr.first_dst, num_dst = a.csr.num_dst - first;
 #pragma omp parallel
     {
         Batch batch;
@@ -275,22 +276,23 @@ void attend_v2_backward_rows(const AttendV2Backward<T>& a) {
         pack<Narrow>(a.heads, a.vector, own.whole_vector);
         zero_copies(a.heads, own.vector);
 #pragma omp for schedule(dynamic, 1)
-        for (int64_t part = 0; part < kVectorParts; ++part) {
+        for (int64_t part = 0; part < (step == 0 ? kVectorParts : 0); ++part) {
             std::fill(own.moments, own.moments + size, T(0));
-            for (int64_t d = num_dst * part / kVectorParts; d < num_dst * (part + 1) / kVectorParts; ++d)
+            for (int64_t d = first + num_dst * part / kVectorParts; d < first + num_dst * (part + 1) / kVectorParts; ++d)
                 attend_v2_backward_dst<Narrow>(a, d, batch, own);
             unpack<Narrow>(a.heads, own.moments, a.vector_parts + part * a.heads.count * a.heads.width);
         }
 #pragma omp for schedule(dynamic, 64)
-        for (int64_t s = 0; s < a.transposed.num_dst; ++s)
+        for (int64_t s = a.transposed.first_dst; s < (step == 1 ? a.transposed.num_dst : 0); ++s)
             attend_v2_backward_src<Narrow>(a, s, own.whole_vector, batch, own.base, own.slopes);
         std::free(packed);
     }
 }
 
+// In two steps, of which the second wants the first of all rows that it reads: by destination, by source.
 template <typename T>
-void attend_v2_backward(const AttendV2Backward<T>& a) {
-    a.heads.width < lanes<T> ? attend_v2_backward_rows<true>(a) : attend_v2_backward_rows<false>(a);
+void attend_v2_backward(const AttendV2Backward<T>& a, int step) {
+    a.heads.width < lanes<T> ? attend_v2_backward_rows<true>(a, step) : attend_v2_backward_rows<false>(a, step);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 
@@ -9,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "memory.hpp"
 #include "partition.hpp"
@@ -56,15 +58,17 @@ auto pointer(const std::optional<A>& array) -> decltype(array->data()) {
     return array ? array->data() : nullptr;
 }
 
-Csr csr_of(const Array<const int64_t, 1>& indptr, const Array<const int32_t, 1>& indices) {
-    return {indptr.data(), indices.data(), int64_t(indptr.shape(0)) - 1};
+using Span = std::pair<int64_t, int64_t>;  // the rows that a kernel works on: where they begin and end
+
+Csr csr_of(const Array<const int64_t, 1>& indptr, const Array<const int32_t, 1>& indices, Span span) {
+    return {indptr.data(), indices.data(), span.second, span.first};
 }
 
 template <typename T, typename X>
 Spmm<T, X> spmm_of(Array<const int64_t, 1> indptr, Array<const int32_t, 1> indices, Array<const X, 2> x,
                    Optional<const T, 1> weight, Optional<const T, 1> pre, Optional<const T, 1> post,
-                   Optional<const T, 1> loop, Array<T, 2> out, Optional<const int64_t, 1> ends, int64_t first_src, bool add) {
-    const Csr csr{indptr.data(), indices.data(), int64_t(out.shape(0))};
+                   Optional<const T, 1> loop, Array<T, 2> out, Optional<const int64_t, 1> ends, int64_t first_src, bool add, Span span) {
+    const Csr csr = csr_of(indptr, indices, span);
     return {csr, x.data(), int64_t(x.shape(1)), pointer(weight), pointer(pre), pointer(post), pointer(loop),
             loop ? int64_t(loop->shape(0)) : 0, out.data(), pointer(ends), first_src, add};
 }
@@ -101,25 +105,25 @@ void bind_rows(nb::module_& m) {
     m.def("spmm",
           [](Array<const int64_t, 1> indptr, Array<const int32_t, 1> indices, Array<const T, 2> x, Optional<const T, 1> weight,
              Optional<const T, 1> pre, Optional<const T, 1> post, Optional<const T, 1> loop, Array<T, 2> out,
-             Optional<const int64_t, 1> ends, int64_t first_src, bool add) {
-              rows<T>().spmm(spmm_of<T, T>(indptr, indices, x, weight, pre, post, loop, out, ends, first_src, add));
+             Optional<const int64_t, 1> ends, int64_t first_src, bool add, Span span) {
+              rows<T>().spmm(spmm_of<T, T>(indptr, indices, x, weight, pre, post, loop, out, ends, first_src, add, span));
           },
           "indptr"_a, "indices"_a, "x"_a.noconvert(), "weight"_a.none(), "pre"_a.none(), "post"_a.none(), "loop"_a.none(),
-          "out"_a.noconvert(), "ends"_a.none(), "first_src"_a, "add"_a, released);
+          "out"_a.noconvert(), "ends"_a.none(), "first_src"_a, "add"_a, "span"_a, released);
     m.def("segment_max",
           [](Array<const int64_t, 1> indptr, Array<const int32_t, 1> indices, Array<const T, 2> x, Array<T, 2> out,
-             Array<int32_t, 2> from, Optional<const int64_t, 1> id) {
+             Array<int32_t, 2> from, Optional<const int64_t, 1> id, Span span) {
               rows<T>().segment_max(
-                  {csr_of(indptr, indices), x.data(), int64_t(x.shape(1)), out.data(), from.data(), pointer(id)});
+                  {csr_of(indptr, indices, span), x.data(), int64_t(x.shape(1)), out.data(), from.data(), pointer(id)});
           },
-          "indptr"_a, "indices"_a, "x"_a.noconvert(), "out"_a.noconvert(), "from_"_a.noconvert(), "id"_a.none(), released);
+          "indptr"_a, "indices"_a, "x"_a.noconvert(), "out"_a.noconvert(), "from_"_a.noconvert(), "id"_a.none(), "span"_a, released);
     m.def("segment_max_backward",
           [](Array<const int64_t, 1> indptr, Array<const int32_t, 1> indices, Array<const T, 2> grad,
-             Array<const int32_t, 2> from, Array<T, 2> out) {
+             Array<const int32_t, 2> from, Array<T, 2> out, Span span) {
               rows<T>().segment_max_backward(
-                  {csr_of(indptr, indices), grad.data(), from.data(), int64_t(grad.shape(1)), out.data()});
+                  {csr_of(indptr, indices, span), grad.data(), from.data(), int64_t(grad.shape(1)), out.data()});
           },
-          "indptr"_a, "indices"_a, "grad"_a.noconvert(), "from_"_a, "out"_a.noconvert(), released);
+          "indptr"_a, "indices"_a, "grad"_a.noconvert(), "from_"_a, "out"_a.noconvert(), "span"_a, released);
     m.def("epilogue",
           [](Array<const T, 2> x, Optional<const T, 1> bias, Optional<const int64_t, 1> row_id, int activation, uint64_t key,
              uint32_t threshold, double scale, Array<T, 2> out) {
@@ -144,54 +148,54 @@ void bind_attention(nb::module_& m) {
     m.def("attend",
           [](Array<const int64_t, 1> indptr, Array<const int32_t, 1> indices, Within<const T> z, Within<const T> score_src,
              Within<const T> score_dst, AttentionArgs args, Optional<const int64_t, 1> node_id, Array<T, 2> out,
-             Array<T, 3> softmax) {
+             Array<T, 3> softmax, Span span) {
               const auto [heads, slope, drop] = attention_of<T>(args, node_id);
-              rows<T>().attend({csr_of(indptr, indices), rows_of(z), rows_of(score_src), rows_of(score_dst), heads, slope, drop,
+              rows<T>().attend({csr_of(indptr, indices, span), rows_of(z), rows_of(score_src), rows_of(score_dst), heads, slope, drop,
                                 out.data(), softmax.data()});
           },
           "indptr"_a, "indices"_a, "z"_a.noconvert(), "score_src"_a.noconvert(), "score_dst"_a.noconvert(), "args"_a,
-          "node_id"_a.none(), "out"_a.noconvert(), "softmax"_a.noconvert(), released);
+          "node_id"_a.none(), "out"_a.noconvert(), "softmax"_a.noconvert(), "span"_a, released);
     m.def("attend_backward",
           [](Array<const int64_t, 1> indptr, Array<const int32_t, 1> indices, Array<const int64_t, 1> t_indptr,
              Array<const int32_t, 1> t_indices, Array<const int64_t, 1> origin, Within<const T> z, Within<const T> score_src,
              Within<const T> score_dst, AttentionArgs args, Optional<const int64_t, 1> node_id, Array<const T, 2> out,
              Array<const T, 3> softmax, Array<const T, 2> grad, Array<T, 3> at_dst, Array<T, 2> grad_edge, Within<T> grad_z,
-             Within<T> grad_score_src, Within<T> grad_score_dst) {
+             Within<T> grad_score_src, Within<T> grad_score_dst, int step, Span span) {
               const auto [heads, slope, drop] = attention_of<T>(args, node_id);
-              rows<T>().attend_backward({csr_of(indptr, indices), csr_of(t_indptr, t_indices), origin.data(), rows_of(z),
+              rows<T>().attend_backward({csr_of(indptr, indices, span), csr_of(t_indptr, t_indices, span), origin.data(), rows_of(z),
                                          rows_of(score_src), rows_of(score_dst), heads, slope, drop, out.data(), softmax.data(),
                                          grad.data(), at_dst.data(), grad_edge.data(), rows_of(grad_z), rows_of(grad_score_src),
-                                         rows_of(grad_score_dst)});
+                                         rows_of(grad_score_dst), int64_t(grad.shape(0))}, step);
           },
           "indptr"_a, "indices"_a, "t_indptr"_a, "t_indices"_a, "origin"_a, "z"_a.noconvert(), "score_src"_a.noconvert(),
           "score_dst"_a.noconvert(), "args"_a, "node_id"_a.none(), "out"_a, "softmax"_a, "grad"_a, "at_dst"_a.noconvert(),
           "grad_edge"_a.noconvert(), "grad_z"_a.noconvert(), "grad_score_src"_a.noconvert(), "grad_score_dst"_a.noconvert(),
-          released);
+          "step"_a, "span"_a, released);
     m.def("attend_v2",
           [](Array<const int64_t, 1> indptr, Array<const int32_t, 1> indices, Within<const T> z_src, Within<const T> z_dst,
              Array<const T, 1> vector, AttentionArgs args, Optional<const int64_t, 1> node_id, Array<T, 2> out,
-             Array<T, 3> softmax) {
+             Array<T, 3> softmax, Span span) {
               const auto [heads, slope, drop] = attention_of<T>(args, node_id);
-              rows<T>().attend_v2({csr_of(indptr, indices), rows_of(z_src), rows_of(z_dst), vector.data(), heads, slope, drop,
+              rows<T>().attend_v2({csr_of(indptr, indices, span), rows_of(z_src), rows_of(z_dst), vector.data(), heads, slope, drop,
                                    out.data(), softmax.data()});
           },
           "indptr"_a, "indices"_a, "z_src"_a.noconvert(), "z_dst"_a.noconvert(), "vector"_a.noconvert(), "args"_a,
-          "node_id"_a.none(), "out"_a.noconvert(), "softmax"_a.noconvert(), released);
+          "node_id"_a.none(), "out"_a.noconvert(), "softmax"_a.noconvert(), "span"_a, released);
     m.def("attend_v2_backward",
           [](Array<const int64_t, 1> indptr, Array<const int32_t, 1> indices, Array<const int64_t, 1> t_indptr,
              Array<const int32_t, 1> t_indices, Array<const int64_t, 1> origin, Within<const T> z_src, Within<const T> z_dst,
              Array<const T, 1> vector, AttentionArgs args, Optional<const int64_t, 1> node_id, Array<const T, 2> out,
              Array<const T, 3> softmax, Array<const T, 2> grad, Array<T, 3> at_edge, Array<T, 3> at_loop, Within<T> grad_src,
-             Within<T> grad_dst, Array<T, 2> vector_parts) {
+             Within<T> grad_dst, Array<T, 2> vector_parts, int step, Span span) {
               const auto [heads, slope, drop] = attention_of<T>(args, node_id);
-              rows<T>().attend_v2_backward({csr_of(indptr, indices), csr_of(t_indptr, t_indices), origin.data(), rows_of(z_src),
+              rows<T>().attend_v2_backward({csr_of(indptr, indices, span), csr_of(t_indptr, t_indices, span), origin.data(), rows_of(z_src),
                                             rows_of(z_dst), vector.data(), heads, slope, drop, out.data(), softmax.data(),
                                             grad.data(), at_edge.data(), at_loop.data(), rows_of(grad_src), rows_of(grad_dst),
-                                            vector_parts.data()});
+                                            vector_parts.data(), int64_t(grad.shape(0))}, step);
           },
           "indptr"_a, "indices"_a, "t_indptr"_a, "t_indices"_a, "origin"_a, "z_src"_a.noconvert(), "z_dst"_a.noconvert(),
           "vector"_a.noconvert(), "args"_a, "node_id"_a.none(), "out"_a, "softmax"_a, "grad"_a, "at_edge"_a.noconvert(),
-          "at_loop"_a.noconvert(), "grad_src"_a.noconvert(), "grad_dst"_a.noconvert(), "vector_parts"_a.noconvert(), released);
+          "at_loop"_a.noconvert(), "grad_src"_a.noconvert(), "grad_dst"_a.noconvert(), "vector_parts"_a.noconvert(), "step"_a, "span"_a, released);
 }
 
 void bind_structure(nb::module_& m) {
@@ -386,21 +390,21 @@ NB_MODULE(_core, m) {
     m.def("spmm_bf16",
           [](Array<const int64_t, 1> indptr, Array<const int32_t, 1> indices, Array<const uint16_t, 2> x,
              Optional<const float, 1> weight, Optional<const float, 1> pre, Optional<const float, 1> post,
-             Optional<const float, 1> loop, Array<float, 2> out, Optional<const int64_t, 1> ends, int64_t first_src, bool add) {
+             Optional<const float, 1> loop, Array<float, 2> out, Optional<const int64_t, 1> ends, int64_t first_src, bool add, Span span) {
               chosen.kernels->spmm_bf16(
-                  spmm_of<float, bf16>(indptr, indices, x, weight, pre, post, loop, out, ends, first_src, add));
+                  spmm_of<float, bf16>(indptr, indices, x, weight, pre, post, loop, out, ends, first_src, add, span));
           },
           "indptr"_a, "indices"_a, "x"_a, "weight"_a.none(), "pre"_a.none(), "post"_a.none(), "loop"_a.none(),
-          "out"_a.noconvert(), "ends"_a.none(), "first_src"_a, "add"_a, released);
+          "out"_a.noconvert(), "ends"_a.none(), "first_src"_a, "add"_a, "span"_a, released);
     m.def("spmm_int8",
           [](Array<const int64_t, 1> indptr, Array<const int32_t, 1> indices, Array<const int8_t, 2> x,
              Optional<const float, 1> weight, Optional<const float, 1> pre, Optional<const float, 1> post,
-             Optional<const float, 1> loop, Array<float, 2> out, Optional<const int64_t, 1> ends, int64_t first_src, bool add) {
+             Optional<const float, 1> loop, Array<float, 2> out, Optional<const int64_t, 1> ends, int64_t first_src, bool add, Span span) {
               chosen.kernels->spmm_int8(
-                  spmm_of<float, int8_t>(indptr, indices, x, weight, pre, post, loop, out, ends, first_src, add));
+                  spmm_of<float, int8_t>(indptr, indices, x, weight, pre, post, loop, out, ends, first_src, add, span));
           },
           "indptr"_a, "indices"_a, "x"_a, "weight"_a.none(), "pre"_a.none(), "post"_a.none(), "loop"_a.none(),
-          "out"_a.noconvert(), "ends"_a.none(), "first_src"_a, "add"_a, released);
+          "out"_a.noconvert(), "ends"_a.none(), "first_src"_a, "add"_a, "span"_a, released);
     m.def("gather",
           [](nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu> rows,
              std::optional<nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>> more, Array<const int64_t, 1> index,

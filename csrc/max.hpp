@@ -67,7 +67,7 @@ void segment_max(const SegmentMax<T>& a) {
     {
         int64_t* best_id = a.id ? new int64_t[size_t(a.width)] : nullptr;
 #pragma omp for schedule(dynamic, 64)
-        for (int64_t d = 0; d < a.csr.num_dst; ++d) segment_max_row(a, d, best_id);
+        for (int64_t d = a.csr.first_dst; d < a.csr.num_dst; ++d) segment_max_row(a, d, best_id);
         delete[] best_id;
     }
 }
@@ -75,7 +75,7 @@ void segment_max(const SegmentMax<T>& a) {
 template <typename T>
 void segment_max_backward(const SegmentMaxBackward<T>& a) {
 #pragma omp parallel for schedule(dynamic, 64)
-    for (int64_t s = 0; s < a.csr.num_dst; ++s) {
+    for (int64_t s = a.csr.first_dst; s < a.csr.num_dst; ++s) {
         T* out = a.out + s * a.width;
         for (int64_t f = 0; f < a.width; ++f) out[f] = T(0);
         for (int64_t e = a.csr.indptr[s]; e < a.csr.indptr[s + 1]; ++e) {

@@ -17,9 +17,9 @@ struct RowKernelsOf {
     void (*epilogue)(const Epilogue<T>&);
     void (*epilogue_backward)(const EpilogueBackward<T>&);
     void (*attend)(const Attend<T>&);
-    void (*attend_backward)(const AttendBackward<T>&);
+    void (*attend_backward)(const AttendBackward<T>&, int step);
     void (*attend_v2)(const AttendV2<T>&);
-    void (*attend_v2_backward)(const AttendV2Backward<T>&);
+    void (*attend_v2_backward)(const AttendV2Backward<T>&, int step);
 };
 
 struct RowKernels {

@@ -17,7 +17,8 @@
 struct Csr {
     const int64_t* indptr;   // (num_dst + 1)
     const int32_t* indices;  // (num_edges)
-    int64_t num_dst;
+    int64_t num_dst;         // where the rows that a kernel works on end
+    int64_t first_dst = 0;   // where they begin; every array is still that of all rows
 };
 
 template <typename T, typename X>
@@ -140,9 +141,9 @@ void spmm_rows(const Spmm<T, X>& a, int64_t begin, int64_t end) {
 
 template <typename T, typename X>
 void spmm(const Spmm<T, X>& a) {
-    if (a.csr.num_dst == 0) return;
-#pragma omp parallel for schedule(dynamic, 4) if ((end_of(a, a.csr.num_dst - 1) - a.csr.indptr[0]) * a.width > 1 << 14)
-    for (int64_t begin = 0; begin < a.csr.num_dst; begin += kRowChunk)
+    if (a.csr.num_dst == a.csr.first_dst) return;
+#pragma omp parallel for schedule(dynamic, 4) if ((end_of(a, a.csr.num_dst - 1) - a.csr.indptr[a.csr.first_dst]) * a.width > 1 << 14)
+    for (int64_t begin = a.csr.first_dst; begin < a.csr.num_dst; begin += kRowChunk)
         spmm_rows(a, begin, std::min(begin + kRowChunk, a.csr.num_dst));
 }
 

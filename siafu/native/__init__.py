@@ -15,7 +15,10 @@ from torch import Tensor
 from siafu.native import reference
 from siafu.native.attention import (
     MAX_HEADS,
+    AttendBackward,
+    AttendV2Backward,
     Attention,
+    Edges,
     attend,
     attend_backward,
     attend_v2,
@@ -34,10 +37,13 @@ except ImportError:  # a source tree that was never built
 __all__ = [
     "MAX_HEADS",
     "After",
+    "AttendBackward",
+    "AttendV2Backward",
     "Attention",
     "Csr",
     "Draws",
     "Dropout",
+    "Edges",
     "PartCounts",
     "Term",
     "arrays_reused",
@@ -57,6 +63,7 @@ __all__ = [
     "epilogue_backward",
     "expect_all",
     "expect_rows",
+    "filled",
     "first_met",
     "gather",
     "instruction_set",
@@ -70,6 +77,7 @@ __all__ = [
     "segment_max_backward",
     "sort_rows",
     "sort_rows_by_id",
+    "span",
     "split_rows",
     "spmm",
     "spread_rows",
@@ -117,22 +125,29 @@ def spmm(
     ends: Tensor | None = None,
     first_src: int = 0,
     add_to: Tensor | None = None,
+    out: Tensor | None = None,
+    rows: slice | None = None,
 ) -> Tensor:
     """Sum in-neighbour rows, (S, F) -> (D, F): ``out_d = post_d (sum_e weight_e pre_s x_s + loop_d pre_d x_d)``.
 
     Rows in bfloat16 and int8 are summed and returned in float32. Scales are (E,), (S,), (D,) in the output's dtype;
     ``loop`` has at most D rows, whose destinations are the first sources. Where a row's sources lie in several arrays
     it is summed in several goes: ``ends`` (D,) cuts rows short, ``first_src`` is the column that row 0 of ``x_src``
-    stands for, and ``add_to`` (D, F) is added to and returned.
+    stands for, and ``add_to`` (D, F) is added to and returned; ``out`` (D, F) is filled and returned. With ``rows``
+    nothing is done to any other.
     """
+    num_dst = csr.indptr.numel() - 1 if ends is None else ends.numel()
     if _core is None:
         how = {"weight": weight, "pre": pre, "post": post, "loop": loop}
-        return reference.spmm(csr, x_src, **how, ends=ends, first_src=first_src, add_to=add_to)
+        whole = reference.spmm(csr, x_src, **how, ends=ends, first_src=first_src)
+        if add_to is not None:
+            whole += add_to
+        return filled(add_to if out is None else out, whole, rows)
     x_src = x_src.contiguous()
     dtype = torch.float32 if x_src.dtype in reference.NARROW else x_src.dtype
-    num_dst = csr.indptr.numel() - 1 if ends is None else ends.numel()
-    out = empty_rows(num_dst, x_src.shape[1], dtype) if add_to is None else add_to
-    rest = (weight, pre, post, loop, out, ends, first_src, add_to is not None)
+    if out is None:
+        out = empty_rows(num_dst, x_src.shape[1], dtype) if add_to is None else add_to
+    rest = (weight, pre, post, loop, out, ends, first_src, add_to is not None, span(rows, num_dst))
     if x_src.dtype == torch.bfloat16:
         _core.spmm_bf16(csr.indptr, csr.indices, x_src.view(torch.uint16), *rest)
     elif x_src.dtype == torch.int8:
@@ -142,27 +157,60 @@ def spmm(
     return out
 
 
-def segment_max(csr: Csr, x_src: Tensor, *, node_id: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def segment_max(
+    csr: Csr,
+    x_src: Tensor,
+    *,
+    node_id: Tensor | None = None,
+    into: tuple[Tensor, Tensor] | None = None,
+    rows: slice | None = None,
+) -> tuple[Tensor, Tensor]:
     """Maximum of in-neighbour rows, zero where there are none, and its source, -1 for none: (S, F) -> 2 x (D, F).
 
-    Of equal rows the one with the lowest ``node_id`` (S,) gives the maximum; without ids the first.
+    Of equal rows the one with the lowest ``node_id`` (S,) gives the maximum; without ids the first. ``into`` is filled
+    and returned; with ``rows`` nothing is done to any other.
     """
     if _core is None:
-        return reference.segment_max(csr, x_src, node_id=node_id)
-    x_src = x_src.contiguous()
-    out = empty_rows(csr.indptr.numel() - 1, x_src.shape[1], x_src.dtype)
-    source = torch.empty_like(out, dtype=torch.int32)
-    _core.segment_max(csr.indptr, csr.indices, x_src, out, source, node_id)
-    return out, source
+        found = reference.segment_max(csr, x_src, node_id=node_id)
+        return found if into is None else (filled(into[0], found[0], rows), filled(into[1], found[1], rows))
+    x_src, num_dst = x_src.contiguous(), csr.indptr.numel() - 1
+    if into is None:
+        out = empty_rows(num_dst, x_src.shape[1], x_src.dtype)
+        into = out, torch.empty_like(out, dtype=torch.int32)
+    _core.segment_max(csr.indptr, csr.indices, x_src, *into, node_id, span(rows, num_dst))
+    return into
 
 
-def segment_max_backward(transposed: Csr, grad_dst: Tensor, source: Tensor) -> Tensor:
-    """Give each gradient to the source that gave the maximum: (D, F) -> (S, F)."""
+def segment_max_backward(
+    transposed: Csr,
+    grad_dst: Tensor,
+    source: Tensor,
+    *,
+    out: Tensor | None = None,
+    rows: slice | None = None,
+) -> Tensor:
+    """Give each gradient to the source that gave the maximum: (D, F) -> (S, F); ``out`` and ``rows`` as above."""
     if _core is None:
-        return reference.segment_max_backward(transposed, grad_dst, source)
-    grad_dst = grad_dst.contiguous()
-    out = empty_rows(transposed.indptr.numel() - 1, grad_dst.shape[1], grad_dst.dtype)
-    _core.segment_max_backward(transposed.indptr, transposed.indices, grad_dst, source, out)
+        return filled(out, reference.segment_max_backward(transposed, grad_dst, source), rows)
+    grad_dst, num_src = grad_dst.contiguous(), transposed.indptr.numel() - 1
+    out = empty_rows(num_src, grad_dst.shape[1], grad_dst.dtype) if out is None else out
+    _core.segment_max_backward(
+        transposed.indptr, transposed.indices, grad_dst, source, out, span(rows, num_src)
+    )
+    return out
+
+
+def span(rows: slice | None, num_rows: int) -> tuple[int, int]:
+    """Where rows begin and end; None stands for all."""
+    return (0, num_rows) if rows is None else (rows.start, rows.stop)
+
+
+def filled(out: Tensor | None, values: Tensor, rows: slice | None) -> Tensor:
+    """``values``, or ``out`` with some rows taken from them."""
+    if out is None:
+        return values
+    rows = slice(0, values.shape[0]) if rows is None else rows
+    out[rows] = values[rows]
     return out
 
 
