@@ -24,18 +24,12 @@ def sum_in(block: Block, x_src: Rows) -> Rows:
 
     Where edges were drawn, the sum is scaled to that of all of them.
     """
-    post = None if block.whole is None else _scale(block, "drawn", x_src.dtype, lambda: _inverse_share(block))
-    return _sum(block, "sum", x_src, _Scales(post=post))
+    return _sum(block, "sum", x_src, sum_scales(block, x_src.dtype))
 
 
 def mean_in(block: Block, x_src: Rows) -> Rows:
     """Mean of each destination's in-neighbour rows, zero where it has none: (S, F) -> (D, F)."""
-
-    def inverse_degree() -> Tensor:
-        return torch.where(block.in_degree != 0, 1.0 / block.in_degree, 0.0)
-
-    scales = _Scales(post=_scale(block, "mean", x_src.dtype, inverse_degree))
-    return _sum(block, "mean", x_src, scales)
+    return _sum(block, "mean", x_src, mean_scales(block, x_src.dtype))
 
 
 def gcn_in(block: Block, x_src: Rows) -> Rows:
@@ -44,6 +38,39 @@ def gcn_in(block: Block, x_src: Rows) -> Rows:
     A node that has an edge to itself keeps it, of several the last, and gets no other. No weight per edge is stored.
     Where edges were drawn, degrees are those of the whole graph, and the sum over edges is scaled to that of all.
     """
+    return _sum(block, "gcn", x_src, gcn_scales(block, x_src.dtype))
+
+
+class Scales(NamedTuple):
+    """What a sum is scaled by; see :func:`siafu.native.spmm`."""
+
+    pre: Tensor | None = None  # (S,)
+    post: Tensor | None = None  # (D,)
+    loop: Tensor | None = None  # (D,)
+
+    def pre_of(self, rows: slice) -> Tensor | None:
+        """The first scale of some sources."""
+        return None if self.pre is None else self.pre[rows]
+
+
+def sum_scales(block: Block, dtype: torch.dtype) -> Scales:
+    """The scales of :func:`sum_in`."""
+    if block.whole is None:
+        return Scales()
+    return Scales(post=_scale(block, "drawn", dtype, lambda: _inverse_share(block)))
+
+
+def mean_scales(block: Block, dtype: torch.dtype) -> Scales:
+    """The scales of :func:`mean_in`."""
+
+    def inverse_degree() -> Tensor:
+        return torch.where(block.in_degree != 0, 1.0 / block.in_degree, 0.0)
+
+    return Scales(post=_scale(block, "mean", dtype, inverse_degree))
+
+
+def gcn_scales(block: Block, dtype: torch.dtype) -> Scales:
+    """The scales of :func:`gcn_in`. Collective, the first time."""
     if block.num_given != block.num_dst and block.whole is None:
         raise ValueError(
             f"GCN's normalisation needs every source's degree, but this block has {block.num_dst} destinations "
@@ -56,15 +83,15 @@ def gcn_in(block: Block, x_src: Rows) -> Rows:
         scale = torch.where(degree > 0, degree.rsqrt(), 0.0)
         return scale if drawn else with_halo(block, scale[:, None], exact=True)[:, 0]
 
-    scale = _scale(block, "gcn", x_src.dtype, inverse_root)
+    scale = _scale(block, "gcn", dtype, inverse_root)
     post = scale[: block.num_dst]
     if block.whole is None:
-        loop = _scale(block, "loop", x_src.dtype, lambda: block.missing_loop)
+        loop = _scale(block, "loop", dtype, lambda: block.missing_loop)
     else:
         whole, more = block.whole, _inverse_share(block)
-        post = _scale(block, "drawn", x_src.dtype, lambda: post * more)
-        loop = _scale(block, "loop", x_src.dtype, lambda: whole.missing_loop / more)
-    return _sum(block, "gcn", x_src, _Scales(pre=scale, post=post, loop=loop))
+        post = _scale(block, "drawn", dtype, lambda: post * more)
+        loop = _scale(block, "loop", dtype, lambda: whole.missing_loop / more)
+    return Scales(pre=scale, post=post, loop=loop)
 
 
 def _inverse_share(block: Block) -> Tensor:
@@ -114,7 +141,7 @@ def check_rows(block: Block, x_src: Rows) -> None:
         )
 
 
-def _sum(block: Block, name: str, x_src: Rows, by: "_Scales") -> Rows:
+def _sum(block: Block, name: str, x_src: Rows, by: Scales) -> Rows:
     if not isinstance(x_src, Streamed):
         return _kept(block, name, x_src, lambda: _Sum.apply(x_src, block, by))
     check_rows(block, x_src)
@@ -122,14 +149,14 @@ def _sum(block: Block, name: str, x_src: Rows, by: "_Scales") -> Rows:
     return Streamed(kept, x_src.spill)
 
 
-def _sum_on_disk(block: Block, x_src: Streamed, by: "_Scales") -> Tensor:
+def _sum_on_disk(block: Block, x_src: Streamed, by: Scales) -> Tensor:
     """The sum of static rows that do not fit into memory: (num_given, F) -> (D, F), an array on disk."""
     pre, (own, _) = by.pre, _own_and_halo(block)
     if x_src.scale is not None:
         scale = with_halo(block, x_src.scale[:, None], exact=True)[:, 0]
         pre = scale if pre is None else pre * scale
     by = by._replace(pre=pre)
-    weight = _weights(block, torch.float32, transposed=False)
+    weight = edge_weights(block, torch.float32, transposed=False)
     out = x_src.spill(block.num_dst, x_src.shape[1])
     ends = None if block.others is None else block.own_end
     native.spmm(
@@ -172,23 +199,12 @@ def _scale(block: Block, name: str, dtype: torch.dtype, compute: Callable[[], Te
     return block.keep(("scale", name, dtype), lambda: compute().to(dtype))
 
 
-def _weights(block: Block, dtype: torch.dtype, *, transposed: bool) -> Tensor | None:
+def edge_weights(block: Block, dtype: torch.dtype, *, transposed: bool) -> Tensor | None:
+    """The weights of edges in some dtype, in the order of the block or of its transpose; None where all weigh 1."""
     if block.edge_weight is None:
         return None
     weight, origin = block.edge_weight, block.turned.origin if transposed else None
     return _scale(block, f"weight-{transposed}", dtype, lambda: weight if origin is None else weight[origin])
-
-
-class _Scales(NamedTuple):
-    """What a sum is scaled by; see :func:`siafu.native.spmm`."""
-
-    pre: Tensor | None = None  # (S,)
-    post: Tensor | None = None  # (D,)
-    loop: Tensor | None = None  # (D,)
-
-    def pre_of(self, rows: slice) -> Tensor | None:
-        """The first scale of some sources."""
-        return None if self.pre is None else self.pre[rows]
 
 
 class _Sum(torch.autograd.Function):
@@ -198,9 +214,9 @@ class _Sum(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x_own: Tensor, block: Block, by: _Scales) -> Tensor:
+    def forward(ctx: Any, x_own: Tensor, block: Block, by: Scales) -> Tensor:
         ctx.block, ctx.by = block, by
-        weight = _weights(block, x_own.dtype, transposed=False)
+        weight = edge_weights(block, x_own.dtype, transposed=False)
         if block.others is None:
             return native.spmm(block.csr, x_own, weight=weight, pre=by.pre, post=by.post, loop=by.loop)
         own, _ = _own_and_halo(block)
@@ -221,8 +237,8 @@ class _Sum(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         (grad_dst,) = grads
         block: Block = ctx.block
-        by: _Scales = ctx.by
-        weight = _weights(block, grad_dst.dtype, transposed=True)
+        by: Scales = ctx.by
+        weight = edge_weights(block, grad_dst.dtype, transposed=True)
         turned = block.turned
         if block.others is None:
             grad_src = native.spmm(turned, grad_dst, weight=weight, pre=by.post, post=by.pre, loop=by.loop)
@@ -239,12 +255,12 @@ class _Sum(torch.autograd.Function):
         return grad_own, None, None
 
 
-def _add_halo(block: Block, x_halo: Tensor, by: _Scales, out: Tensor) -> Tensor:
+def _add_halo(block: Block, x_halo: Tensor, by: Scales, out: Tensor) -> Tensor:
     """Add what comes over edges from the halo to the sums over own rows."""
     return native.spmm(
         Csr(block.own_end, block.indices),
         x_halo,
-        weight=_weights(block, out.dtype, transposed=False),
+        weight=edge_weights(block, out.dtype, transposed=False),
         pre=by.pre_of(_own_and_halo(block)[1]),
         post=by.post,
         ends=block.indptr[1:],
