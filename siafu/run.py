@@ -223,7 +223,7 @@ def _settle(graph: Graph | str | Path, tree: Settings, onlooker: Onlooker) -> tu
             source = str(path.absolute())  # so that the run can be resumed from elsewhere
     return graph, tree.model_copy(
         update={
-            "data": inputs.resolve(tree.data, graph, memory_bytes=_memory_bytes(tree)),
+            "data": inputs.resolve(tree.data, graph, memory_bytes=_memory_bytes(tree), ranks=tree.ranks),
             "partition": resolve(tree.partition, graph, parts=tree.ranks),
             "source": source,
             "fingerprint": inputs.fingerprint(graph),

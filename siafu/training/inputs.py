@@ -17,13 +17,16 @@ _REORDER_FROM = 20_000  # nodes; below that the rows lie in the cache in any ord
 _CHUNK_BYTES = 1 << 25
 
 
-def resolve(config: DataConfig, graph: Graph, *, memory_bytes: int | None = None) -> DataConfig:
-    """Settle what ``auto`` means for this graph, on a machine with so much memory (None: enough)."""
+def resolve(
+    config: DataConfig, graph: Graph, *, memory_bytes: int | None = None, ranks: int = 1
+) -> DataConfig:
+    """Settle what ``auto`` means for this graph, on a machine with so much memory (None: enough) for all ranks."""
     normalize, reorder, inputs = config.normalize, config.reorder, config.inputs
     if inputs == "auto":
-        wide = (
-            0 if graph.x is None else 2 * 4 * graph.x.numel()
-        )  # their aggregate, and what dropout makes of it
+        copies = (
+            2 if ranks == 1 else 4
+        )  # the aggregate, what dropout makes of it; rows of the halo, about as many
+        wide = 0 if graph.x is None else copies * 4 * graph.x.numel()
         inputs = "stream" if memory_bytes is not None and wide > memory_bytes / 2 else "memory"
     if normalize == "auto":
         normalize = "rows" if graph.x is not None and _is_counts(graph.x) else "none"
