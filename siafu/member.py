@@ -28,6 +28,7 @@ from siafu.store.tensors import save_tensors
 from siafu.trained import input_rows, room_of
 from siafu.training.full import EpochListener, FullTrainer, Watch
 from siafu.training.layerwise import Room
+from siafu.training.pipeline.trainer import PipelineTrainer
 from siafu.training.sampled import SampledTrainer
 from siafu.training.task import SPLITS, task_of
 
@@ -87,9 +88,9 @@ def build_trainer(
     if isinstance(x, Streamed):
         block = replace(block, spill=x.spill)
     if custom is not None:
-        if tree.method == "sampled":
+        if tree.method != "full":
             raise ValueError(
-                "method sampled trains siafu's own models; use method full for a module of your own"
+                f"method {tree.method} trains siafu's own models; use method full for a module of your own"
             )
         _check_custom(custom, x, own.name, several=several)
         for value in custom.state_dict().values():  # each process may have made its own
@@ -99,29 +100,54 @@ def build_trainer(
         tree.model, in_features=x.shape[1], out_features=task.num_outputs, num_nodes=part.num_nodes
     )
     model.reset(torch.Generator().manual_seed(tree.seed))
-    if tree.method == "sampled":
-        if not isinstance(model, Gnn):
-            raise ValueError(
-                f"{own.name}: method sampled reads features, but there are none; use method full"
-            )
-        if several and tree.model.norm == "batch":
-            raise ValueError(
-                "model.norm is batch, whose moments in a minibatch would be each rank's own; set it to layer, or train "
-                "on one rank"
-            )
-        return SampledTrainer(
+    if tree.method == "full":
+        return FullTrainer(model, block, x, task, tree.train, seed=tree.seed, wire=tree.comm)
+    if not isinstance(model, Gnn):
+        raise ValueError(
+            f"{own.name}: method {tree.method} reads features, but there are none; use method full"
+        )
+    if tree.method == "pipeline":
+        _check_pipeline(tree)
+        return PipelineTrainer(
             model,
-            part,
             block,
             x,
             task,
             tree.train,
-            sampled=tree.sampled,
+            pipeline=tree.pipeline,
+            route=part.route,
             seed=tree.seed,
             wire=tree.comm,
-            room=_room(comm, part, model, x, tree, scratch),
         )
-    return FullTrainer(model, block, x, task, tree.train, seed=tree.seed, wire=tree.comm)
+    if several and tree.model.norm == "batch":
+        raise ValueError(
+            "model.norm is batch, whose moments in a minibatch would be each rank's own; set it to layer, or train "
+            "on one rank"
+        )
+    return SampledTrainer(
+        model,
+        part,
+        block,
+        x,
+        task,
+        tree.train,
+        sampled=tree.sampled,
+        seed=tree.seed,
+        wire=tree.comm,
+        room=_room(comm, part, model, x, tree, scratch),
+    )
+
+
+def _check_pipeline(tree: Settings) -> None:
+    if tree.model.norm == "batch":
+        raise ValueError(
+            "model.norm is batch, which is not row by row, so that no worker could do it; set it to layer, or use "
+            "method full"
+        )
+    if tree.comm.gradients != "fp32":
+        raise ValueError(
+            f"comm.gradients is {tree.comm.gradients}, but method pipeline adds gradients up exactly; set it to fp32"
+        )
 
 
 def _room(comm: Comm, part: Part, model: Gnn, x: Rows, tree: Settings, scratch: Path) -> Room | None:

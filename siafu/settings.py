@@ -15,6 +15,7 @@ from siafu.nn.model import ModelConfig
 from siafu.partition.config import PartitionConfig
 from siafu.sample.config import SampledConfig
 from siafu.training.config import TrainConfig
+from siafu.training.pipeline.config import PipelineConfig
 
 Tree = dict[str, Any]
 
@@ -24,7 +25,7 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    method: Literal["full", "sampled"] = "full"
+    method: Literal["full", "sampled", "pipeline"] = "full"
     task: Literal["node"] = "node"
     engine: Literal["auto", "local", "processes", "torchrun", "ray"] = "auto"
     ranks: int = Field(1, ge=1)
@@ -43,6 +44,7 @@ class Settings(BaseModel):
     partition: PartitionConfig = PartitionConfig()
     comm: CommConfig = CommConfig()
     sampled: SampledConfig = SampledConfig()
+    pipeline: PipelineConfig = PipelineConfig()
 
 
 def build(*layers: Mapping[str, Any]) -> Settings:

@@ -175,12 +175,17 @@ class FullTrainer:
         self._epoch_start = time.perf_counter() - self.done.minibatch_seconds
         loss = self.step(epoch)
         seconds, self.done.minibatch_seconds = time.perf_counter() - self._epoch_start, 0.0
+        scored = epoch % self.config.evaluate_every == 0 or epoch == self.config.epochs
+        self._ended(watch, epoch, loss, seconds, sent, scored=scored)
+
+    def _ended(
+        self, watch: Watch, epoch: int, loss: float, seconds: float, sent: int, *, scored: bool, **more: Any
+    ) -> None:
+        """Score an epoch that was trained, where that is due, and write it down; ``sent`` bytes were sent before it."""
         self._check_finite(loss, f"the loss of epoch {epoch}")
         self.done.epoch = epoch
         self.done.epoch_seconds.append(seconds)
-        scores: dict[str, float | None] = {}
-        if epoch % self.config.evaluate_every == 0 or epoch == self.config.epochs:
-            scores = self._evaluate(epoch)
+        scores = self._evaluate(epoch) if scored else {}
         rss = psutil.Process().memory_info().rss
         self.done.peak_rss_bytes = max(self.done.peak_rss_bytes, rss)
         lr, bytes_sent = self.config.lr_at(epoch), self.comm.meter.total() - sent
@@ -193,6 +198,7 @@ class FullTrainer:
             rss_bytes=rss,
             bytes_sent=bytes_sent,
             **scores,
+            **more,
         )
         watch.on_epoch(
             epoch, self.config.epochs, loss=loss, val_score=scores.get("val_score"), seconds=seconds

@@ -1,0 +1,456 @@
+"""A graph server: the pipeline's tasks of one rank, run as soon as what they read is there.
+
+One thread does the graph work and keeps all books. Whatever comes from elsewhere, results of workers, rows of other
+ranks, their end, is put into one queue; the thread takes from it, and where nothing can be done it waits there.
+"""
+
+import heapq
+import threading
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from siafu import native
+from siafu.comm import Comm
+from siafu.comm.codec import Feedback, decode
+from siafu.nn.dropout import mix
+from siafu.training.pipeline.gate import Gate
+from siafu.training.pipeline.intervals import Intervals, Sent
+from siafu.training.pipeline.messages import Kind, Message
+from siafu.training.pipeline.parameters import Parameters
+from siafu.training.pipeline.rows import KeptRows
+from siafu.workers.stages import reads_static
+from siafu.workers.task import Direction, Key, Task
+from siafu.workers.tasks import Done, Tasks
+
+
+class Traced(NamedTuple):
+    """A piece of work that was done.
+
+    Attributes:
+        lane: who did it.
+        name: what was done.
+        epoch, interval: of what; interval -1 for what is sent back to others.
+        start_s: by ``time.monotonic``.
+        seconds: how long it took.
+    """
+
+    lane: str
+    name: str
+    epoch: int
+    interval: int
+    start_s: float
+    seconds: float
+
+
+class _Graph(NamedTuple):
+    """A piece of graph work that may be done now. The lowest comes first."""
+
+    priority: tuple[int, ...]
+    name: str
+    layer: int
+    interval: int
+    epoch: int
+    run: Callable[[int, int, int], None]
+
+    def __lt__(self, other: tuple[Any, ...]) -> bool:
+        return self.priority < other[0]
+
+
+class GraphServer:
+    """The tasks of one rank, epoch after epoch.
+
+    ``first`` is the first epoch there will be rows of. ``inline`` runs a tensor task in this thread, where nobody else
+    does; None where workers do. ``traced`` is told of all work in epochs up to ``trace_until``.
+    """
+
+    def __init__(
+        self,
+        comm: Comm,
+        intervals: Intervals,
+        rows: KeptRows,
+        tasks: Tasks,
+        *,
+        first: int,
+        staleness: int,
+        feedback: Feedback,
+        inline: Callable[[], bool] | None,
+    ) -> None:
+        self.comm, self.intervals, self.rows, self.tasks = comm, intervals, rows, tasks
+        self.setup, self.staleness, self._inline, self._feedback = rows.setup, staleness, inline, feedback
+        self.parameters: Parameters  # set by who made both
+        self.trace: list[Traced] = []
+        self.trace_until = 0
+        self.inbox: SimpleQueue[tuple[Any, ...]] = SimpleQueue()
+        self._last = first - 1
+        self._epoch_of = [first - 1] * intervals.count  # the epoch each interval is in, or has ended
+        self._version_of = [0] * intervals.count  # of the weights that it reads
+        self._waiting: list[int] = []  # intervals that wait for weights
+        self._ended = 0  # intervals that have ended the last epoch
+        self._published = [first - 1]  # versions of the weights that tasks may read
+        self._graph: list[_Graph] = []
+        self._keys: dict[int, list[int]] = {}
+        self._gates = _Gates(intervals, rows, staleness, first)
+        self._arrived = {
+            (layer, peer): torch.zeros(
+                comm_rows, rows.aggregates[layer].sent, dtype=rows.aggregates[layer].z_src.dtype
+            )
+            for layer in rows.aggregates
+            for peer, comm_rows in _sent_rows(intervals).items()
+        }
+        exchanging = [layer for layer, aggregate in rows.aggregates.items() if aggregate.sent]
+        self._gave_back = {(layer, peer): first - 1 for layer in exchanging for peer in intervals.halo_of}
+        self._order = _critical(intervals)
+
+    def deliver(self, done: Any) -> None:
+        """A worker has done a task, or says why nobody can. From any thread."""
+        self.inbox.put(("done", done))
+
+    def arrived(self, peer: int, tag: int, values: Tensor) -> None:
+        """Another rank has posted something. From any thread."""
+        self.inbox.put(("post", peer, Message.of(tag), values))
+
+    def run(self, last: int) -> None:
+        """Train up to and with an epoch. Collective."""
+        peers = [peer for peer in range(self.comm.world_size) if peer != self.comm.rank]
+        self._last, self._ended = last, 0
+        watcher = _Watcher(self.comm, peers, self.inbox)
+        for interval in range(self.intervals.count):
+            self._begin(interval, self._epoch_of[interval] + 1)
+        for layer, peer in self._gave_back:
+            self._wait_to_give_back(layer, peer)
+        while not self._all_done():
+            self._turn()
+        for peer in peers:
+            self.comm.send(peer, torch.zeros(1), label="pipeline end")
+        while not watcher.ended:
+            self._handle(self.inbox.get())
+
+    def _turn(self) -> None:
+        """Take note of what came, then do one thing, or wait for something to come."""
+        try:
+            while True:
+                self._handle(self.inbox.get_nowait())
+        except Empty:
+            pass
+        if self._graph:
+            work = heapq.heappop(self._graph)
+            start = time.monotonic()
+            work.run(work.layer, work.interval, work.epoch)
+            self._note("graph", work.name, work.epoch, work.interval, start)
+        elif self._all_done() or (self._inline is not None and self._inline()):
+            return
+        else:
+            self._handle(self.inbox.get())
+
+    def _handle(self, item: tuple[Any, ...]) -> None:
+        match item:
+            case ("done", Done() as done):
+                self._commit(done)
+            case ("done", failed):
+                raise RuntimeError(str(failed))
+            case ("post", peer, message, values):
+                self._receive(peer, message, values)
+            case ("lost", error):
+                raise error
+            case ("end",):
+                pass
+
+    def _all_done(self) -> bool:
+        return (
+            self._ended == self.intervals.count
+            and self.parameters.version >= self._last
+            and all(epoch >= self._last for epoch in self._gave_back.values())
+        )
+
+    def _begin(self, interval: int, epoch: int) -> None:
+        """Start an interval's epoch, once the weights are new enough; which they are is kept for its way back."""
+        if self.parameters.version < epoch - 1 - self.staleness:
+            self._waiting.append(interval)
+            return
+        self._epoch_of[interval], self._version_of[interval] = epoch, self.parameters.version
+        self._put(interval, 1 if self.setup.kept else 0, epoch)
+
+    def renewed(self, version: int) -> None:
+        """There is a new version of the weights."""
+        self.tasks.publish(version, self.parameters.weights())
+        self._published.append(version)
+        oldest = min([*self._version_of, version - self.staleness])
+        while self._published[0] < oldest:
+            self.tasks.retire(self._published.pop(0))
+        waiting, self._waiting = self._waiting, []
+        for interval in waiting:
+            self._begin(interval, self._epoch_of[interval] + 1)
+
+    def _put(self, interval: int, stage: int, epoch: int, *, back: bool = False) -> None:
+        """Have a worker do a stage."""
+        direction = Direction.LEARN if stage == self.setup.num_layers else Direction.FORWARD
+        key = Key(epoch, stage, Direction.BACKWARD if back else direction, interval)
+        arrays = self.rows.inputs(key, self.intervals.rows[interval])
+        way = 2 * self.setup.num_layers - stage if back else stage
+        self.tasks.put(Task(key, self._version_of[interval], arrays), (epoch, way, self._order[interval]))
+
+    def _commit(self, done: Done) -> None:
+        key, result, rows = done.task.key, done.result, self.intervals.rows[done.task.key.interval]
+        epoch, stage, direction, interval = key
+        self._note(done.worker, _named(key), epoch, interval, done.began_s, done.ended_s)
+        self.rows.commit(key, rows, result)
+        if direction == Direction.FORWARD:
+            self._scatter(stage, interval, epoch)
+            return
+        loss = float(result.arrays["loss"][0]) if direction == Direction.LEARN else 0.0
+        self.parameters.add(epoch, interval, result.grads, loss=loss)
+        if reads_static(self.setup, stage):
+            self._end(interval, epoch)
+        else:
+            self._scatter_back(stage - 1, interval, epoch)
+
+    def _scatter(self, layer: int, interval: int, epoch: int) -> None:
+        """An interval has new rows: send them to who reads them, and aggregate where all is there."""
+        for sent in self.intervals.sends[interval]:
+            self._send(Message(Kind.ROWS, epoch, layer, interval), sent, self.rows.aggregates[layer].z_src)
+        self._let_gather(layer, self._gates.rows[layer].advance(interval, epoch))
+        if self._gates.rows[layer].wait(interval, epoch):
+            self._let_gather(layer, [(interval, epoch)])
+
+    def _let_gather(self, layer: int, passed: list[tuple[int, int]]) -> None:
+        for interval, epoch in passed:
+            self._push("gather", layer, interval, epoch, self._gather)
+
+    def _gather(self, layer: int, interval: int, epoch: int) -> None:
+        self._use(layer, interval, epoch).forward(self.intervals.rows[interval])
+        self._put(interval, layer + 1, epoch)
+
+    def _scatter_back(self, layer: int, interval: int, epoch: int) -> None:
+        """An interval has new gradients of an aggregate."""
+        rows = self.intervals.rows[interval]
+        grads = self._use(layer, interval, epoch).grad_filled(rows, again=self.staleness > 0)
+        named = {f"layers.{layer}.{name}": grad.numpy() for name, grad in grads.items()}
+        self.parameters.add(epoch, interval, named)
+        self._let_gather_back(layer, self._gates.grads[layer].advance(interval, epoch))
+        for peer, _ in self._gates.to_peers[layer].advance(interval, epoch):
+            self._let_give_back(layer, peer)
+        if self._gates.grads[layer].wait(interval, epoch):
+            self._let_gather_back(layer, [(interval, epoch)])
+
+    def _let_gather_back(self, layer: int, passed: list[tuple[int, int]]) -> None:
+        for interval, epoch in passed:
+            self._push("gather back", layer, interval, epoch, self._gather_back)
+
+    def _gather_back(self, layer: int, interval: int, epoch: int) -> None:
+        aggregate = self._use(layer, interval, epoch)
+        aggregate.backward(self.intervals.rows[interval])
+        if not aggregate.collects:
+            self._meet_arrivals(layer, interval, epoch)
+            return
+        gate = self._gates.collected[layer]
+        self._let_collect(layer, gate.advance(interval, epoch))
+        if gate.wait(interval, epoch):
+            self._let_collect(layer, [(interval, epoch)])
+
+    def _let_collect(self, layer: int, passed: list[tuple[int, int]]) -> None:
+        for interval, epoch in passed:
+            self._push("collect", layer, interval, epoch, self._collect)
+
+    def _collect(self, layer: int, interval: int, epoch: int) -> None:
+        self._use(layer, interval, epoch).collect(self.intervals.rows[interval])
+        self._meet_arrivals(layer, interval, epoch)
+
+    def _meet_arrivals(self, layer: int, interval: int, epoch: int) -> None:
+        """The gradients from own rows are there; those from other ranks are waited for."""
+        if self._gates.arrivals[layer].wait(interval, epoch):
+            self._go_back(layer, interval, epoch)
+
+    def _go_back(self, layer: int, interval: int, epoch: int) -> None:
+        sends, aggregate = self.intervals.sends[interval], self.rows.aggregates[layer]
+        if sends and aggregate.sent:
+            rows = self.intervals.rows[interval]
+            added = torch.zeros(rows.stop - rows.start, aggregate.sent, dtype=aggregate.grad_src.dtype)
+            for sent in sends:  # in the order of ranks
+                added[sent.index - rows.start] += self._arrived[layer, sent.peer][sent.place]
+            aggregate.grad_src[rows, : aggregate.sent] += added
+        self._put(interval, layer, epoch, back=True)
+
+    def _wait_to_give_back(self, layer: int, peer: int) -> None:
+        epoch = self._gave_back[layer, peer] + 1
+        if epoch <= self._last and self._gates.to_peers[layer].wait(self._gates.peers.index(peer), epoch):
+            self._let_give_back(layer, self._gates.peers.index(peer))
+
+    def _let_give_back(self, layer: int, place: int) -> None:
+        peer = self._gates.peers[place]
+        epoch = self._gave_back[layer, peer] + 1
+        self._push("give back", layer, peer, epoch, self._give_back)
+
+    def _give_back(self, layer: int, peer: int, epoch: int) -> None:
+        """Tell a peer the gradients of its rows."""
+        rows = self.intervals.halo_of[peer]
+        aggregate = self._use(layer, 0, epoch)
+        aggregate.backward(rows)
+        message = Message(Kind.GRADS, epoch, layer)
+        values = aggregate.grad_src[rows, : aggregate.sent].contiguous()
+        wire = self._feedback.encode(f"{layer}.back.{peer}", values)
+        self.comm.post(peer, message.tag, wire, label="halo")
+        self._gave_back[layer, peer] = epoch
+        if aggregate.collects:
+            source = self.intervals.count + self._gates.peers.index(peer)
+            self._let_collect(layer, self._gates.collected[layer].advance(source, epoch))
+        self._wait_to_give_back(layer, peer)
+
+    def _send(self, message: Message, sent: Sent, rows: Tensor) -> None:
+        aggregate = self.rows.aggregates[message.layer]
+        if not aggregate.sent:
+            return
+        values = native.gather(rows, sent.index)[:, : aggregate.sent].contiguous()
+        wire = self._feedback.encode(f"{message.layer}.{message.interval}.{sent.peer}", values)
+        self.comm.post(sent.peer, message.tag, wire, label="halo")
+
+    def _receive(self, peer: int, message: Message, values: Tensor) -> None:
+        kind, epoch, layer, interval = message
+        if kind == Kind.SHARE:
+            self.parameters.shared(peer, epoch, values)
+            return
+        if kind == Kind.SUM:
+            self.parameters.summed(peer, epoch, values)
+            return
+        aggregate = self.rows.aggregates[layer]
+        came = decode(values, self._feedback.precision, aggregate.sent, aggregate.z_src.dtype)
+        if kind == Kind.ROWS:
+            source, rows = self.intervals.halo[peer, interval]
+            aggregate.z_src[rows, : aggregate.sent] = came
+            aggregate.filled(rows)
+            self._let_gather(layer, self._gates.rows[layer].advance(source, epoch))
+            return
+        self._arrived[layer, peer].copy_(came)
+        for each, its_epoch in self._gates.arrivals[layer].advance(peer, epoch):
+            self._go_back(layer, each, its_epoch)
+
+    def _end(self, interval: int, epoch: int) -> None:
+        self.parameters.complete(epoch, interval)
+        if epoch < self._last:
+            self._begin(interval, epoch + 1)
+        else:
+            self._ended += 1
+
+    def _use(self, layer: int, interval: int, epoch: int) -> Any:
+        weights = self.tasks.weights(self._version_of[interval])
+        return self.rows.use(layer, epoch_keys=self._keys_of(epoch), weights=weights)
+
+    def _keys_of(self, epoch: int) -> list[int]:
+        if epoch not in self._keys:
+            seed = mix(mix(self.setup.seed) ^ epoch)
+            self._keys = {e: keys for e, keys in self._keys.items() if e >= epoch - self.staleness - 1}
+            self._keys[epoch] = [mix(seed ^ place) for place in range(4 * self.setup.num_layers + 2)]
+        return self._keys[epoch]
+
+    def _push(
+        self, name: str, layer: int, interval: int, epoch: int, run: Callable[[int, int, int], None]
+    ) -> None:
+        way = layer if name == "gather" else 2 * self.setup.num_layers - layer
+        first = 0 if name == "give back" else 1
+        order = self._order[interval] if first else interval
+        heapq.heappush(self._graph, _Graph((epoch, way, first, order), name, layer, interval, epoch, run))
+
+    def _note(
+        self, lane: str, name: str, epoch: int, interval: int, start: float, end: float | None = None
+    ) -> None:
+        if epoch <= self.trace_until:
+            ended = time.monotonic() if end is None else end
+            self.trace.append(Traced(lane, name, epoch, interval, start, ended - start))
+
+
+class _Gates:
+    """Where intervals wait, by layer.
+
+    Attributes:
+        peers: those that this rank gives gradients back to.
+        rows: for what they aggregate.
+        grads: for the gradients of those that read them.
+        to_peers: where gradients for each peer wait for those that read its rows.
+        collected: for the gradients of all that they read, where these leave something for them.
+        arrivals: for gradients from other ranks.
+    """
+
+    def __init__(self, intervals: Intervals, rows: KeptRows, staleness: int, first: int) -> None:
+        count, reads = intervals.count, intervals.reads
+        self.peers = list(intervals.halo_of)
+        slack = np.zeros(reads.shape[1], dtype=np.int64)
+        slack[count:] = staleness
+        of_peers = np.stack([intervals.reads_peer(peer) for peer in self.peers], 1) if self.peers else None
+        collects = reads[:, :count] if of_peers is None else np.concatenate([reads[:, :count], of_peers], 1)
+        widest = 1 + max((sent.peer for sends in intervals.sends for sent in sends), default=-1)
+        returned = (
+            np.stack([intervals.returned(peer) for peer in range(widest)], 1)
+            if widest
+            else np.zeros((count, 1), bool)
+        )
+        self.rows: dict[int, Gate] = {}
+        self.grads: dict[int, Gate] = {}
+        self.to_peers: dict[int, Gate] = {}
+        self.collected: dict[int, Gate] = {}
+        self.arrivals: dict[int, Gate] = {}
+        for layer, aggregate in rows.aggregates.items():
+            self.rows[layer] = Gate(reads if aggregate.sent else _alone(reads), slack=slack, first=first)
+            own = reads[:, :count] if aggregate.sent else _alone(reads)[:, :count]
+            self.grads[layer] = Gate(np.ascontiguousarray(own.T), first=first)
+            self.to_peers[layer] = Gate(
+                np.zeros((0, count), bool) if of_peers is None else of_peers.T, first=first
+            )
+            self.collected[layer] = Gate(collects, first=first)
+            back = np.full(returned.shape[1], staleness, dtype=np.int64)
+            self.arrivals[layer] = Gate(
+                returned if aggregate.sent else returned & False, slack=back, first=first
+            )
+
+
+def _alone(reads: np.ndarray) -> np.ndarray:
+    """Each reads itself and nobody else."""
+    return np.eye(*reads.shape, dtype=bool)
+
+
+class _Watcher:
+    """Waits, in a thread of its own, for the end of all peers, so that the loss of one is noticed at once."""
+
+    def __init__(self, comm: Comm, peers: list[int], inbox: "SimpleQueue[tuple[Any, ...]]") -> None:
+        self.ended = not peers
+        self._comm, self._peers, self._inbox = comm, peers, inbox
+        if peers:
+            threading.Thread(target=self._wait, name="siafu pipeline watcher", daemon=True).start()
+
+    def _wait(self) -> None:
+        try:
+            for peer in self._peers:
+                self._comm.receive(peer, label="pipeline end")
+        except Exception as error:
+            self._inbox.put(("lost", error))
+            return
+        self.ended = True
+        self._inbox.put(("end",))
+
+
+def _sent_rows(intervals: Intervals) -> dict[int, int]:
+    """How many rows each peer reads of this rank."""
+    rows: dict[int, int] = {}
+    for sends in intervals.sends:
+        for sent in sends:
+            rows[sent.peer] = rows.get(sent.peer, 0) + sent.index.numel()
+    return rows
+
+
+def _critical(intervals: Intervals) -> list[int]:
+    """The place of each interval in the order in which they are best done: those that others wait for come first."""
+    sent = [-sum(each.index.numel() for each in sends) for sends in intervals.sends]
+    order = sorted(range(intervals.count), key=lambda interval: (sent[interval], interval))
+    place = [0] * intervals.count
+    for number, interval in enumerate(order):
+        place[interval] = number
+    return place
+
+
+def _named(key: Key) -> str:
+    way = {Direction.FORWARD: "", Direction.BACKWARD: " back", Direction.LEARN: " learn"}
+    return f"stage {key.stage}{way[key.direction]}"

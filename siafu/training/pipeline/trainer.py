@@ -1,0 +1,175 @@
+"""Full-graph training as a pipeline of graph and tensor tasks, after Dorylus.
+
+Each rank cuts its nodes into intervals. An interval's rows go through the model on their own: tensor work is done
+by workers, which hold no graph, while the rank aggregates for other intervals. With staleness 0 every epoch is exactly
+one step on the whole graph, as in ``full``. With more, rows and gradients of other ranks, and the weights, may be of
+an epoch that lies so many epochs back.
+"""
+
+import os
+import time
+from math import ceil
+from typing import Any
+
+from torch import Tensor, nn
+
+from siafu.comm.codec import Feedback
+from siafu.comm.config import CommConfig
+from siafu.comm.route import Route
+from siafu.graph import Block
+from siafu.nn.layer import Layer
+from siafu.nn.model import Gnn
+from siafu.nn.streamed import Rows
+from siafu.training.config import TrainConfig
+from siafu.training.full import FullTrainer, Watch
+from siafu.training.pipeline.config import PipelineConfig
+from siafu.training.pipeline.intervals import cut_intervals
+from siafu.training.pipeline.parameters import Parameters
+from siafu.training.pipeline.rows import KeptRows
+from siafu.training.pipeline.server import GraphServer
+from siafu.training.task import Task
+from siafu.workers.crew import Crew, Wanted
+from siafu.workers.setup import Setup
+from siafu.workers.tasks import Tasks
+
+_MOST_INTERVALS, _LEAST_ROWS = 32, 256  # what intervals are cut into where nobody says
+
+
+class PipelineTrainer(FullTrainer):
+    """Trains ``model`` on one rank's part, whose tensor work workers do."""
+
+    def __init__(
+        self,
+        model: Gnn,
+        block: Block,
+        x_src: Rows,
+        task: Task,
+        config: TrainConfig,
+        *,
+        pipeline: PipelineConfig,
+        route: Route,
+        seed: int,
+        wire: CommConfig,
+    ) -> None:
+        super().__init__(model, block, x_src, task, config, seed=seed, wire=wire)
+        self.pipeline, self._route = pipeline, route
+        self._feedback = Feedback(wire.precision)
+        self._server: GraphServer | None = None
+        self._crew: Crew | None = None
+
+    def train(self, watch: Watch) -> str:
+        """As every trainer; workers live as long as this. Collective."""
+        try:
+            return super().train(watch)
+        finally:
+            self.close()
+
+    def steps(self, last: int) -> list[float]:
+        """Train up to and with an epoch, without a score; returns the losses. Collective."""
+        first, server = self.done.epoch + 1, self._server or self._start()
+        self._marks = [(time.perf_counter(), self.comm.meter.total())]
+        self.model.train()
+        server.run(last)
+        self.done.epoch = last
+        return [server.parameters.losses.pop(epoch) for epoch in range(first, last + 1)]
+
+    def _epoch(self, watch: Watch) -> None:
+        """Train up to the next epoch that is scored. Collective."""
+        every, first = self.config.evaluate_every, self.done.epoch + 1
+        last = min(ceil(first / every) * every, self.config.epochs)
+        for epoch, loss in enumerate(self.steps(last), first):
+            (began_s, before), (ended_s, after) = self._marks[epoch - first : epoch - first + 2]
+            sent = before if epoch == last else self.comm.meter.total() - (after - before)
+            self._ended(watch, epoch, loss, ended_s - began_s, sent, scored=epoch == last)
+        self._write_trace(watch)
+
+    def _start(self) -> GraphServer:
+        """Make the intervals, their rows and the workers. Collective."""
+        setup = self.setup()
+        channel = self.comm.channel("pipeline")
+        intervals = cut_intervals(self.block, self._route, self.comm, count=self._num_intervals())
+        assert isinstance(self.model, Gnn)
+        rows = KeptRows(self.model, setup, self.block, self.x_src, self.task)
+        tasks = Tasks(lambda done: server.deliver(done), hedging=self.pipeline.hedge)
+        self._crew = crew = Crew(self._wanted(), tasks, setup, say=lambda _: None)
+        server = GraphServer(
+            channel,
+            intervals,
+            rows,
+            tasks,
+            first=self.done.epoch + 1,
+            staleness=self.pipeline.staleness,
+            feedback=self._feedback,
+            inline=crew.do_one if crew.inline else None,
+        )
+        server.parameters = Parameters(
+            self.model,
+            channel,
+            intervals=intervals.count,
+            version=self.done.epoch,
+            step=self._step,
+            renewed=self._version(server),
+        )
+        tasks.publish(self.done.epoch, server.parameters.weights())
+        channel.on_arrival(server.arrived)
+        self._server, self._began_s = server, time.monotonic()
+        return server
+
+    def _wanted(self) -> Wanted:
+        count = self.pipeline.num_workers or usable_cores()
+        return Wanted(self.pipeline.workers, max(1, ceil(count / self.comm.world_size)))
+
+    def close(self) -> None:
+        """End the workers."""
+        if self._crew is not None:
+            self._crew.close()
+        self._crew = self._server = None
+
+    def _version(self, server: GraphServer) -> Any:
+        def renewed(version: int) -> None:
+            self._marks.append((time.perf_counter(), self.comm.meter.total()))
+            server.renewed(version)
+
+        return renewed
+
+    def _step(self, epoch: int, grads: list[Tensor]) -> None:
+        """Move the weights, as ``full`` does."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.config.lr_at(epoch)
+        for parameter, grad in zip(self.model.parameters(), grads, strict=True):
+            parameter.grad = grad
+        if self.config.clip:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def setup(self) -> Setup:
+        """The model's tensor work, as workers are told of it."""
+        model, task = self.model, self.task
+        assert isinstance(model, Gnn)
+        layers = [layer for layer in model.layers if isinstance(layer, Layer)]
+        weight = task.class_weight
+        return Setup(
+            model=model.config.model_dump(),
+            in_features=self.x_src.shape[1],
+            out_features=task.num_outputs,
+            aggregates_first=tuple(layer.aggregates_first(self.block) for layer in layers),
+            kept=layers[0].keeps(self.x_src),
+            reads_dst=tuple(model.reads_dst(place) for place in range(len(layers))),
+            task=task.kind,
+            scale=task.weight["train"],
+            class_weight=None if weight is None else tuple(weight.tolist()),
+            seed=self.seed,
+            dtype=str(next(model.parameters()).dtype).removeprefix("torch."),
+        )
+
+    def _num_intervals(self) -> int:
+        return self.pipeline.intervals or max(1, min(_MOST_INTERVALS, self.block.num_dst // _LEAST_ROWS))
+
+    def _write_trace(self, watch: Watch) -> None:
+        pass
+
+
+def usable_cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0))

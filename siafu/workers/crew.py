@@ -1,0 +1,128 @@
+"""The workers of one rank, of whatever kind, and where they are had."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from siafu.workers.launcher import Ended, Holder, Launcher
+from siafu.workers.lease import Compute
+from siafu.workers.local import start_local, work
+from siafu.workers.pool import Pool
+from siafu.workers.processes import Processes
+from siafu.workers.setup import Setup
+from siafu.workers.task import Arrays, Result, Task
+from siafu.workers.tasks import Tasks
+from siafu.workers.torch_compute import TorchCompute
+from siafu.workers.twin import compute as compute_twin
+from siafu.workers.visit import Served
+
+LEASE_S = 840.0  # a function may run for 15 minutes
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which workers a rank wants.
+
+    Attributes:
+        kind: inline, threads, processes, lambda, http or ray.
+        count: how many; none are started inline.
+        run: the run's name.
+        host: where the rank listens for those that are elsewhere.
+        function: the name of the function (lambda), or its URL (http).
+        endpoint: of the API that functions are invoked by; empty for AWS itself.
+    """
+
+    kind: str
+    count: int
+    run: str = "run"
+    host: str = "127.0.0.1"
+    function: str = ""
+    endpoint: str = ""
+
+
+class Crew:
+    """The workers of one rank. Each takes tasks until the crew is closed."""
+
+    def __init__(self, wanted: Wanted, tasks: Tasks, setup: Setup, *, say: Callable[[str], None]) -> None:
+        self.wanted, self._tasks, self._setup, self._say = wanted, tasks, setup, say
+        self._threads: list[threading.Thread] = []
+        self._pool: Pool | None = None
+        self._launcher: Launcher | None = None
+        self._inline: Callable[[Task, Arrays], Result] | None = None
+        match wanted.kind:
+            case "inline":
+                self._inline = TorchCompute(setup)
+            case "threads":
+                self._start_threads()
+            case kind:
+                self._start_pool("torch" if kind == "processes" else "twin")
+
+    @property
+    def inline(self) -> bool:
+        """Whether tasks are done only where somebody calls :meth:`do_one`."""
+        return self._inline is not None
+
+    def do_one(self) -> bool:
+        """Do the next task in this thread; whether there was one."""
+        assert self._inline is not None
+        return work_once(self._tasks, "inline", self._inline)
+
+    @property
+    def served(self) -> list[Served]:
+        """What workers elsewhere did and took so far."""
+        return [] if self._pool is None else self._pool.served
+
+    def close(self) -> None:
+        """End all workers, and the tasks."""
+        if self._pool is not None:
+            self._pool.close()
+        if self._launcher is not None:
+            self._launcher.close()
+        self._tasks.close()
+        for thread in self._threads:
+            thread.join()
+
+    def _start_threads(self) -> None:
+        before = torch.get_num_threads()  # a new thread takes the last number that anyone set
+        for number in range(self.wanted.count):
+            serve = partial(_serve, self._tasks, f"thread {number}", self._setup)
+            thread = threading.Thread(target=serve, name=f"siafu worker {number}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        torch.set_num_threads(before)
+
+    def _start_pool(self, compute: Compute) -> None:
+        wanted = self.wanted
+        self._pool = pool = Pool(self._tasks, self._setup, run=wanted.run, host=wanted.host)
+        do = TorchCompute(self._setup) if compute == "torch" else partial(compute_twin, self._setup)
+        self._threads.append(start_local(self._tasks, do))
+        self._launcher = Launcher(_holder(wanted), on_end=self._lease_ended)
+        self._launcher.start(lambda: pool.lease(seconds=LEASE_S, compute=compute), wanted.count)
+
+    def _lease_ended(self, ended: Ended) -> None:
+        if ended.reason:
+            self._say(f"{ended.worker}: {ended.reason}")
+
+
+def _serve(tasks: Tasks, name: str, setup: Setup) -> None:
+    torch.set_num_threads(1)
+    work(tasks, name, TorchCompute(setup))
+
+
+def work_once(tasks: Tasks, worker: str, do: Callable[[Task, Arrays], Result]) -> bool:
+    """Do the next task that waits; whether there was one."""
+    task = tasks.take(worker, wait_s=0)
+    if task is None:
+        return False
+    tasks.commit(task.key, worker, do(task, tasks.weights(task.version)))
+    return True
+
+
+def _holder(wanted: Wanted) -> Holder:
+    match wanted.kind:
+        case "processes":
+            return Processes()
+    raise ValueError(f"pipeline.workers is {wanted.kind}, which is not there yet")
