@@ -35,6 +35,11 @@ class RunFolder:
         return self.path / "events.jsonl"
 
     @property
+    def trace(self) -> Path:
+        """The tasks of a pipeline, for Perfetto."""
+        return self.path / "trace.json"
+
+    @property
     def metrics(self) -> Path:
         """What ``--json`` prints."""
         return self.path / "metrics.json"

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from siafu.comm import Comm
 from siafu.comm.everyone import gather_texts
 from siafu.comm.halo import Halo
+from siafu.cost import value
 from siafu.events import Events, Progress, Unheard, silent
 from siafu.folder import RunFolder
 from siafu.nn.embedded import build_model
@@ -23,6 +24,7 @@ from siafu.nn.norm import BatchNorm
 from siafu.nn.streamed import Rows, Streamed
 from siafu.partition.cut import Part
 from siafu.results.machine import describe_machine, peak_rss_bytes, usable_memory_bytes
+from siafu.results.trace import write_trace
 from siafu.settings import Settings
 from siafu.store.tensors import save_tensors
 from siafu.trained import input_rows, room_of
@@ -220,6 +222,9 @@ def _carry_out(
         checkpoint = folder.checkpoint
         checkpoint.parent.mkdir(exist_ok=True)
     reason = trainer.train(Watch(events, checkpoint, onlooker.should_stop, onlooker.on_epoch))
+    events.flush()
+    if isinstance(trainer, PipelineTrainer) and folder is not None:
+        write_trace(folder.events, folder.trace)
     out = trainer.outputs()
     scores = {split: trainer.task.scores(out, split) for split in SPLITS}
     if reason in ENDS:
@@ -284,9 +289,17 @@ def _measure(
         "engine": tree.engine,
         "ranks": tree.ranks,
         "seed": tree.seed,
-        **(
-            {f"{what}_seconds": s for what, s in trainer.spent.items()}
-            if isinstance(trainer, SampledTrainer)
-            else {}
-        ),
+        **_of_method(trainer),
     }
+
+
+def _of_method(trainer: FullTrainer) -> dict[str, Any]:
+    """What one method alone measures."""
+    done = trainer.done
+    if isinstance(trainer, SampledTrainer):
+        return {f"{what}_seconds": spent for what, spent in trainer.spent.items()}
+    if isinstance(trainer, PipelineTrainer):
+        worth = value(done.seconds, done.dollars)
+        counts = {"tasks": done.tasks, "tasks_relaunched": done.tasks_relaunched}
+        return {"dollars": done.dollars, "value": worth, **counts}
+    return {}

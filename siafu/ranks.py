@@ -158,6 +158,7 @@ class Followed:
                     self._safe = Safe(event["epoch"], event.get("minibatch", 0))
                 case "epoch":
                     told: dict[str, Any] = {key: event.get(key) for key in ("loss", "val_score", "seconds")}
+                    told |= {name: event[name] for name in ("dollars", "value") if name in event}
                     self._onlooker.on_epoch(event["epoch"], self._total, **told)
         return self._onlooker.should_stop()
 

@@ -162,7 +162,7 @@ def input_rows(graph: Graph, tree: Settings, *, scratch: Path) -> Rows:
 
 def room_of(tree: Settings, *, scratch: Path) -> Room:
     """Where activations lie that do not fit into memory."""
-    budget = min(tree.sampled.budget_mb * 1e6, usable_memory_bytes() / 8)
+    budget = min(tree.sampled.budget_mb * 1e6, usable_memory_bytes() / (8 * tree.ranks))
     return Room(spill_to(scratch), int(budget))
 
 

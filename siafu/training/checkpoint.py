@@ -29,6 +29,8 @@ class Progression:
         seconds: of training so far, all that was interrupted included.
         peak_rss_bytes: the most memory held so far.
         bytes_by_label: what all ranks have sent up to the checkpoint.
+        dollars: what training has cost, where that is metered.
+        tasks, tasks_relaunched: that workers have done, and how often one was done again.
     """
 
     run: str = ""
@@ -46,6 +48,9 @@ class Progression:
     seconds: float = 0.0
     peak_rss_bytes: int = 0
     bytes_by_label: dict[str, int] = field(default_factory=dict)
+    dollars: float = 0.0
+    tasks: int = 0
+    tasks_relaunched: int = 0
 
 
 def save_checkpoint(

@@ -6,11 +6,12 @@ ranks hold the same weights, bit for bit.
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf, isfinite
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import psutil
@@ -34,10 +35,18 @@ from siafu.training.task import Task
 
 
 class EpochListener(Protocol):
-    """Told that ``epoch`` of ``total`` is trained, and how it went."""
+    """Told that ``epoch`` of ``total`` is trained, how it went, and where that is metered what it cost."""
 
     def __call__(
-        self, epoch: int, total: int, *, loss: float, val_score: float | None, seconds: float
+        self,
+        epoch: int,
+        total: int,
+        *,
+        loss: float,
+        val_score: float | None,
+        seconds: float,
+        dollars: float | None = None,
+        value: float | None = None,
     ) -> None:
         """Show it, or don't."""
 
@@ -176,10 +185,18 @@ class FullTrainer:
         loss = self.step(epoch)
         seconds, self.done.minibatch_seconds = time.perf_counter() - self._epoch_start, 0.0
         scored = epoch % self.config.evaluate_every == 0 or epoch == self.config.epochs
-        self._ended(watch, epoch, loss, seconds, sent, scored=scored)
+        self._ended(watch, epoch, loss, seconds, sent=sent, scored=scored)
 
     def _ended(
-        self, watch: Watch, epoch: int, loss: float, seconds: float, sent: int, *, scored: bool, **more: Any
+        self,
+        watch: Watch,
+        epoch: int,
+        loss: float,
+        seconds: float,
+        *,
+        sent: int,
+        scored: bool,
+        cost: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         """Score an epoch that was trained, where that is due, and write it down; ``sent`` bytes were sent before it."""
         self._check_finite(loss, f"the loss of epoch {epoch}")
@@ -198,11 +215,10 @@ class FullTrainer:
             rss_bytes=rss,
             bytes_sent=bytes_sent,
             **scores,
-            **more,
+            **cost,
         )
-        watch.on_epoch(
-            epoch, self.config.epochs, loss=loss, val_score=scores.get("val_score"), seconds=seconds
-        )
+        val_score = scores.get("val_score")
+        watch.on_epoch(epoch, self.config.epochs, loss=loss, val_score=val_score, seconds=seconds, **cost)
 
     def _check_finite(self, value: float, what: str) -> None:
         if not isfinite(value):

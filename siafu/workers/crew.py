@@ -1,12 +1,14 @@
 """The workers of one rank, of whatever kind, and where they are had."""
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 
+from siafu.cost import Lease, Meter, Rates, charge
 from siafu.workers.launcher import Ended, Holder, Launcher
 from siafu.workers.lease import Compute
 from siafu.workers.local import start_local, work
@@ -20,6 +22,7 @@ from siafu.workers.twin import compute as compute_twin
 from siafu.workers.visit import Served
 
 LEASE_S = 840.0  # a function may run for 15 minutes
+BILLED = ("lambda", "http")  # kinds of workers that are paid by their time
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,7 @@ class Wanted:
         count: how many; none are started inline.
         run: the run's name.
         host: where the rank listens for those that are elsewhere.
+        address: what these are told of that; empty: the same.
         function: the name of the function (lambda), or its URL (http).
         endpoint: of the API that functions are invoked by; empty for AWS itself.
     """
@@ -39,6 +43,7 @@ class Wanted:
     count: int
     run: str = "run"
     host: str = "127.0.0.1"
+    address: str = ""
     function: str = ""
     endpoint: str = ""
 
@@ -75,6 +80,18 @@ class Crew:
         """What workers elsewhere did and took so far."""
         return [] if self._pool is None else self._pool.served
 
+    def bill(self, rates: Rates, memory_mb: int) -> float:
+        """What functions have cost so far, in dollars; nothing where workers run on machines that are paid anyway."""
+        if self._pool is None or self.wanted.kind not in BILLED:
+            return 0.0
+        meter = Meter()
+        for served in self._pool.served:
+            init_s = float(served.report.get("init_s", 0.0))
+            ended_s = time.time() if served.left_s is None else served.left_s
+            lease = Lease(ended_s - served.came_s, init_s=init_s, memory_mb=memory_mb)
+            meter = meter.with_lease(lease, rates.function)
+        return charge(meter, rates).dollars
+
     def close(self) -> None:
         """End all workers, and the tasks."""
         if self._pool is not None:
@@ -96,7 +113,9 @@ class Crew:
 
     def _start_pool(self, compute: Compute) -> None:
         wanted = self.wanted
-        self._pool = pool = Pool(self._tasks, self._setup, run=wanted.run, host=wanted.host)
+        self._pool = pool = Pool(
+            self._tasks, self._setup, run=wanted.run, host=wanted.host, address=wanted.address or None
+        )
         do = TorchCompute(self._setup) if compute == "torch" else partial(compute_twin, self._setup)
         self._threads.append(start_local(self._tasks, do))
         self._launcher = Launcher(_holder(wanted), on_end=self._lease_ended)

@@ -28,6 +28,8 @@ from siafu.workers.stages import reads_static
 from siafu.workers.task import Direction, Key, Task
 from siafu.workers.tasks import Done, Tasks
 
+GRAPH_LANE = "graph"  # the lane of the rank's own thread
+
 
 class Traced(NamedTuple):
     """A piece of work that was done.
@@ -142,7 +144,7 @@ class GraphServer:
             work = heapq.heappop(self._graph)
             start = time.monotonic()
             work.run(work.layer, work.interval, work.epoch)
-            self._note("graph", work.name, work.epoch, work.interval, start)
+            self._note(GRAPH_LANE, f"{work.name} {work.layer}", work.epoch, work.interval, start)
         elif self._all_done() or (self._inline is not None and self._inline()):
             return
         else:

@@ -6,16 +6,21 @@ one step on the whole graph, as in ``full``. With more, rows and gradients of ot
 an epoch that lies so many epochs back.
 """
 
+import json
 import os
 import time
 from math import ceil
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from siafu.comm.codec import Feedback
 from siafu.comm.config import CommConfig
+from siafu.comm.everyone import gather_texts
 from siafu.comm.route import Route
+from siafu.cost import Meter, charge, read_prices, value
 from siafu.graph import Block
 from siafu.nn.layer import Layer
 from siafu.nn.model import Gnn
@@ -26,7 +31,7 @@ from siafu.training.pipeline.config import PipelineConfig
 from siafu.training.pipeline.intervals import cut_intervals
 from siafu.training.pipeline.parameters import Parameters
 from siafu.training.pipeline.rows import KeptRows
-from siafu.training.pipeline.server import GraphServer
+from siafu.training.pipeline.server import GRAPH_LANE, GraphServer
 from siafu.training.task import Task
 from siafu.workers.crew import Crew, Wanted
 from siafu.workers.setup import Setup
@@ -54,6 +59,10 @@ class PipelineTrainer(FullTrainer):
         super().__init__(model, block, x_src, task, config, seed=seed, wire=wire)
         self.pipeline, self._route = pipeline, route
         self._feedback = Feedback(wire.precision)
+        self._rates = read_prices(Path(pipeline.prices) if pipeline.prices else None).rates(
+            pipeline.instance, "cloud-run" if pipeline.workers == "http" else "lambda-x86"
+        )
+        self._accounted = torch.zeros(3, dtype=torch.float64)
         self._server: GraphServer | None = None
         self._crew: Crew | None = None
 
@@ -67,6 +76,7 @@ class PipelineTrainer(FullTrainer):
     def steps(self, last: int) -> list[float]:
         """Train up to and with an epoch, without a score; returns the losses. Collective."""
         first, server = self.done.epoch + 1, self._server or self._start()
+        server.trace_until = self.pipeline.trace_epochs
         self._marks = [(time.perf_counter(), self.comm.meter.total())]
         self.model.train()
         server.run(last)
@@ -77,10 +87,13 @@ class PipelineTrainer(FullTrainer):
         """Train up to the next epoch that is scored. Collective."""
         every, first = self.config.evaluate_every, self.done.epoch + 1
         last = min(ceil(first / every) * every, self.config.epochs)
-        for epoch, loss in enumerate(self.steps(last), first):
+        losses, functions = self.steps(last), self._account()
+        for epoch, loss in enumerate(losses, first):
             (began_s, before), (ended_s, after) = self._marks[epoch - first : epoch - first + 2]
-            sent = before if epoch == last else self.comm.meter.total() - (after - before)
-            self._ended(watch, epoch, loss, ended_s - began_s, sent, scored=epoch == last)
+            seconds, scored = ended_s - began_s, epoch == last
+            sent = before if scored else self.comm.meter.total() - (after - before)
+            cost = self._cost(seconds, functions / (last - first + 1))
+            self._ended(watch, epoch, loss, seconds, sent=sent, scored=scored, cost=cost)
         self._write_trace(watch)
 
     def _start(self) -> GraphServer:
@@ -117,7 +130,14 @@ class PipelineTrainer(FullTrainer):
 
     def _wanted(self) -> Wanted:
         count = self.pipeline.num_workers or usable_cores()
-        return Wanted(self.pipeline.workers, max(1, ceil(count / self.comm.world_size)))
+        return Wanted(
+            self.pipeline.workers,
+            max(1, ceil(count / self.comm.world_size)),
+            host=self.pipeline.host,
+            address=self.pipeline.address,
+            function=self.pipeline.function,
+            endpoint=self.pipeline.endpoint,
+        )
 
     def close(self) -> None:
         """End the workers."""
@@ -166,8 +186,46 @@ class PipelineTrainer(FullTrainer):
     def _num_intervals(self) -> int:
         return self.pipeline.intervals or max(1, min(_MOST_INTERVALS, self.block.num_dst // _LEAST_ROWS))
 
+    def _account(self) -> float:
+        """Count tasks, and what functions have cost since this was last asked, in dollars. Collective."""
+        assert self._server is not None
+        assert self._crew is not None
+        counts, served = self._server.tasks.counts, self._crew.bill(self._rates, self.pipeline.memory_mb)
+        here = [counts.committed, counts.relaunched + counts.hedged, served]
+        now = self.comm.all_reduce(torch.tensor(here, dtype=torch.float64), label="control")
+        tasks, relaunched, dollars = (now - self._accounted).tolist()
+        self._accounted = now
+        self.done.tasks += round(tasks)
+        self.done.tasks_relaunched += round(relaunched)
+        return dollars
+
+    def _cost(self, seconds: float, functions: float) -> dict[str, float]:
+        """What an epoch cost: its ranks, in which the parameter servers live, and functions."""
+        servers = charge(Meter().with_servers(self.comm.world_size, seconds=seconds), self._rates).dollars
+        dollars = servers + functions
+        self.done.dollars += dollars
+        return {"dollars": dollars, "value": value(seconds, dollars)}
+
     def _write_trace(self, watch: Watch) -> None:
-        pass
+        """Write down the tasks of the first epochs. Collective."""
+        server = self._server
+        assert server is not None
+        if self.done.epoch - 1 >= self.pipeline.trace_epochs and not server.trace:
+            return
+        here = [[*each._replace(start_s=each.start_s - self._began_s)] for each in server.trace]
+        server.trace.clear()
+        for rank, text in enumerate(gather_texts(self.comm, json.dumps(here), label="control")):
+            for lane, name, epoch, interval, start, seconds in json.loads(text):
+                watch.events.write(
+                    "graph" if lane == GRAPH_LANE else "task",
+                    rank=rank,
+                    lane=lane,
+                    name=name,
+                    epoch=epoch,
+                    interval=interval,
+                    start=start,
+                    seconds=seconds,
+                )
 
 
 def usable_cores() -> int:
