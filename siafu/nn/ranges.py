@@ -4,6 +4,7 @@ Rows lie in arrays that are filled and read range by range. What is computed is 
 :mod:`siafu.nn.attend` compute, in the same order.
 """
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
@@ -21,6 +22,8 @@ from siafu.nn.gin import Gin
 from siafu.nn.layer import Layer
 from siafu.nn.sage import Sage
 
+Room = Callable[[int, int], Tensor]  # makes an array to be filled, of so many rows and columns
+
 
 class Ranged:
     """The aggregate of one layer.
@@ -37,12 +40,12 @@ class Ranged:
 
     collects: ClassVar[bool] = False
 
-    def __init__(self, block: Block, *, z_features: int, m_features: int, dtype: torch.dtype) -> None:
+    def __init__(self, block: Block, room: Room, *, z_features: int, m_features: int) -> None:
         self.block, self.sent = block, z_features
-        self.z_src = native.empty_rows(block.num_src, z_features, dtype)
-        self.m_dst = native.empty_rows(block.num_dst, m_features, dtype)
-        self.grad_dst = native.empty_rows(block.num_dst, m_features, dtype)
-        self.grad_src = native.empty_rows(block.num_src, z_features, dtype)
+        self.z_src = room(block.num_src, z_features)
+        self.m_dst = room(block.num_dst, m_features)
+        self.grad_dst = room(block.num_dst, m_features)
+        self.grad_src = room(block.num_src, z_features)
 
     def use(self, dropout: native.Dropout, vector: Tensor | None) -> None:
         """From now on drop these edges, and weigh with this vector of the layer's, where it does so."""
@@ -72,9 +75,9 @@ class Ranged:
 class RangedSum(Ranged):
     """Sums, means and GCN's normalised sum."""
 
-    def __init__(self, block: Block, by: Scales, *, z_features: int, dtype: torch.dtype) -> None:
-        super().__init__(block, z_features=z_features, m_features=z_features, dtype=dtype)
-        self._by = by
+    def __init__(self, block: Block, room: Room, by: Scales, *, z_features: int) -> None:
+        super().__init__(block, room, z_features=z_features, m_features=z_features)
+        self._by, dtype = by, self.z_src.dtype
         self._weight = edge_weights(block, dtype, transposed=False)
         self._turned_weight = edge_weights(block, dtype, transposed=True)
 
@@ -124,8 +127,8 @@ class RangedSum(Ranged):
 class RangedMax(Ranged):
     """The maximum."""
 
-    def __init__(self, block: Block, *, z_features: int, dtype: torch.dtype) -> None:
-        super().__init__(block, z_features=z_features, m_features=z_features, dtype=dtype)
+    def __init__(self, block: Block, room: Room, *, z_features: int) -> None:
+        super().__init__(block, room, z_features=z_features, m_features=z_features)
         self._source = torch.empty(block.num_dst, z_features, dtype=torch.int32)
 
     def forward(self, rows: slice) -> None:
@@ -145,9 +148,10 @@ class RangedAttention(Ranged):
 
     collects = True
 
-    def __init__(self, block: Block, layer: Gat, *, dtype: torch.dtype) -> None:
+    def __init__(self, block: Block, room: Room, layer: Gat) -> None:
         width = layer.weight.shape[1]
-        super().__init__(block, z_features=width + 2 * layer.heads, m_features=width, dtype=dtype)
+        super().__init__(block, room, z_features=width + 2 * layer.heads, m_features=width)
+        dtype = self.z_src.dtype
         self.sent = width + layer.heads
         self.z_src[block.num_dst :, self.sent :] = 0
         self._how = Attention(layer.heads, layer.negative_slope, node_id=block.node_id)
@@ -197,9 +201,10 @@ class RangedAttention(Ranged):
 class RangedAttentionV2(Ranged):
     """GATv2's aggregate."""
 
-    def __init__(self, block: Block, layer: GatV2, *, dtype: torch.dtype) -> None:
+    def __init__(self, block: Block, room: Room, layer: GatV2) -> None:
         width = layer.weight_src.shape[1]
-        super().__init__(block, z_features=2 * width, m_features=width, dtype=dtype)
+        super().__init__(block, room, z_features=2 * width, m_features=width)
+        dtype = self.z_src.dtype
         self.sent, self._vector = width, layer.vector.detach()
         self.z_src[block.num_dst :, width:] = 0
         self._how = Attention(layer.heads, layer.negative_slope, node_id=block.node_id)
@@ -239,8 +244,8 @@ class RangedAttentionV2(Ranged):
 class RangedSame(Ranged):
     """No aggregate: a row's own."""
 
-    def __init__(self, block: Block, *, z_features: int, dtype: torch.dtype) -> None:
-        super().__init__(block, z_features=z_features, m_features=z_features, dtype=dtype)
+    def __init__(self, block: Block, room: Room, *, z_features: int) -> None:
+        super().__init__(block, room, z_features=z_features, m_features=z_features)
         self.sent = 0
 
     def forward(self, rows: slice) -> None:
@@ -252,22 +257,22 @@ class RangedSame(Ranged):
         self.grad_src[rows] = self.grad_dst[rows]
 
 
-def ranged(layer: Layer, block: Block, *, first: bool, dtype: torch.dtype) -> Ranged:
+def ranged(layer: Layer, block: Block, room: Room, *, first: bool) -> Ranged:
     """The aggregate of a layer; ``first`` says that it comes before the projection. Collective."""
-    width = layer.in_features if first else layer.z_features
+    width, dtype = layer.in_features if first else layer.z_features, layer.bias.dtype
     match layer:
         case Gcn():
-            return RangedSum(block, gcn_scales(block, dtype), z_features=width, dtype=dtype)
+            return RangedSum(block, room, gcn_scales(block, dtype), z_features=width)
         case Gin():
-            return RangedSum(block, sum_scales(block, dtype), z_features=width, dtype=dtype)
+            return RangedSum(block, room, sum_scales(block, dtype), z_features=width)
         case Sage(reduce="mean"):
-            return RangedSum(block, mean_scales(block, dtype), z_features=width, dtype=dtype)
+            return RangedSum(block, room, mean_scales(block, dtype), z_features=width)
         case Sage():
-            return RangedMax(block, z_features=width, dtype=dtype)
+            return RangedMax(block, room, z_features=width)
         case Gat():
-            return RangedAttention(block, layer, dtype=dtype)
+            return RangedAttention(block, room, layer)
         case GatV2():
-            return RangedAttentionV2(block, layer, dtype=dtype)
+            return RangedAttentionV2(block, room, layer)
         case Dense():
-            return RangedSame(block, z_features=width, dtype=dtype)
+            return RangedSame(block, room, z_features=width)
     raise TypeError(f"{type(layer).__name__} has no aggregate by ranges")

@@ -15,6 +15,7 @@ from siafu.workers.local import start_local, work
 from siafu.workers.pool import Pool
 from siafu.workers.processes import Processes
 from siafu.workers.setup import Setup
+from siafu.workers.shared import Segments
 from siafu.workers.task import Arrays, Result, Task
 from siafu.workers.tasks import Tasks
 from siafu.workers.torch_compute import TorchCompute
@@ -51,8 +52,17 @@ class Wanted:
 class Crew:
     """The workers of one rank. Each takes tasks until the crew is closed."""
 
-    def __init__(self, wanted: Wanted, tasks: Tasks, setup: Setup, *, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        wanted: Wanted,
+        tasks: Tasks,
+        setup: Setup,
+        *,
+        segments: Segments | None = None,
+        say: Callable[[str], None],
+    ) -> None:
         self.wanted, self._tasks, self._setup, self._say = wanted, tasks, setup, say
+        self._segments = segments
         self._threads: list[threading.Thread] = []
         self._pool: Pool | None = None
         self._launcher: Launcher | None = None
@@ -114,7 +124,12 @@ class Crew:
     def _start_pool(self, compute: Compute) -> None:
         wanted = self.wanted
         self._pool = pool = Pool(
-            self._tasks, self._setup, run=wanted.run, host=wanted.host, address=wanted.address or None
+            self._tasks,
+            self._setup,
+            run=wanted.run,
+            host=wanted.host,
+            address=wanted.address or None,
+            segments=self._segments,
         )
         do = TorchCompute(self._setup) if compute == "torch" else partial(compute_twin, self._setup)
         self._threads.append(start_local(self._tasks, do))

@@ -2,7 +2,10 @@
 
 from typing import Any, TypeVar
 
+import numpy as np
+
 from siafu.workers.frames import Frame, FrameError
+from siafu.workers.shared import Mapped, Placed, Segments
 from siafu.workers.task import Arrays, Direction, Key, Result, Task
 
 T = TypeVar("T")
@@ -35,16 +38,25 @@ def offer(task: Task) -> dict[str, Any]:
     return {"key": list(task.key), "version": task.version, "bytes": size}
 
 
-def ask(task: Task, weights: Arrays) -> tuple[dict[str, Any], Arrays]:
-    """The head and arrays of a task, with the weights that the worker lacks."""
+def ask(task: Task, weights: Arrays, segments: Segments | None = None) -> tuple[dict[str, Any], Arrays]:
+    """The head and arrays of a task, with the weights that the worker lacks; what it can see in segments is named."""
     head = {"key": list(task.key), "version": task.version, "training": task.training}
-    return head, _named(_ROWS, task.arrays) | _named(_WEIGHTS, weights)
+    shared, sent = {}, dict(task.arrays)
+    for name, array in task.arrays.items():
+        placed = None if segments is None else segments.place(array)
+        if placed is not None:
+            shared[name] = [*placed, array.dtype.str, list(array.shape)]
+            del sent[name]
+    return head | {"shared": shared}, _named(_ROWS, sent) | _named(_WEIGHTS, weights)
 
 
-def asked(frame: Frame) -> tuple[Task, Arrays]:
+def asked(frame: Frame, mapped: Mapped) -> tuple[Task, Arrays]:
     """The task of a frame, and the weights that came with it."""
     version, training = field_of(frame, "version", int), field_of(frame, "training", bool)
-    return Task(key_of(frame), version, _of(frame, _ROWS), training), _of(frame, _WEIGHTS)
+    rows = dict(_of(frame, _ROWS))
+    for name, (segment, offset, dtype, shape) in field_of(frame, "shared", dict).items():
+        rows[name] = mapped.array(Placed(segment, offset), np.dtype(dtype), tuple(shape))
+    return Task(key_of(frame), version, rows, training), _of(frame, _WEIGHTS)
 
 
 def answer(task: Task, result: Result) -> tuple[dict[str, Any], Arrays]:

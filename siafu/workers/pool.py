@@ -14,6 +14,7 @@ from siafu.workers.handshake import Refused, admit
 from siafu.workers.lease import Compute, Lease
 from siafu.workers.link import Link, LinkLost
 from siafu.workers.setup import Setup
+from siafu.workers.shared import Segments
 from siafu.workers.tasks import Tasks
 from siafu.workers.visit import Limits, Served, Visit
 
@@ -24,8 +25,9 @@ _DOOR_S = 10.0  # in which they have to
 class Pool:
     """Listens for workers that hold a lease of this run, and has them do the tasks.
 
-    TLS is used where ``host`` is not this host's own loopback, unless told otherwise. ``address`` is what leases say
-    where the pool is, if that is not ``host``. Close it before the tasks.
+    Workers of this host see ``segments`` where they are. TLS is used where ``host`` is not this host's own loopback,
+    unless told otherwise. ``address`` is what leases say where the pool is, if that is not ``host``. Close it before
+    the tasks.
     """
 
     def __init__(
@@ -39,8 +41,9 @@ class Pool:
         address: str | None = None,
         tls: bool | None = None,
         limits: Limits | None = None,
+        segments: Segments | None = None,
     ) -> None:
-        self._tasks, self._setup, self._run = tasks, setup, run
+        self._tasks, self._setup, self._run, self._segments = tasks, setup, run, segments
         self._limits = limits or Limits()
         self._token = secrets.token_hex(32)
         self._certificate = make_certificate() if (not _is_loopback(host) if tls is None else tls) else None
@@ -180,7 +183,15 @@ class Pool:
                 return None
             self._names[name] += 1
             worker = name if self._names[name] == 1 else f"{name}.{self._names[name]}"
-            visit = Visit(worker, peer, link=link, tasks=self._tasks, setup=self._setup, limits=self._limits)
+            visit = Visit(
+                worker,
+                peer,
+                link=link,
+                tasks=self._tasks,
+                setup=self._setup,
+                limits=self._limits,
+                segments=self._segments,
+            )
             self._visits[worker] = visit
         return visit
 

@@ -11,6 +11,7 @@ from siafu.workers.frames import Frame, FrameError, Kind
 from siafu.workers.link import Link, LinkLost
 from siafu.workers.messages import answered, ask, field_of, key_of, offer
 from siafu.workers.setup import Setup
+from siafu.workers.shared import Segments
 from siafu.workers.stages import weights_of
 from siafu.workers.task import Arrays, Key, Task
 from siafu.workers.tasks import Tasks
@@ -67,10 +68,19 @@ class Visit:
     """A worker that was let in. Two threads: :meth:`run` reads what it says, another one offers it tasks."""
 
     def __init__(
-        self, worker: str, peer: str, *, link: Link, tasks: Tasks, setup: Setup, limits: Limits
+        self,
+        worker: str,
+        peer: str,
+        *,
+        link: Link,
+        tasks: Tasks,
+        setup: Setup,
+        limits: Limits,
+        segments: Segments | None = None,
     ) -> None:
         self.worker, self.link = worker, link
         self._peer, self._tasks, self._setup, self._limits = peer, tasks, setup, limits
+        self._segments = segments
         self._slots = threading.Semaphore(limits.tasks)
         self._answers: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
         self._holds: set[Key] = set()
@@ -97,7 +107,9 @@ class Visit:
         """Serve the worker until it leaves or is lost; then all that it held is done again."""
         feeder = threading.Thread(target=self._feed, name=f"siafu-workers-{self.worker}", daemon=True)
         try:
-            self.link.send(Kind.SETUP, {"setup": self._setup.to_json(), "worker": self.worker})
+            paths = [] if self._segments is None else self._segments.paths
+            about = {"setup": self._setup.to_json(), "worker": self.worker, "segments": paths}
+            self.link.send(Kind.SETUP, about)
             self._ready(self._next())
             feeder.start()
             self._read()
@@ -183,7 +195,7 @@ class Visit:
             self._tasks.release(task.key, self.worker)
             return False
         self._pick_up(task.key)
-        head, arrays = ask(task, weights if field_of(frame, "weights", bool) else {})
+        head, arrays = ask(task, weights if field_of(frame, "weights", bool) else {}, self._segments)
         self.link.send(Kind.TASK, head, arrays)
         return True
 

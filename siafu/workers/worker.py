@@ -26,6 +26,7 @@ from siafu.workers.lease import Compute, Lease
 from siafu.workers.link import Link, LinkLost
 from siafu.workers.messages import answer, asked, field_of, key_of
 from siafu.workers.setup import Setup
+from siafu.workers.shared import Mapped
 from siafu.workers.task import Arrays, Direction, Key, Result, Task
 
 Do = Callable[[Task, Arrays], Result]
@@ -134,6 +135,7 @@ class _Worker:
             frame = self._link.receive(silence_s=DIAL_S)
             if frame.kind != Kind.SETUP:
                 raise FrameError(f"a {frame.kind.name} frame, expected SETUP")
+            self._mapped = Mapped(field_of(frame, "segments", list))
             do = compute_factory(Setup.from_json(field_of(frame, "setup", str)))
         except LinkLost:
             raise
@@ -203,7 +205,7 @@ class _Worker:
         return longest_s + 2 * self._longest_s.get((key.stage, key.direction), longest_s)
 
     def _received(self, frame: Frame) -> tuple[Task, Arrays]:
-        task, weights = asked(frame)
+        task, weights = asked(frame, self._mapped)
         known = self._accepted.pop(task.key, None)
         if known is None:
             known = weights

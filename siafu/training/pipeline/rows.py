@@ -9,10 +9,11 @@ from siafu.nn.aggregate import widened
 from siafu.nn.dropout import Dropout
 from siafu.nn.layer import Layer
 from siafu.nn.model import Gnn
-from siafu.nn.ranges import Ranged, ranged
+from siafu.nn.ranges import Ranged, Room, ranged
 from siafu.nn.streamed import Rows, Streamed
 from siafu.training.task import Task as NodeTask
 from siafu.workers.setup import Setup
+from siafu.workers.shared import Segments
 from siafu.workers.stages import earlier, has_grad_h, reads_static, reads_x, returns_h
 from siafu.workers.task import Arrays, Direction, Key, Result
 
@@ -25,10 +26,12 @@ class KeptRows:
         aggregates: by layer, but for the first where its aggregate is kept.
     """
 
-    def __init__(self, model: Gnn, setup: Setup, block: Block, x: Rows, task: NodeTask) -> None:
+    def __init__(
+        self, model: Gnn, setup: Setup, block: Block, x: Rows, task: NodeTask, *, segments: Segments | None
+    ) -> None:
         self.setup, self._block, self._x, self._task = setup, block, x, task
-        dtype = next(model.parameters()).dtype
-        self._static = _kept_aggregate(model, block, x) if setup.kept else None
+        room = _room(segments, next(model.parameters()).dtype)
+        self._static = _kept_aggregate(model, block, x, room) if setup.kept else None
         self.aggregates: dict[int, Ranged] = {}
         self._h: dict[int, Tensor] = {}
         self._grad_h: dict[int, Tensor] = {}
@@ -39,11 +42,11 @@ class KeptRows:
             layer = model.layers[place]
             assert isinstance(layer, Layer)
             first = setup.aggregates_first[place]
-            self.aggregates[place] = ranged(layer, block, first=first, dtype=dtype)
+            self.aggregates[place] = ranged(layer, block, room, first=first)
             if returns_h(setup, place):
-                self._h[place] = native.empty_rows(block.num_dst, layer.in_features, dtype)
+                self._h[place] = room(block.num_dst, layer.in_features)
             if has_grad_h(setup, place):
-                self._grad_h[place] = native.empty_rows(block.num_dst, layer.in_features, dtype)
+                self._grad_h[place] = room(block.num_dst, layer.in_features)
 
     def inputs(self, key: Key, rows: slice) -> Arrays:
         """What a task reads."""
@@ -115,11 +118,27 @@ class KeptRows:
         return table.read(rows) if isinstance(table, Streamed) else widened(table[rows])
 
 
-def _kept_aggregate(model: Gnn, block: Block, x: Rows) -> Rows:
+def _room(segments: Segments | None, dtype: torch.dtype) -> Room:
+    """Where arrays lie: where worker processes see them, or in this process alone."""
+    if segments is None:
+        return lambda num_rows, width: native.empty_rows(num_rows, width, dtype)
+    of_numpy = torch.empty(0, dtype=dtype).numpy().dtype
+    return lambda num_rows, width: torch.from_numpy(segments.rows(num_rows, width, of_numpy))
+
+
+def _kept_aggregate(model: Gnn, block: Block, x: Rows, room: Room) -> Rows:
+    """The first layer's aggregate of the inputs; from now on the block keeps it where the room is."""
     layer = model.layers[0]
     assert isinstance(layer, Layer)
     with torch.no_grad():
-        return layer.aggregate(block, x)
+        kept = layer.aggregate(block, x)
+    if isinstance(kept, Streamed):
+        return kept
+    moved = room(*kept.shape).copy_(kept)
+    for key, value in block.memo.items():
+        if value is kept:
+            block.memo[key] = moved
+    return moved
 
 
 def _attention_dropouts(model: Gnn) -> dict[int, tuple[int, float]]:

@@ -35,6 +35,7 @@ from siafu.training.pipeline.server import GRAPH_LANE, GraphServer
 from siafu.training.task import Task
 from siafu.workers.crew import Crew, Wanted
 from siafu.workers.setup import Setup
+from siafu.workers.shared import Segments
 from siafu.workers.tasks import Tasks
 
 _MOST_INTERVALS, _LEAST_ROWS = 32, 256  # what intervals are cut into where nobody says
@@ -102,9 +103,10 @@ class PipelineTrainer(FullTrainer):
         channel = self.comm.channel("pipeline")
         intervals = cut_intervals(self.block, self._route, self.comm, count=self._num_intervals())
         assert isinstance(self.model, Gnn)
-        rows = KeptRows(self.model, setup, self.block, self.x_src, self.task)
+        segments = Segments() if self.pipeline.workers == "processes" else None
+        rows = KeptRows(self.model, setup, self.block, self.x_src, self.task, segments=segments)
         tasks = Tasks(lambda done: server.deliver(done), hedging=self.pipeline.hedge)
-        self._crew = crew = Crew(self._wanted(), tasks, setup, say=lambda _: None)
+        self._crew = crew = Crew(self._wanted(), tasks, setup, segments=segments, say=lambda _: None)
         server = GraphServer(
             channel,
             intervals,

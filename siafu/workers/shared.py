@@ -1,0 +1,73 @@
+"""Memory of a graph server that worker processes of the same host read where it is. It knows no torch."""
+
+import mmap
+import os
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Placed(NamedTuple):
+    """Where an array lies: so many bytes into a segment."""
+
+    segment: int
+    offset: int
+
+
+class Segments:
+    """Arrays in memory that has a file descriptor, by which another process of the same user can map it.
+
+    The memory is in no folder, and goes with the last process that maps it.
+    """
+
+    def __init__(self) -> None:
+        self._begins: list[int] = []
+        self._sizes: list[int] = []
+        self._maps: list[mmap.mmap] = []
+        self.paths: list[str] = []
+
+    def rows(self, num_rows: int, width: int, dtype: np.dtype) -> np.ndarray:
+        """A new array of zeros, (num_rows, width)."""
+        size = num_rows * width * dtype.itemsize
+        if not size:
+            return np.zeros((num_rows, width), dtype)
+        file = os.memfd_create("siafu rows", os.MFD_CLOEXEC)
+        os.ftruncate(file, size)
+        memory = mmap.mmap(file, size)
+        array = np.frombuffer(memory, dtype).reshape(num_rows, width)
+        self._begins.append(array.__array_interface__["data"][0])
+        self._sizes.append(size)
+        self._maps.append(memory)
+        self.paths.append(f"/proc/{os.getpid()}/fd/{file}")
+        return array
+
+    def place(self, array: np.ndarray) -> Placed | None:
+        """Where an array lies; None where that is not in a segment, or not in one piece."""
+        if not array.flags.c_contiguous or not array.nbytes:
+            return None
+        at = array.__array_interface__["data"][0]
+        for number, (begin, size) in enumerate(zip(self._begins, self._sizes, strict=True)):
+            if begin <= at < begin + size:
+                return Placed(number, at - begin)
+        return None
+
+    def close(self) -> None:
+        """Close the descriptors: nobody maps the segments from now on. Arrays stay as long as they are used."""
+        for path in self.paths:
+            os.close(int(path.rpartition("/")[2]))
+        self.paths, self._begins, self._sizes, self._maps = [], [], [], []
+
+
+class Mapped:
+    """The segments of a graph server, seen by a worker. What it writes there nobody else sees."""
+
+    def __init__(self, paths: list[str]) -> None:
+        self._paths = paths
+        self._maps: dict[int, np.ndarray] = {}
+
+    def array(self, placed: Placed, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+        """An array that lies in a segment."""
+        if placed.segment not in self._maps:
+            self._maps[placed.segment] = np.memmap(self._paths[placed.segment], np.uint8, mode="c")
+        size = dtype.itemsize * int(np.prod(shape))
+        return self._maps[placed.segment][placed.offset : placed.offset + size].view(dtype).reshape(shape)
