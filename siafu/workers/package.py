@@ -18,7 +18,7 @@ import siafu
 Architecture = Literal["x86_64", "arm64"]
 HANDLER = "siafu.workers.handler"
 MAX_BYTES = 50_000_000  # of a zip that Lambda takes directly
-_LEFT_OUT = {"siafu.workers.torch_compute"}  # it needs torch, which fits no zip
+_LEFT_OUT = "siafu.workers.torch_compute"  # it needs torch, which fits no zip
 _WHEELS = {"x86_64": "x86_64", "arm64": "aarch64"}
 _GLIBC = (
     "manylinux2014",
@@ -129,7 +129,7 @@ def _own_files() -> Iterator[tuple[str, Path]]:
             if path in found:
                 continue
             found.add(path)
-            ahead += [name for name in _imports(path) if name not in _LEFT_OUT]
+            ahead += [name for name in _imports(path) if not name.startswith(_LEFT_OUT)]
     for path in sorted(found):
         yield path.relative_to(root).as_posix(), path
 

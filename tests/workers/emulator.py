@@ -4,13 +4,15 @@ import os
 import socket
 import subprocess
 import sys
+import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import platformdirs
 import pytest
+from known_tasks import LONG_S
 
 HERE = Path(__file__).parent
 WHEEL = "aws-sam-cli==1.170.0"
@@ -58,6 +60,20 @@ def emulators(count: int, root: Path, *, handler: str) -> Iterator[list[tuple[st
         for _, process in running:
             os.killpg(process.pid, 9)
             process.wait()
+
+
+def listening(places: Sequence[tuple[str, int]]) -> list[str]:
+    """The addresses of emulators, once each listens."""
+    for url, _ in places:
+        port, until_s = int(url.rpartition(":")[2]), time.monotonic() + LONG_S
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                break
+            except OSError:
+                assert time.monotonic() < until_s, f"no emulator at {url}"
+                time.sleep(0.01)
+    return [url for url, _ in places]
 
 
 def _start(root: Path, handler: str) -> tuple[str, "subprocess.Popen[bytes]"]:

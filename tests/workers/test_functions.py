@@ -3,20 +3,19 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
-from emulator import binary, emulators
+from emulator import binary, emulators, listening
 from known_server import Server, assert_right
 from known_tasks import LONG_S, computing
 
@@ -303,7 +302,7 @@ def test_functions_in_the_real_runtime_do_the_tasks_though_one_is_killed(unpacke
 
     server = Server(on_done, limits=Limits(silence_s=2.0))
     with emulators(3, unpacked, handler="known_handler.handler") as places, server:
-        holder = Functions("function", endpoint_urls=_urls(places))
+        holder = Functions("function", endpoint_urls=listening(places))
         with Launcher(holder) as launcher:
             launcher.start(lambda: server.pool.lease(seconds=30), 3)
             tasks = server.put(60)
@@ -318,19 +317,5 @@ def test_functions_in_the_real_runtime_do_the_tasks_though_one_is_killed(unpacke
 @pytest.mark.usefixtures("_credentials")
 def test_an_error_of_a_function_in_the_real_runtime_is_told(unpacked: Path) -> None:
     with emulators(1, unpacked, handler="known_handler.handler") as places:
-        error = refusal(Functions("function", endpoint_urls=_urls(places)))
+        error = refusal(Functions("function", endpoint_urls=listening(places)))
     assert "the function 'function' failed: CannotServe: the graph server at 127.0.0.1:9:" in str(error)
-
-
-def _urls(places: Sequence[tuple[str, int]]) -> list[str]:
-    """The addresses of emulators, once each listens."""
-    for url, _ in places:
-        port, until_s = int(url.rpartition(":")[2]), time.monotonic() + LONG_S
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), timeout=1).close()
-                break
-            except OSError:
-                assert time.monotonic() < until_s, f"no emulator at {url}"
-                time.sleep(0.01)
-    return [url for url, _ in places]
