@@ -221,7 +221,7 @@ def _carry_out(
     if folder is not None:
         checkpoint = folder.checkpoint
         checkpoint.parent.mkdir(exist_ok=True)
-    reason = trainer.train(Watch(events, checkpoint, onlooker.should_stop, onlooker.on_epoch))
+    reason = trainer.train(Watch(events, checkpoint, onlooker.should_stop, onlooker.on_epoch, onlooker.say))
     events.flush()
     if isinstance(trainer, PipelineTrainer) and folder is not None:
         write_trace(folder.events, folder.trace)

@@ -60,12 +60,14 @@ class Watch:
         checkpoint: the file of the checkpoint; None on ranks that write none.
         should_stop: asked after each epoch; a reason to stop there, or None.
         on_epoch: told of each epoch.
+        say: told what a person should know, in a line.
     """
 
     events: Events | Unheard
     checkpoint: Path | None
     should_stop: Callable[[], str | None]
     on_epoch: EpochListener
+    say: Callable[[str], None] = lambda _: None
 
 
 class _Told(Exception):

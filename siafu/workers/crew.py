@@ -23,6 +23,8 @@ from siafu.workers.twin import compute as compute_twin
 from siafu.workers.visit import Served
 
 LEASE_S = 840.0  # a function may run for 15 minutes
+MOST = 2000  # leases of functions at a time
+Do = Callable[[Task, Arrays], Result]
 BILLED = ("lambda", "http")  # kinds of workers that are paid by their time
 
 
@@ -37,7 +39,7 @@ class Wanted:
         host: where the rank listens for those that are elsewhere.
         address: what these are told of that; empty: the same.
         function: the name of the function (lambda), or its URL (http).
-        endpoint: of the API that functions are invoked by; empty for AWS itself.
+        endpoint: of the API that functions are invoked by, or several with commas; empty for AWS itself.
     """
 
     kind: str
@@ -66,14 +68,17 @@ class Crew:
         self._threads: list[threading.Thread] = []
         self._pool: Pool | None = None
         self._launcher: Launcher | None = None
-        self._inline: Callable[[Task, Arrays], Result] | None = None
+        self._inline: Do | None = None
+        self._lock = threading.Lock()
+        self._helper: str | None = None  # the thread of this process that does tasks for want of workers
+        self._helped = 0
         match wanted.kind:
             case "inline":
                 self._inline = TorchCompute(setup)
             case "threads":
                 self._start_threads()
-            case kind:
-                self._start_pool("torch" if kind == "processes" else "twin")
+            case _:
+                self._start_pool()
 
     @property
     def inline(self) -> bool:
@@ -121,24 +126,60 @@ class Crew:
             thread.start()
         torch.set_num_threads(before)
 
-    def _start_pool(self, compute: Compute) -> None:
-        wanted = self.wanted
-        self._pool = pool = Pool(
-            self._tasks,
-            self._setup,
-            run=wanted.run,
-            host=wanted.host,
-            address=wanted.address or None,
-            segments=self._segments,
+    def _start_pool(self) -> None:
+        wanted, segments = self.wanted, self._segments
+        address = wanted.address or None
+        self._pool = Pool(
+            self._tasks, self._setup, run=wanted.run, host=wanted.host, address=address, segments=segments
         )
-        do = TorchCompute(self._setup) if compute == "torch" else partial(compute_twin, self._setup)
-        self._threads.append(start_local(self._tasks, do))
+        self._threads.append(start_local(self._tasks, self._do()))
         self._launcher = Launcher(_holder(wanted), on_end=self._lease_ended)
-        self._launcher.start(lambda: pool.lease(seconds=LEASE_S, compute=compute), wanted.count)
+        self.resize(wanted.count)
+
+    def resize(self, count: int) -> None:
+        """Have so many workers from now on; with none, this process does the tasks."""
+        assert self._pool is not None
+        assert self._launcher is not None
+        pool, compute, surplus = self._pool, self._compute, self._launcher.wanted - count
+        self._launcher.start(lambda: pool.lease(seconds=LEASE_S, compute=compute), count)
+        if surplus > 0:
+            pool.dismiss(surplus)
+        self._help_out(on=count == 0)
+
+    def wait(self, seconds: float) -> None:
+        """Return once a worker is there, or this process does the tasks, or after a while."""
+        if self._pool is not None and self._helper is None:
+            self._pool.wait_present(seconds, or_else=lambda: self._helper is not None)
+
+    def _help_out(self, *, on: bool) -> None:
+        """Do tasks in a thread of this process, or no more."""
+        with self._lock:
+            if on and self._helper is None:
+                self._helped += 1
+                self._helper = f"here {self._helped}"
+                serve = partial(work, self._tasks, self._helper, self._do())
+                self._threads.append(threading.Thread(target=serve, name="siafu-here", daemon=True))
+                self._threads[-1].start()
+            elif not on and self._helper is not None:
+                self._tasks.dismiss(self._helper)
+                self._helper = None
+
+    def _do(self) -> Do:
+        return TorchCompute(self._setup) if self._compute == "torch" else partial(compute_twin, self._setup)
+
+    @property
+    def _compute(self) -> Compute:
+        return "torch" if self.wanted.kind == "processes" else "twin"
 
     def _lease_ended(self, ended: Ended) -> None:
-        if ended.reason:
-            self._say(f"{ended.worker}: {ended.reason}")
+        if not ended.reason:
+            return
+        self._say(f"{ended.worker}: {ended.reason}")
+        if ended.fatal:
+            self._say("no more workers are tried: this process does their tasks itself")
+            self._help_out(on=True)
+            assert self._pool is not None
+            self._pool.wake()
 
 
 def _serve(tasks: Tasks, name: str, setup: Setup) -> None:
@@ -146,7 +187,7 @@ def _serve(tasks: Tasks, name: str, setup: Setup) -> None:
     work(tasks, name, TorchCompute(setup))
 
 
-def work_once(tasks: Tasks, worker: str, do: Callable[[Task, Arrays], Result]) -> bool:
+def work_once(tasks: Tasks, worker: str, do: Do) -> bool:
     """Do the next task that waits; whether there was one."""
     task = tasks.take(worker, wait_s=0)
     if task is None:
@@ -159,4 +200,21 @@ def _holder(wanted: Wanted) -> Holder:
     match wanted.kind:
         case "processes":
             return Processes()
-    raise ValueError(f"pipeline.workers is {wanted.kind}, which is not there yet")
+        case "lambda":
+            from siafu.workers.functions import Functions
+
+            if not wanted.function:
+                raise ValueError(
+                    "pipeline.workers is lambda, but pipeline.function names none; give its name"
+                )
+            urls = [url.strip() for url in wanted.endpoint.split(",") if url.strip()]
+            return Functions(wanted.function, endpoint_urls=urls, most=max(1, len(urls) or MOST))
+        case "http":
+            from siafu.workers.http import Http
+
+            return Http(wanted.function)
+        case "ray":
+            from siafu.workers.on_ray import RayTasks
+
+            return RayTasks()
+    raise AssertionError(wanted.kind)

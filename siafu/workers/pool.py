@@ -6,6 +6,7 @@ import ssl
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from ipaddress import ip_address
 
@@ -84,6 +85,18 @@ class Pool:
         """How many workers are there now."""
         with self._changed:
             return sum(visit.ready for visit in self._visits.values())
+
+    def wait_present(self, wait_s: float, *, or_else: Callable[[], bool]) -> None:
+        """Return once a worker is there, or something else holds after :meth:`wake`, or after a while."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: or_else() or any(visit.ready for visit in self._visits.values()), wait_s
+            )
+
+    def wake(self) -> None:
+        """Have those who wait for a worker look again."""
+        with self._changed:
+            self._changed.notify_all()
 
     @property
     def served(self) -> list[Served]:
@@ -191,6 +204,7 @@ class Pool:
                 setup=self._setup,
                 limits=self._limits,
                 segments=self._segments,
+                on_ready=self.wake,
             )
             self._visits[worker] = visit
         return visit

@@ -3,7 +3,7 @@
 import queue
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,10 +77,11 @@ class Visit:
         setup: Setup,
         limits: Limits,
         segments: Segments | None = None,
+        on_ready: Callable[[], None] = lambda: None,
     ) -> None:
         self.worker, self.link = worker, link
         self._peer, self._tasks, self._setup, self._limits = peer, tasks, setup, limits
-        self._segments = segments
+        self._segments, self._on_ready = segments, on_ready
         self._slots = threading.Semaphore(limits.tasks)
         self._answers: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
         self._holds: set[Key] = set()
@@ -126,6 +127,7 @@ class Visit:
         if frame.kind != Kind.READY:
             raise FrameError(f"a {frame.kind.name} frame, expected READY")
         self._report, self.ready = frame.head, True
+        self._on_ready()
 
     def _next(self) -> Frame:
         while True:

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -173,7 +173,7 @@ def test_workers_can_be_sent_away(threads: Callable[..., Future[Report]]) -> Non
         server.put(10)
         server.wait(10)
         assert server.pool.dismiss(1) == 1
-        done = next(report for report in reports if report.result(LONG_S))
+        (done,) = wait(reports, LONG_S, FIRST_COMPLETED).done
         assert done.result().reason == "the graph server said stop"
         server.put(10, epoch=1)
         server.wait(10)

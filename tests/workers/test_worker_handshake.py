@@ -99,8 +99,9 @@ def test_a_worker_of_another_version_is_told_so(pool: Pool, monkeypatch: pytest.
 def test_strangers_are_dropped_and_the_door_stays_open(pool: Pool, said: bytes) -> None:
     with socket.create_connection(("127.0.0.1", pool.port), timeout=LONG_S) as stranger:
         stranger.sendall(said)
-        stranger.shutdown(socket.SHUT_WR)
-        with suppress(ConnectionResetError):
+        with suppress(OSError):  # it may be out already
+            stranger.shutdown(socket.SHUT_WR)
+        with suppress(OSError):
             while stranger.recv(4096):
                 pass
     assert_open(pool)

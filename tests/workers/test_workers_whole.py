@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 from emulator import binary, emulators, listening
 from known_tasks import LONG_S
-from siafu.workers.torch_compute import TorchCompute
-from siafu.workers.twin import compute as twin
 from staged import VERSION, Staged, model_of, setup_of, weights_of
 
 from siafu.nn import Gnn
@@ -25,6 +23,8 @@ from siafu.workers.processes import Processes
 from siafu.workers.setup import Setup
 from siafu.workers.task import Arrays, Result, Task
 from siafu.workers.tasks import Done, Failed, Tasks
+from siafu.workers.torch_compute import TorchCompute
+from siafu.workers.twin import compute as twin
 
 
 @contextmanager

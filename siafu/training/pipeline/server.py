@@ -27,6 +27,7 @@ from siafu.training.pipeline.rows import KeptRows
 from siafu.workers.stages import reads_static
 from siafu.workers.task import Direction, Key, Task
 from siafu.workers.tasks import Done, Tasks
+from siafu.workers.tuner import Seen
 
 GRAPH_LANE = "graph"  # the lane of the rank's own thread
 
@@ -96,6 +97,8 @@ class GraphServer:
         self._ended = 0  # intervals that have ended the last epoch
         self._published = [first - 1]  # versions of the weights that tasks may read
         self._graph: list[_Graph] = []
+        self._commits = 0
+        self._backlog: list[int] = []  # tasks that waited, now and then
         self._keys: dict[int, list[int]] = {}
         self._gates = _Gates(intervals, rows, staleness, first)
         self._arrived = {
@@ -108,6 +111,12 @@ class GraphServer:
         exchanging = [layer for layer, aggregate in rows.aggregates.items() if aggregate.sent]
         self._gave_back = {(layer, peer): first - 1 for layer in exchanging for peer in intervals.halo_of}
         self._order = _critical(intervals)
+
+    def seen(self, workers: int) -> Seen:
+        """What the queue of tasks looked like since this was last asked, with so many workers."""
+        backlog, self._backlog = self._backlog or [0], []
+        idle = max(0.0, workers - self.intervals.count) if max(backlog) == 0 else 0.0
+        return Seen(workers, backlog[0], backlog[-1], idle)
 
     def deliver(self, done: Any) -> None:
         """A worker has done a task, or says why nobody can. From any thread."""
@@ -201,6 +210,9 @@ class GraphServer:
         key, result, rows = done.task.key, done.result, self.intervals.rows[done.task.key.interval]
         epoch, stage, direction, interval = key
         self._note(done.worker, _named(key), epoch, interval, done.began_s, done.ended_s)
+        self._commits += 1
+        if self._commits % self.intervals.count == 0:
+            self._backlog.append(self.tasks.backlog)
         self.rows.commit(key, rows, result)
         if direction == Direction.FORWARD:
             self._scatter(stage, interval, epoch)

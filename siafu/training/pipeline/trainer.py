@@ -9,6 +9,7 @@ an epoch that lies so many epochs back.
 import json
 import os
 import time
+from collections.abc import Callable
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -32,13 +33,15 @@ from siafu.training.pipeline.intervals import cut_intervals
 from siafu.training.pipeline.parameters import Parameters
 from siafu.training.pipeline.rows import KeptRows
 from siafu.training.pipeline.server import GRAPH_LANE, GraphServer
+from siafu.training.pipeline.tuned import Tuned
 from siafu.training.task import Task
-from siafu.workers.crew import Crew, Wanted
+from siafu.workers.crew import BILLED, MOST, Crew, Wanted
 from siafu.workers.setup import Setup
 from siafu.workers.shared import Segments
 from siafu.workers.tasks import Tasks
 
 _MOST_INTERVALS, _LEAST_ROWS = 32, 256  # what intervals are cut into where nobody says
+_PATIENCE_S = 30.0  # for the first worker; without one, training begins and waits there
 
 
 class PipelineTrainer(FullTrainer):
@@ -64,11 +67,15 @@ class PipelineTrainer(FullTrainer):
             pipeline.instance, "cloud-run" if pipeline.workers == "http" else "lambda-x86"
         )
         self._accounted = torch.zeros(3, dtype=torch.float64)
+        self._tuned: Tuned | None = None
+        self._leases = 0
+        self._say: Callable[[str], None] = lambda _: None
         self._server: GraphServer | None = None
         self._crew: Crew | None = None
 
     def train(self, watch: Watch) -> str:
         """As every trainer; workers live as long as this. Collective."""
+        self._say = watch.say
         try:
             return super().train(watch)
         finally:
@@ -89,6 +96,7 @@ class PipelineTrainer(FullTrainer):
         every, first = self.config.evaluate_every, self.done.epoch + 1
         last = min(ceil(first / every) * every, self.config.epochs)
         losses, functions = self.steps(last), self._account()
+        self._tune(functions / len(losses))
         for epoch, loss in enumerate(losses, first):
             (began_s, before), (ended_s, after) = self._marks[epoch - first : epoch - first + 2]
             seconds, scored = ended_s - began_s, epoch == last
@@ -106,7 +114,12 @@ class PipelineTrainer(FullTrainer):
         segments = Segments() if self.pipeline.workers == "processes" else None
         rows = KeptRows(self.model, setup, self.block, self.x_src, self.task, segments=segments)
         tasks = Tasks(lambda done: server.deliver(done), hedging=self.pipeline.hedge)
-        self._crew = crew = Crew(self._wanted(), tasks, setup, segments=segments, say=lambda _: None)
+        if self.pipeline.workers in BILLED and not self.pipeline.num_workers:
+            self._tuned = Tuned(intervals.count, most=min(intervals.count, MOST))
+        wanted = self._wanted()
+        self._leases = wanted.count
+        self._crew = crew = Crew(wanted, tasks, setup, segments=segments, say=lambda text: self._say(text))
+        crew.wait(_PATIENCE_S)
         server = GraphServer(
             channel,
             intervals,
@@ -131,10 +144,10 @@ class PipelineTrainer(FullTrainer):
         return server
 
     def _wanted(self) -> Wanted:
-        count = self.pipeline.num_workers or usable_cores()
+        count = max(1, ceil((self.pipeline.num_workers or usable_cores()) / self.comm.world_size))
         return Wanted(
             self.pipeline.workers,
-            max(1, ceil(count / self.comm.world_size)),
+            count if self._tuned is None else self._tuned.leases,
             host=self.pipeline.host,
             address=self.pipeline.address,
             function=self.pipeline.function,
@@ -200,6 +213,23 @@ class PipelineTrainer(FullTrainer):
         self.done.tasks += round(tasks)
         self.done.tasks_relaunched += round(relaunched)
         return dollars
+
+    def _tune(self, functions: float) -> None:
+        """Have as many leases as are worth their money; rank 0 decides. Collective."""
+        if self._tuned is None:
+            return
+        assert self._server is not None
+        assert self._crew is not None
+        seconds = (self._marks[-1][0] - self._marks[0][0]) / (len(self._marks) - 1)
+        servers = charge(Meter().with_servers(self.comm.world_size, seconds=seconds), self._rates).dollars
+        self._tuned.after(seconds, servers + functions, self._server.seen(self._tuned.leases))
+        mine = self._tuned.leases if self.comm.rank == 0 else 0
+        leases = int(self.comm.all_reduce(torch.tensor([mine]), label="control"))
+        if self._tuned.news and self.comm.rank == 0:
+            self._say(self._tuned.news)
+        if leases != self._leases:
+            self._leases = self._tuned.leases = leases
+            self._crew.resize(leases)
 
     def _cost(self, seconds: float, functions: float) -> dict[str, float]:
         """What an epoch cost: its ranks, in which the parameter servers live, and functions."""
