@@ -25,6 +25,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+functions = typer.Typer(no_args_is_help=True, help="Workers as AWS Lambda functions.")
+app.add_typer(functions, name="lambda")
 
 Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on standard output, and nothing else.")
@@ -110,7 +112,7 @@ def _top(
 def train(
     data: Annotated[str, typer.Argument(metavar="DATA", help="A data set's name, a store, or an .npz file.")],
     model: Annotated[str | None, typer.Option(help="gcn, sage, gat, gatv2, gin or mlp.")] = None,
-    method: Annotated[str | None, typer.Option(help="full.")] = None,
+    method: Annotated[str | None, typer.Option(help="full, sampled or pipeline.")] = None,
     ranks: Annotated[int | None, typer.Option(help="Number of ranks.")] = None,
     engine: Annotated[str | None, typer.Option(help="local, processes, torchrun or ray.")] = None,
     epochs: Annotated[int | None, typer.Option(help="At most so many epochs.")] = None,
@@ -196,6 +198,46 @@ def report(
     runs = [each for path in paths for each in sorted(path.glob("seed-[0-9]*"), key=_number) or [path]]
     write_report([read_run(path) for path in runs], out)
     _print({"out": str(out), "runs": [str(path) for path in runs]}, as_json, f"wrote {out}")
+
+
+@app.command()
+def worker(
+    lease: Annotated[
+        Path, typer.Argument(metavar="LEASE", help="A lease that a pipeline run wrote into its folder.")
+    ],
+) -> None:
+    """Do tensor tasks of a pipeline run, on this machine or another, until the run ends."""
+    from siafu.workers.lease import Lease
+    from siafu.workers.worker import CannotServe, serve
+
+    try:
+        report = serve(Lease.from_json(lease.read_bytes()))
+    except CannotServe as error:
+        raise ValueError(str(error)) from error
+    print(f"{report.tasks:,} tasks in {report.seconds:.1f} s; {report.reason}")
+
+
+@functions.command("package")
+def package(
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write into.")] = Path("lambda"),
+    architecture: Annotated[str, typer.Option(help="x86_64 or arm64.")] = "x86_64",
+    memory_mb: Annotated[int, typer.Option(help="Memory of the function.")] = 1769,
+    python: Annotated[str | None, typer.Option(help="The function's Python, such as 3.12.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Write the zip of the worker for AWS Lambda, and an AWS SAM template that deploys it."""
+    from siafu.workers.package import Function, write_package, write_sam
+
+    given = {} if python is None else {"python": python}
+    function = Function(architecture=architecture, memory_mb=memory_mb, **given)  # type: ignore[arg-type]
+    size = write_package(out / "worker.zip", function=function)
+    write_sam(out / "template.json", package=out / "worker.zip", function=function)
+    found = {"package": str(out / "worker.zip"), "template": str(out / "template.json"), "bytes": size}
+    text = (
+        f"wrote {found['package']} ({size:,} bytes) and {found['template']}\n"
+        f"deploy it with: sam deploy --guided --template-file {found['template']}"
+    )
+    _print(found, as_json, text)
 
 
 @app.command()

@@ -120,6 +120,7 @@ def build_trainer(
             route=part.route,
             seed=tree.seed,
             wire=tree.comm,
+            folder=scratch if tree.pipeline.workers not in ("inline", "threads") else None,
         )
     if several and tree.model.norm == "batch":
         raise ValueError(

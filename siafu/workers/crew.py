@@ -1,10 +1,12 @@
 """The workers of one rank, of whatever kind, and where they are had."""
 
+import os
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import torch
 
@@ -23,6 +25,7 @@ from siafu.workers.twin import compute as compute_twin
 from siafu.workers.visit import Served
 
 LEASE_S = 840.0  # a function may run for 15 minutes
+BY_HAND_S = 30 * 86_400.0  # of a lease for people
 MOST = 2000  # leases of functions at a time
 Do = Callable[[Task, Arrays], Result]
 BILLED = ("lambda", "http")  # kinds of workers that are paid by their time
@@ -150,6 +153,16 @@ class Crew:
         """Return once a worker is there, or this process does the tasks, or after a while."""
         if self._pool is not None and self._helper is None:
             self._pool.wait_present(seconds, or_else=lambda: self._helper is not None)
+
+    def write_lease(self, path: Path) -> bool:
+        """Write a lease for workers that people start, for the owner's eyes alone; whether there can be such."""
+        if self._pool is None:
+            return False
+        lease = self._pool.lease(seconds=BY_HAND_S, compute=self._compute)
+        path.unlink(missing_ok=True)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(lease.to_json())
+        return True
 
     def _help_out(self, *, on: bool) -> None:
         """Do tasks in a thread of this process, or no more."""

@@ -2,9 +2,12 @@
 
 import mmap
 import os
+import secrets
 from typing import NamedTuple
 
 import numpy as np
+
+_PROOF_BYTES = 16
 
 
 class Placed(NamedTuple):
@@ -17,7 +20,8 @@ class Placed(NamedTuple):
 class Segments:
     """Arrays in memory that has a file descriptor, by which another process of the same user can map it.
 
-    The memory is in no folder, and goes with the last process that maps it.
+    The memory is in no folder, and goes with the last process that maps it. A worker that can read ``proof`` from the
+    first segment sees the others too.
     """
 
     def __init__(self) -> None:
@@ -25,6 +29,8 @@ class Segments:
         self._sizes: list[int] = []
         self._maps: list[mmap.mmap] = []
         self.paths: list[str] = []
+        self.proof = secrets.token_hex(_PROOF_BYTES)
+        self.rows(1, _PROOF_BYTES, np.dtype(np.uint8))[:] = np.frombuffer(bytes.fromhex(self.proof), np.uint8)
 
     def rows(self, num_rows: int, width: int, dtype: np.dtype) -> np.ndarray:
         """A new array of zeros, (num_rows, width)."""
@@ -64,6 +70,14 @@ class Mapped:
     def __init__(self, paths: list[str]) -> None:
         self._paths = paths
         self._maps: dict[int, np.ndarray] = {}
+
+    def proof(self) -> str:
+        """What stands in the first segment; nothing where it cannot be read, as on another host."""
+        try:
+            with open(self._paths[0], "rb") as file:  # noqa: PTH123 (pathlib is slow to import)
+                return file.read(_PROOF_BYTES).hex()
+        except (OSError, IndexError):
+            return ""
 
     def array(self, placed: Placed, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
         """An array that lies in a segment."""

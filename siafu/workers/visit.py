@@ -126,6 +126,8 @@ class Visit:
             raise LinkLost(f"it cannot serve: {field_of(frame, 'reason', str)}")
         if frame.kind != Kind.READY:
             raise FrameError(f"a {frame.kind.name} frame, expected READY")
+        if self._segments is not None and frame.head.pop("proof", "") != self._segments.proof:
+            self._segments = None  # it is elsewhere: rows travel
         self._report, self.ready = frame.head, True
         self._on_ready()
 

@@ -144,6 +144,7 @@ class _Worker:
                 self._link.send(Kind.BYE, {"reason": _said(error)})
             raise CannotServe(_said(error)) from error
         report = {"init_s": _age_s(), "request_id": self._request_id, "compute": self._lease.compute}
+        report["proof"] = self._mapped.proof()
         self._link.send(Kind.READY, {**report, "host": socket.gethostname(), "pid": os.getpid(), **_memory()})
         return do
 

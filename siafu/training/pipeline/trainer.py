@@ -45,7 +45,7 @@ _PATIENCE_S = 30.0  # for the first worker; without one, training begins and wai
 
 
 class PipelineTrainer(FullTrainer):
-    """Trains ``model`` on one rank's part, whose tensor work workers do."""
+    """Trains ``model`` on one rank's part, whose tensor work workers do; ``folder`` gets a lease for more of them."""
 
     def __init__(
         self,
@@ -59,9 +59,10 @@ class PipelineTrainer(FullTrainer):
         route: Route,
         seed: int,
         wire: CommConfig,
+        folder: Path | None = None,
     ) -> None:
         super().__init__(model, block, x_src, task, config, seed=seed, wire=wire)
-        self.pipeline, self._route = pipeline, route
+        self.pipeline, self._route, self.folder = pipeline, route, folder
         self._feedback = Feedback(wire.precision)
         self._rates = read_prices(Path(pipeline.prices) if pipeline.prices else None).rates(
             pipeline.instance, "cloud-run" if pipeline.workers == "http" else "lambda-x86"
@@ -119,6 +120,8 @@ class PipelineTrainer(FullTrainer):
         wanted = self._wanted()
         self._leases = wanted.count
         self._crew = crew = Crew(wanted, tasks, setup, segments=segments, say=lambda text: self._say(text))
+        if self.folder is not None and crew.write_lease(self._lease):
+            self._say(f"more workers: siafu worker {self._lease}")
         crew.wait(_PATIENCE_S)
         server = GraphServer(
             channel,
@@ -154,10 +157,17 @@ class PipelineTrainer(FullTrainer):
             endpoint=self.pipeline.endpoint,
         )
 
+    @property
+    def _lease(self) -> Path:
+        assert self.folder is not None
+        return self.folder / f"lease-{self.comm.rank}.json"
+
     def close(self) -> None:
         """End the workers."""
         if self._crew is not None:
             self._crew.close()
+        if self.folder is not None:
+            self._lease.unlink(missing_ok=True)
         self._crew = self._server = None
 
     def _version(self, server: GraphServer) -> Any:
