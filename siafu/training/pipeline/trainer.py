@@ -216,7 +216,7 @@ class PipelineTrainer(FullTrainer):
         assert self._server is not None
         assert self._crew is not None
         counts, served = self._server.tasks.counts, self._crew.bill(self._rates, self.pipeline.memory_mb)
-        here = [counts.committed, counts.relaunched + counts.hedged, served]
+        here = [counts.committed, counts.relaunched, served]
         now = self.comm.all_reduce(torch.tensor(here, dtype=torch.float64), label="control")
         tasks, relaunched, dollars = (now - self._accounted).tolist()
         self._accounted = now

@@ -1,0 +1,195 @@
+"""Whole runs of the pipeline through the command: what it prints, workers and ranks killed, workers by hand."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+import siafu
+from siafu.data import community
+from siafu.graph import Graph
+from siafu.results.read import read_run
+from siafu.results.report import write_report
+
+DATA = "community:nodes=300,degree=8,classes=3,features=12"
+PIPELINE = (
+    *("train", DATA, "--method", "pipeline", "--hidden", "8", "--epochs", "40", "--json"),
+    *("--set", "pipeline.intervals=6", "--set", "train.patience=0", "--set", "train.checkpoint_seconds=0"),
+)
+THREADS = ("--set", "pipeline.workers=threads", "--set", "pipeline.num_workers=2")
+LONG_S = 120
+
+
+def start(*arguments: object) -> "subprocess.Popen[str]":
+    """The real command, in a process of its own."""
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        [sys.executable, "-c", "from siafu.cli import main; main()", *map(str, arguments)],
+        **{"stdout": pipe, "stderr": pipe, "text": True, "env": os.environ | {"OMP_NUM_THREADS": "1"}},
+    )
+
+
+def end(process: "subprocess.Popen[str]") -> dict[str, Any]:
+    out, err = process.communicate(timeout=LONG_S)
+    assert process.returncode == 0, err
+    return json.loads(out.splitlines()[-1])
+
+
+def wait_for(done: Callable[[], Any]) -> Any:
+    until = time.monotonic() + LONG_S
+    while not (found := done()):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    return found
+
+
+def workers_of(process: "subprocess.Popen[str]") -> list[psutil.Process]:
+    found = []
+    for child in psutil.Process(process.pid).children(recursive=True):
+        try:
+            if "siafu.workers.worker" in child.cmdline():
+                found.append(child)
+        except psutil.Error:
+            continue
+    return found
+
+
+def num_epochs(run: Path) -> int:
+    events = run / "events.jsonl"
+    return events.read_bytes().count(b'"phase":"epoch"') if events.is_file() else 0
+
+
+@pytest.fixture(scope="module")
+def quiet(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A run that nothing happened to."""
+    run = tmp_path_factory.mktemp("quiet") / "run"
+    return run, end(start(*PIPELINE, "--set", "pipeline.num_workers=2", "--out", run))
+
+
+def test_a_run_says_what_its_tasks_and_dollars_were(
+    quiet: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    run, found = quiet
+    assert found["method"] == "pipeline"
+    assert found["tasks"] == 40 * 6 * 3  # two stages forward, of which the last goes back, and one back
+    assert found["tasks_relaunched"] == 0
+    assert 0 < found["dollars"] < 0.1
+    assert found["test_accuracy"] > 0.5
+    trace = json.loads((run / "trace.json").read_text())
+    names = {event["name"] for event in trace["traceEvents"]}
+    assert {"gather 1", "gather back 1", "stage 1", "stage 2 learn", "stage 1 back"} <= names
+    epochs = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    assert all(event["dollars"] > 0 for event in epochs if event["phase"] == "epoch")
+    write_report([read_run(run)], tmp_path / "report.html")
+    assert "pipeline" in (tmp_path / "report.html").read_text().lower()
+    assert not list(run.glob("lease-*"))
+
+
+def test_killed_and_stopped_workers_cost_tasks_and_no_bit(
+    quiet: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    process = start(*PIPELINE, "--set", "pipeline.num_workers=3", "--out", tmp_path / "run")
+    draw, shot = random.Random(4), list[psutil.Process]()
+    for signal_number in (signal.SIGKILL, signal.SIGSTOP, signal.SIGKILL):
+        wait_for(lambda: num_epochs(tmp_path / "run") > 2 * len(shot))
+        shot.append(draw.choice([worker for worker in workers_of(process) if worker not in shot]))
+        shot[-1].send_signal(signal_number)
+    found = end(process)
+    assert found["tasks"] == 40 * 6 * 3
+    assert not [worker for worker in shot if worker.is_running()]
+    assert_same(tmp_path / "run", quiet[0])
+
+
+def test_a_killed_rank_starts_again_and_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    arguments = (*PIPELINE, "--ranks", 2, *THREADS)
+    quiet = start(*arguments, "--out", tmp_path / "quiet")
+    process = start(*arguments, "--out", tmp_path / "run")
+    wait_for(lambda: num_epochs(tmp_path / "run") > 5)
+    ranks = [
+        child
+        for child in psutil.Process(process.pid).children(recursive=True)
+        if "siafu.rank" in child.cmdline()
+    ]
+    ranks[1].kill()
+    end(quiet)
+    end(process)
+    assert_same(tmp_path / "run", tmp_path / "quiet")
+
+
+def test_a_stopped_run_is_resumed_exactly(quiet: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = start(*PIPELINE, *THREADS, "--out", run)
+    wait_for(lambda: num_epochs(run) > 2)
+    process.send_signal(signal.SIGTERM)
+    assert not end(process)["finished"]
+    assert end(start("resume", run, "--json"))["epochs"] == 40
+    assert_same(run, quiet[0])
+
+
+def assert_same(run: Path, other: Path) -> None:
+    assert (run / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
+
+
+def test_a_worker_that_a_person_starts_does_its_share(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = start(*PIPELINE, "--epochs", 150, "--set", "pipeline.num_workers=1", "--out", run)
+    lease = wait_for(lambda: next(run.glob("lease-0.json"), None) if run.is_dir() else None)
+    assert lease.stat().st_mode & 0o077 == 0
+    worker = start("worker", lease)
+    end(process)
+    out, err = worker.communicate(timeout=LONG_S)
+    assert worker.returncode == 0, err
+    assert int(out.split()[0].replace(",", "")) > 0
+
+
+def test_random_labels_are_not_learned(tmp_path: Path) -> None:
+    made = community(num_nodes=2000, degree=10, classes=10, features=16, seed=1)
+    draw = torch.Generator().manual_seed(7)
+    noise = Graph(**{**vars(made), "y": torch.randint(10, (2000,), generator=draw)})
+    run = siafu.train(
+        noise, method="pipeline", workers="threads", num_workers=2, epochs=60, out=tmp_path / "run", threads=1
+    )
+    assert run.metrics["test_accuracy"] < 0.14
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"norm": "batch"}, "set it to layer"),
+        ({"workers": "lambda"}, "pipeline.function names none"),
+        ({"workers": "http", "function": "nowhere"}, "expected an address such as https"),
+        ({"instance": "c5.tiny"}, "no price of instance 'c5.tiny'"),
+        ({"gradients": "int8"}, "set it to fp32"),
+    ],
+)
+def test_what_cannot_be_is_refused(given: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=said):
+        siafu.train(siafu.load("karate"), method="pipeline", epochs=2, out=tmp_path / "run", **given)
+
+
+def test_a_run_whose_functions_cannot_be_had_goes_on_by_itself_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    process = start(
+        *("train", "karate", "--method", "pipeline", "--epochs", 5, "--json", "--out", tmp_path / "run"),
+        *("--set", "pipeline.workers=lambda", "--set", "pipeline.function=siafu-worker"),
+    )
+    out, err = process.communicate(timeout=LONG_S)
+    assert process.returncode == 0, err
+    assert "there are no AWS credentials" in err
+    assert "this process does their tasks itself" in err
+    assert json.loads(out.splitlines()[-1])["epochs"] == 5
