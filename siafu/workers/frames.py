@@ -1,6 +1,6 @@
 """Frames: the form in which tasks travel between a graph server and a worker. Packing and checking, no socket.
 
-A frame is a header of 32 bytes, a head of JSON, and the bytes of the arrays that the head names, one after the other.
+A frame is a header of 28 bytes, a head of JSON, and the bytes of the arrays that the head names, one after the other.
 Two checksums cover all of it. Nothing is allocated for a frame before its lengths were found to be allowed.
 """
 
@@ -25,6 +25,7 @@ DTYPES = {
     name: np.dtype(name).newbyteorder("<")
     for name in ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
 }
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _MAGIC = b"SIAW"
 _FIELDS = struct.Struct("<4sHBBIQII")  # magic, protocol, kind, flags; head, arrays; body sum | header sum
 _BEFORE_SUM = _FIELDS.size - 4
@@ -50,6 +51,9 @@ class Kind(IntEnum):
     BEAT = 13  # worker: it lives
     STOP = 14  # server: end when you are done
     BYE = 15  # worker: it ends
+
+
+_KINDS = frozenset(map(int, Kind))
 
 
 class FrameError(ValueError):
@@ -84,7 +88,7 @@ class Header:
 def pack(kind: Kind, head: Mapping[str, Any], arrays: Arrays) -> list[memoryview]:
     """The bytes of a frame, in pieces: those of the arrays are not copied."""
     whole = {name: _plain(name, array) for name, array in arrays.items()}
-    shapes = [[name, array.dtype.name, array.shape] for name, array in whole.items()]
+    shapes = [[name, _NAMES[array.dtype], array.shape] for name, array in whole.items()]
     text = json.dumps({**head, _ARRAYS: shapes} if shapes else dict(head), separators=(",", ":")).encode()
     if len(text) > MAX_HEAD_BYTES:
         raise FrameError(
@@ -110,7 +114,7 @@ def unpack_header(fields: bytes | bytearray | memoryview, limit_bytes: int) -> H
         raise FrameError(
             f"a frame of protocol {protocol}, expected {PROTOCOL}: install the same siafu on both sides"
         )
-    if kind not in Kind.__members__.values() or flags:
+    if kind not in _KINDS or flags:
         raise FrameError(f"a frame of kind {kind} with flags {flags}, which protocol {PROTOCOL} has not")
     if head > MAX_HEAD_BYTES:
         raise FrameError(f"a frame's head has {head} bytes, expected at most {MAX_HEAD_BYTES}")
@@ -160,10 +164,12 @@ def check(header: Header, text: bytes | bytearray, arrays: Arrays) -> None:
 
 def _plain(name: str, array: np.ndarray) -> np.ndarray:
     """An array as it travels: contiguous, little-endian, of a known type."""
-    if array.dtype.name not in DTYPES:
+    little = array.dtype.newbyteorder("<")
+    if little not in _NAMES:
         raise FrameError(f"array {name!r} is of {array.dtype}, expected one of {', '.join(DTYPES)}")
-    shape = array.shape  # which ascontiguousarray changes for a number
-    return np.ascontiguousarray(array, DTYPES[array.dtype.name]).reshape(shape)
+    if array.dtype == little and array.flags.c_contiguous:
+        return array
+    return np.ascontiguousarray(array, little).reshape(array.shape)  # it makes a row of a number
 
 
 def _shape_of(entry: object) -> tuple[str, str, tuple[int, ...]]:

@@ -24,6 +24,7 @@ from siafu.workers.task import Arrays
 
 _AGAIN = (BlockingIOError, ssl.SSLWantReadError)
 _PIECES = 64  # of a frame that the kernel is given at once
+_AHEAD_BYTES = 8192  # small frames are read in one go
 _UNACKNOWLEDGED_MS = 10_000
 
 
@@ -47,6 +48,8 @@ class Link:
         self._send_wait_s = send_wait_s
         self._writing = threading.Lock()
         self._secret = threading.Lock() if isinstance(sock, ssl.SSLSocket) else None  # TLS state has one user
+        self._buffer = bytearray(_AHEAD_BYTES)
+        self._ahead = memoryview(b"")  # what of the buffer was received and not yet read
         self.bytes_in = 0
         self.bytes_out = 0
 
@@ -112,8 +115,14 @@ class Link:
 
     def _read(self, into: memoryview, wait: tuple[float | None, float | None]) -> None:
         while into.nbytes:
+            if self._ahead.nbytes:
+                count = min(into.nbytes, self._ahead.nbytes)
+                into[:count], self._ahead = self._ahead[:count], self._ahead[count:]
+                into = into[count:]
+                continue
+            few = into.nbytes < len(self._buffer)
             try:
-                count = self._read_some(into)
+                count = self._read_some(memoryview(self._buffer) if few else into)
             except _AGAIN:
                 self._wait(select.POLLIN, *wait)
                 continue
@@ -123,7 +132,10 @@ class Link:
             if not count:
                 raise LinkLost("it closed the connection")
             self.bytes_in += count
-            into = into[count:]
+            if few:
+                self._ahead = memoryview(self._buffer)[:count]
+            else:
+                into = into[count:]
 
     def _read_some(self, into: memoryview) -> int:
         if self._secret is None:
