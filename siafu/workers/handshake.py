@@ -22,17 +22,8 @@ class Refused(Exception):
 
 
 def admit(link: Link, token: str, *, wait_s: float) -> str:
-    """The server's side; returns the worker's name, or tells the worker why not and raises Refused."""
-    try:
-        return _admit(link, token, time.monotonic() + wait_s)
-    except (Refused, FrameError) as error:
-        with suppress(LinkLost):
-            link.send(Kind.REFUSED, {"reason": str(error)})
-            link.part()
-        raise Refused(str(error)) from error
-
-
-def _admit(link: Link, token: str, until_s: float) -> str:
+    """The server's side; returns the worker's name, or raises Refused, or FrameError: then :func:`refuse` it."""
+    until_s = time.monotonic() + wait_s
     own = secrets.token_hex(32)
     link.send(Kind.CHALLENGE, {"nonce": own, "version": __version__})
     frame = _receive(link, Kind.ANSWER, until_s)
@@ -46,6 +37,13 @@ def _admit(link: Link, token: str, until_s: float) -> str:
         )
     link.send(Kind.WELCOME, {"proof": _proof(token, "server", nonce, own, __version__, name)})
     return name
+
+
+def refuse(link: Link, reason: str) -> None:
+    """Tell somebody at the door why it is not let in."""
+    with suppress(LinkLost):
+        link.send(Kind.REFUSED, {"reason": reason})
+        link.part()
 
 
 def enter(link: Link, lease: Lease, *, wait_s: float) -> None:

@@ -11,7 +11,8 @@ from contextlib import suppress
 from ipaddress import ip_address
 
 from siafu.workers.certificate import make_certificate
-from siafu.workers.handshake import Refused, admit
+from siafu.workers.frames import FrameError
+from siafu.workers.handshake import Refused, admit, refuse
 from siafu.workers.lease import Compute, Lease
 from siafu.workers.link import Link, LinkLost
 from siafu.workers.setup import Setup
@@ -181,9 +182,11 @@ class Pool:
                 sock = self._context.wrap_socket(sock, server_side=True)
             link = Link(sock, send_wait_s=self._limits.silence_s)
             return admit(link, self._token, wait_s=_DOOR_S), link
-        except (OSError, Refused) as error:  # ssl's errors are OSErrors, LinkLost too
+        except (OSError, Refused, FrameError) as error:  # ssl's errors are OSErrors, LinkLost too
             with self._changed:
                 self._refused = [*self._refused[-99:], f"{peer}: {_told(error)}"]
+            if link is not None and not isinstance(error, OSError):
+                refuse(link, str(error))
             (sock if link is None else link).close()
             return None
         finally:
@@ -220,4 +223,5 @@ def _is_loopback(host: str) -> bool:
 def _told(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
         return f"it does not speak TLS as it should ({error.reason})"
-    return str(error) if isinstance(error, Refused | LinkLost) else f"the connection broke: {error}"
+    plain = isinstance(error, OSError) and not isinstance(error, LinkLost)
+    return f"the connection broke: {error}" if plain else str(error)

@@ -24,6 +24,14 @@ SETUP = Setup(
 )
 
 
+def until(holds: Callable[[], bool]) -> None:
+    """Wait for what another thread or process is about to bring about."""
+    until_s = time.monotonic() + LONG_S
+    while not holds():
+        assert time.monotonic() < until_s, "it did not come about"
+        time.sleep(0.001)
+
+
 def weights_at(version: int) -> Arrays:
     return {
         "layers.0.weight": np.full((4, 3), version + 1.0, np.float32),

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from known_server import Server, assert_right
-from known_tasks import LONG_S, SETUP, compute, computing, task_at, weights_at
+from known_tasks import LONG_S, SETUP, compute, computing, task_at, until, weights_at
 
 from siafu.workers.frames import Frame, Kind
 from siafu.workers.launcher import Launcher, LeaseError
@@ -119,19 +119,16 @@ def test_weights_travel_once_and_those_of_the_stage_alone(threads: Callable[...,
 def test_the_next_task_travels_while_a_worker_computes(threads: Callable[..., Future[Report]]) -> None:
     held, go = threading.Event(), threading.Event()
 
-    def wait(task: Task, weights: Arrays) -> Result:
+    def hold(task: Task, weights: Arrays) -> Result:
         held.set()
         assert go.wait(LONG_S)
         return compute(task, weights)
 
     with Server() as server:
-        threads(server.pool.lease(seconds=60), lambda _: wait)
+        threads(server.pool.lease(seconds=60), lambda _: hold)
         server.put(3)
         assert held.wait(LONG_S)
-        until_s = time.monotonic() + LONG_S
-        while server.tasks.backlog > 1 and time.monotonic() < until_s:
-            time.sleep(0.001)
-        assert server.tasks.backlog == 1
+        until(lambda: server.tasks.backlog == 1)
         go.set()
         server.wait(3)
 
@@ -151,7 +148,7 @@ def test_an_error_of_the_compute_ends_the_run_and_not_the_workers(
         assert len(failed.reasons) == 3
         assert "ValueError: shapes (5,4) and (3,3) not aligned (known_tasks.py:" in failed.reasons[0]
         assert failed.reasons[2].startswith("local: ValueError: shapes")
-        assert server.pool.present == 2
+        until(lambda: server.pool.present == 2)
 
 
 def test_a_worker_leaves_when_its_lease_ends_and_begins_nothing_it_could_not_end(
@@ -170,14 +167,13 @@ def test_a_worker_leaves_when_its_lease_ends_and_begins_nothing_it_could_not_end
 def test_workers_can_be_sent_away(threads: Callable[..., Future[Report]]) -> None:
     with Server() as server:
         reports = [threads(server.pool.lease(seconds=60), computing()) for _ in range(2)]
-        server.put(10)
-        server.wait(10)
+        until(lambda: server.pool.present == 2)
         assert server.pool.dismiss(1) == 1
         (done,) = wait(reports, LONG_S, FIRST_COMPLETED).done
         assert done.result().reason == "the graph server said stop"
         server.put(10, epoch=1)
         server.wait(10)
-        assert server.pool.present == 1
+        until(lambda: server.pool.present == 1)
 
 
 def test_a_worker_that_cannot_do_the_tensor_work_says_why(threads: Callable[..., Future[Report]]) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from known_tasks import LONG_S, compute, task_at, weights_at
+from known_tasks import LONG_S, compute, task_at, until, weights_at
 
 from siafu.workers import tasks as tasks_module
 from siafu.workers.local import start_local, work
@@ -44,9 +44,7 @@ def waiting_for_task(tasks: Tasks, worker: str, *, local: bool = False) -> Itera
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(tasks.take, worker, local=local)
         takers = tasks._local if local else tasks._idle
-        until_s = time.perf_counter() + LONG_S
-        while not takers and not future.done() and time.perf_counter() < until_s:
-            time.sleep(0.001)
+        until(lambda: bool(takers) or future.done())
         try:
             yield future
         finally:
@@ -249,8 +247,7 @@ def test_a_task_goes_to_a_worker_that_holds_nothing_before_one_that_does() -> No
     tasks.take("busy")
     with ThreadPoolExecutor(1) as pool:
         second = pool.submit(tasks.take, "busy")
-        while "busy" not in tasks._busy:
-            time.sleep(0.001)
+        until(lambda: "busy" in tasks._busy)
         with waiting_for_task(tasks, "idle") as future:
             task = task_at(1)
             tasks.put(task, (0,))
