@@ -1,17 +1,24 @@
 """The pipeline without staleness computes what `full` computes, for any parts, intervals and workers."""
 
+import copy
 from typing import Any
 
 import pytest
 import torch
 from ranked import MODELS, PLAIN, graph_of, parts_of, trainer_of
+from torch import Tensor
 
 from siafu.comm import Comm
 from siafu.comm.config import CommConfig
 from siafu.engine.local import run_threads
 from siafu.graph import Graph
+from siafu.nn.dropout import set_keys
+from siafu.nn.stage import stage
+from siafu.training.full import FullTrainer
 from siafu.training.pipeline.config import PipelineConfig
+from siafu.training.pipeline.intervals import cut_intervals
 from siafu.training.pipeline.trainer import PipelineTrainer
+from siafu.workers.setup import Setup
 
 EPOCHS = 4
 ROW_BY_ROW = {
@@ -117,3 +124,55 @@ def test_rows_may_travel_rounded(precision: str) -> None:
     (wanted,) = trained(graph_of(), 1, MODELS["gcn"])
     for found in trained(graph_of(), 2, MODELS["gcn"], pipeline=config, comm=comm):
         assert found["losses"] == pytest.approx(wanted["losses"], rel=0.05)
+
+
+@pytest.mark.parametrize("model", ["gcn", "sage", "gat"])
+def test_the_bits_are_those_of_full_training_that_adds_gradients_up_by_intervals(model: str) -> None:
+    given, config = ROW_BY_ROW[model] | {"norm": "none"}, PipelineConfig(intervals=5, workers="inline")
+    (part,) = parts_of(graph_of(), 1)
+
+    def rank(group: Comm) -> tuple[dict[str, Any], dict[str, Any]]:
+        pipeline = trainer_of(group, part, given, PLAIN, pipeline=config)
+        assert isinstance(pipeline, PipelineTrainer)
+        cut = cut_intervals(pipeline.block, part.route, group, count=5)
+        whole = trainer_of(group, part, given, PLAIN)
+        whole.model.train()
+        for epoch in (1, 2, 3):
+            set_keys(whole.model, seed=3, step=epoch)
+            step_by_intervals(whole, pipeline.setup(), cut.rows)
+        pipeline.steps(3)
+        pipeline.close()
+        return dict(whole.model.state_dict()), dict(pipeline.model.state_dict())
+
+    ((wanted, found),) = run_threads(rank, ranks=1, threads=1)
+    assert all(torch.equal(found[name], value) for name, value in wanted.items())
+
+
+def step_by_intervals(trainer: FullTrainer, setup: Setup, intervals: tuple[slice, ...]) -> None:
+    """A step on the whole graph by autograd, whose tensor work reads a copy of the weights for each interval."""
+    copies = [copy.deepcopy(trainer.model) for _ in intervals]
+    block, row_id = trainer.block, torch.arange(trainer.block.num_dst)
+    given: dict[int, Tensor] = {}
+    m = trainer.model.layers[0].aggregate(block, trainer.x_src).detach() if setup.kept else None
+    for number in range(1 if setup.kept else 0, setup.num_layers + 1):
+        outs = []
+        for model, rows in zip(copies, intervals, strict=True):
+            read = {"row_id": row_id[rows]}
+            if m is not None:
+                read["m"] = m[rows]
+            if number <= 1:
+                read["x"] = trainer.x_src[rows]
+            elif setup.reads_dst[number - 1]:
+                read["x"] = given[number - 1][rows]
+            outs.append(stage(model, number, read, kept=setup.kept, first=setup.aggregates_first))
+        given[number], z = (torch.cat(each) for each in zip(*outs, strict=True))
+        if number < setup.num_layers:
+            m = trainer.model.layers[number].aggregate(block, z)
+    trainer.task.loss(given[setup.num_layers]).backward()
+    for parameter, *each in zip(
+        trainer.model.parameters(), *(model.parameters() for model in copies), strict=True
+    ):
+        parameter.grad = each[0].grad
+        for one in each[1:]:
+            parameter.grad = parameter.grad + one.grad
+    trainer.optimizer.step()

@@ -80,7 +80,9 @@ def _start(root: Path, handler: str) -> tuple[str, "subprocess.Popen[bytes]"]:
     here, runtime = _free_ports(2)
     command = [str(binary()), "--runtime-interface-emulator-address", f"127.0.0.1:{here}", "--runtime-api-address",
                f"127.0.0.1:{runtime}", sys.executable, "-S", "-m", "awslambdaric", handler]  # fmt: skip
-    installed = [path for path in sys.path if path.endswith("site-packages")]  # without what -e installs hook in
+    installed = [
+        path for path in sys.path if path.endswith("site-packages")
+    ]  # without what -e installs hook in
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("AWS_")},
         "PYTHONPATH": os.pathsep.join([str(root), str(HERE), *installed]),
