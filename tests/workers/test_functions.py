@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from emulator import binary, emulators, listening
+from emulators import emulators, listening
 from known_server import Server, assert_right
 from known_tasks import LONG_S, computing
 
@@ -288,10 +288,11 @@ def test_a_wheel_that_is_not_of_numpy_is_refused(tmp_path: Path) -> None:
 
 # AWS's own runtime
 
+HERE = Path(__file__).parent
 
-@pytest.mark.usefixtures("_credentials")
+
+@pytest.mark.usefixtures("_credentials", "_emulator")
 def test_functions_in_the_real_runtime_do_the_tasks_though_one_is_killed(unpacked: Path) -> None:
-    binary()
     killed: list[str] = []
 
     def on_done(done: Done) -> None:
@@ -301,7 +302,7 @@ def test_functions_in_the_real_runtime_do_the_tasks_though_one_is_killed(unpacke
             os.kill(served.report["pid"], signal.SIGKILL)
 
     server = Server(on_done, limits=Limits(silence_s=2.0))
-    with emulators(3, unpacked, handler="known_handler.handler") as places, server:
+    with emulators(3, unpacked, handler="known_handler.handler", more=HERE) as places, server:
         holder = Functions("function", endpoint_urls=listening(places))
         with Launcher(holder) as launcher:
             launcher.start(lambda: server.pool.lease(seconds=30), 3)
@@ -314,8 +315,8 @@ def test_functions_in_the_real_runtime_do_the_tasks_though_one_is_killed(unpacke
         assert len(served.report["request_id"]) == 36
 
 
-@pytest.mark.usefixtures("_credentials")
+@pytest.mark.usefixtures("_credentials", "_emulator")
 def test_an_error_of_a_function_in_the_real_runtime_is_told(unpacked: Path) -> None:
-    with emulators(1, unpacked, handler="known_handler.handler") as places:
+    with emulators(1, unpacked, handler="known_handler.handler", more=HERE) as places:
         error = refusal(Functions("function", endpoint_urls=listening(places)))
     assert "the function 'function' failed: CannotServe: the graph server at 127.0.0.1:9:" in str(error)

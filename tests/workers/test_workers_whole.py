@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from emulator import binary, emulators, listening
+from emulators import emulators, listening
 from known_tasks import LONG_S
 from staged import VERSION, Staged, model_of, setup_of, weights_of
 
@@ -76,11 +76,11 @@ def test_an_epoch_by_worker_processes_is_the_same_to_the_bit(how: Compute) -> No
     assert_same_epoch(Processes(), how)
 
 
+@pytest.mark.usefixtures("_emulator")
 def test_an_epoch_by_the_lambda_package_in_its_real_runtime_is_the_same_to_the_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("boto3", reason="boto3 is not installed")
-    binary()
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION"):
         monkeypatch.setenv(name, "nobody")
     write_package(tmp_path / "worker.zip")

