@@ -8,34 +8,44 @@ class Gate:
 
     A source's rows have a version, the epoch they are of. A reader that waits for epoch e may go on once every source
     that it reads has a version of at least e, less the source's slack, but no earlier than ``first``.
+
+    A reader watches one source that it lacks, the last one: it is looked at again only when that one advances, so that
+    most advances cost next to nothing however many readers there are.
     """
 
     def __init__(self, reads: np.ndarray, *, slack: np.ndarray | None = None, first: int = 1) -> None:
         """``reads`` is (readers, sources) bool, ``slack`` (sources,) int, ``first`` the first epoch of any rows."""
         num_readers, num_sources = reads.shape
-        self._read_by = np.ascontiguousarray(reads.T)
-        self._reads = reads
-        self._slack = np.zeros(num_sources, dtype=np.int64) if slack is None else slack
+        self._reads = np.ascontiguousarray(reads)
+        self._slack = slack if slack is not None and slack.any() else None
         self._first = first
         self.version = np.zeros(num_sources, dtype=np.int64)
-        self._wanted = np.zeros(num_readers, dtype=np.int64)
-        self._lacking = np.zeros(num_readers, dtype=np.int64)  # sources that are too old; 0: does not wait
+        self._wanted = [0] * num_readers  # the epoch that each waits for; 0: does not wait
+        self._watchers: list[list[int]] = [[] for _ in range(num_sources)]
 
     def wait(self, reader: int, epoch: int) -> bool:
         """Whether a reader may go on with an epoch at once; else :meth:`advance` says when."""
-        needed = np.maximum(self._first, epoch - self._slack)
-        lacking = int(np.count_nonzero(self._reads[reader] & (self.version < needed)))
-        self._wanted[reader], self._lacking[reader] = epoch, lacking
-        return lacking == 0
+        source = self._lacking(reader, epoch)
+        if source is None:
+            self._wanted[reader] = 0
+            return True
+        self._wanted[reader] = epoch
+        self._watchers[source].append(reader)
+        return False
 
     def advance(self, source: int, version: int) -> list[tuple[int, int]]:
         """A source has rows of a version; returns those who may go on now, and with which epoch."""
-        before = self.version[source]
-        if version <= before:
+        if version <= self.version[source]:
             return []
         self.version[source] = version
-        needed = np.maximum(self._first, self._wanted - self._slack[source])
-        freed = self._read_by[source] & (self._lacking > 0) & (before < needed) & (needed <= version)
-        self._lacking[freed] -= 1
-        passed = np.flatnonzero(freed & (self._lacking == 0))
-        return [(int(reader), int(self._wanted[reader])) for reader in passed]
+        watchers, self._watchers[source] = self._watchers[source], []
+        wanted = [(reader, self._wanted[reader]) for reader in watchers]
+        return [(reader, epoch) for reader, epoch in wanted if epoch and self.wait(reader, epoch)]
+
+    def _lacking(self, reader: int, epoch: int) -> int | None:
+        """The last of a reader's sources that are too old."""
+        first, slack = self._first, self._slack
+        needed = max(first, epoch) if slack is None else np.maximum(first, epoch - slack)
+        lacking = self._reads[reader] & (self.version < needed)
+        source = len(lacking) - 1 - int(lacking[::-1].argmax())
+        return source if lacking[source] else None
