@@ -1,7 +1,7 @@
 """What a rank keeps of its nodes from one task to the next: the arrays that tasks read and write."""
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from siafu import native
 from siafu.graph import Block
@@ -33,10 +33,10 @@ class KeptRows:
         room = _room(segments, next(model.parameters()).dtype)
         self._static = _kept_aggregate(model, block, x, room) if setup.kept else None
         self.aggregates: dict[int, Ranged] = {}
-        self._h: dict[int, Tensor] = {}
-        self._grad_h: dict[int, Tensor] = {}
-        node_id = block.node_id
-        self._row_id = torch.arange(block.num_dst) if node_id is None else node_id[: block.num_dst]
+        self._h: dict[int, np.ndarray] = {}
+        self._grad_h: dict[int, np.ndarray] = {}
+        node_id = torch.arange(block.num_dst) if block.node_id is None else block.node_id[: block.num_dst]
+        self._row_id, self._train, self._y = node_id.numpy(), task.rows["train"].numpy(), task.y.numpy()
         self._dropouts = _attention_dropouts(model)
         for place in range(1 if setup.kept else 0, setup.num_layers):
             layer = model.layers[place]
@@ -44,12 +44,12 @@ class KeptRows:
             first = setup.aggregates_first[place]
             self.aggregates[place] = ranged(layer, block, room, first=first)
             if returns_h(setup, place):
-                self._h[place] = room(block.num_dst, layer.in_features)
+                self._h[place] = room(block.num_dst, layer.in_features).numpy()
             if has_grad_h(setup, place):
-                self._grad_h[place] = room(block.num_dst, layer.in_features)
+                self._grad_h[place] = room(block.num_dst, layer.in_features).numpy()
 
     def inputs(self, key: Key, rows: slice) -> Arrays:
-        """What a task reads."""
+        """What a task reads: arrays are cut as NumPy's, which takes a tenth of what it takes of tensors."""
         stage, arrays = key.stage, {"row_id": self._row_id[rows]}
         if stage:
             arrays["m"] = self._m(stage, rows)
@@ -58,26 +58,25 @@ class KeptRows:
         for place in earlier(self.setup, stage):
             arrays[f"h{place}"] = self._given(place)[rows]
         if key.direction == Direction.BACKWARD:
-            arrays["grad_z"] = self.aggregates[stage].grad_src[rows]
+            arrays["grad_z"] = self.aggregates[stage].grad_src.numpy()[rows]
             if has_grad_h(self.setup, stage):
                 arrays["grad_h"] = self._grad_h[stage][rows]
         elif key.direction == Direction.LEARN:
             arrays |= self._labels(rows)
-        return {name: values.numpy() for name, values in arrays.items()}
+        return arrays
 
     def commit(self, key: Key, rows: slice, result: Result) -> None:
         """Keep what a task gave."""
-        given = {name: torch.from_numpy(values) for name, values in result.arrays.items() if name != "loss"}
-        stage = key.stage
+        stage, given = key.stage, result.arrays
         if key.direction == Direction.FORWARD:
             aggregate = self.aggregates[stage]
-            aggregate.z_src[rows] = given["z"]
+            aggregate.z_src.numpy()[rows] = given["z"]
             aggregate.filled(rows)
             if "h" in given:
                 self._h[stage][rows] = given["h"]
             return
         if not reads_static(self.setup, stage):
-            self.aggregates[stage - 1].grad_dst[rows] = given["grad_m"]
+            self.aggregates[stage - 1].grad_dst.numpy()[rows] = given["grad_m"]
         for place in earlier(self.setup, stage):
             self._grad_h[place][rows] = given[f"grad_h{place}"]
         if "grad_x" in given and stage > 1:
@@ -97,25 +96,23 @@ class KeptRows:
             aggregate.use(dropout, None if vector is None else torch.from_numpy(vector))
         return aggregate
 
-    def _m(self, stage: int, rows: slice) -> Tensor:
+    def _m(self, stage: int, rows: slice) -> np.ndarray:
         if stage == 1 and self._static is not None:
             return self._read(self._static, rows)
-        return self.aggregates[stage - 1].m_dst[rows]
+        return self.aggregates[stage - 1].m_dst.numpy()[rows]
 
-    def _given(self, place: int) -> Tensor:
+    def _given(self, place: int) -> np.ndarray:
         """The rows that a layer was given."""
-        return self._h[place] if place in self._h else self.aggregates[place].z_src
+        return self._h[place] if place in self._h else self.aggregates[place].z_src.numpy()
 
-    def _labels(self, rows: slice) -> dict[str, Tensor]:
-        train = self._task.rows["train"]
-        begin, end = torch.searchsorted(train, torch.tensor([rows.start, rows.stop])).tolist()
-        here = train[begin:end]
-        y = self._task.y[here]
-        return {"rows": here - rows.start, "y": y}
+    def _labels(self, rows: slice) -> dict[str, np.ndarray]:
+        begin, end = (self._train.searchsorted(row) for row in (rows.start, rows.stop))
+        here = self._train[begin:end]
+        return {"rows": here - rows.start, "y": self._y[here]}
 
     @staticmethod
-    def _read(table: Rows, rows: slice) -> Tensor:
-        return table.read(rows) if isinstance(table, Streamed) else widened(table[rows])
+    def _read(table: Rows, rows: slice) -> np.ndarray:
+        return (table.read(rows) if isinstance(table, Streamed) else widened(table[rows])).numpy()
 
 
 def _room(segments: Segments | None, dtype: torch.dtype) -> Room:
