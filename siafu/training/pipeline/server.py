@@ -52,7 +52,7 @@ class Traced(NamedTuple):
 
 
 class _Graph(NamedTuple):
-    """A piece of graph work that may be done now. The lowest comes first."""
+    """A piece of graph work that may be done now. The lowest comes first; no two are of one name, layer, and so on."""
 
     priority: tuple[int, ...]
     name: str
@@ -60,9 +60,6 @@ class _Graph(NamedTuple):
     interval: int
     epoch: int
     run: Callable[[int, int, int], None]
-
-    def __lt__(self, other: tuple[Any, ...]) -> bool:
-        return self.priority < other[0]
 
 
 class GraphServer:
@@ -153,7 +150,8 @@ class GraphServer:
             work = heapq.heappop(self._graph)
             start = time.monotonic()
             work.run(work.layer, work.interval, work.epoch)
-            self._note(GRAPH_LANE, f"{work.name} {work.layer}", work.epoch, work.interval, start)
+            if work.epoch <= self.trace_until:
+                self._note(GRAPH_LANE, f"{work.name} {work.layer}", work.epoch, work.interval, start)
         elif self._all_done() or (self._inline is not None and self._inline()):
             return
         else:
@@ -209,7 +207,8 @@ class GraphServer:
     def _commit(self, done: Done) -> None:
         key, result, rows = done.task.key, done.result, self.intervals.rows[done.task.key.interval]
         epoch, stage, direction, interval = key
-        self._note(done.worker, _named(key), epoch, interval, done.began_s, done.ended_s)
+        if epoch <= self.trace_until:
+            self._note(done.worker, _named(key), epoch, interval, done.began_s, done.ended_s)
         self._commits += 1
         if self._commits % self.intervals.count == 0:
             self._backlog.append(self.tasks.backlog)
@@ -372,9 +371,8 @@ class GraphServer:
     def _note(
         self, lane: str, name: str, epoch: int, interval: int, start: float, end: float | None = None
     ) -> None:
-        if epoch <= self.trace_until:
-            ended = time.monotonic() if end is None else end
-            self.trace.append(Traced(lane, name, epoch, interval, start, ended - start))
+        ended = time.monotonic() if end is None else end
+        self.trace.append(Traced(lane, name, epoch, interval, start, ended - start))
 
 
 class _Gates:
