@@ -5,8 +5,8 @@
 
 GCN of 2 layers, staleness 0, one graph server, threads as workers, each task with some latency. Which tasks are slow is
 drawn from their key and from how often they were tried, the same on all sides: a copy is slow as seldom as any other.
-A slow task sleeps for nine times its latency and the CPU seconds it took, and holds its worker, but no core. Some epochs
-of each side are made in turn; their mean counts, as a median would hide the few that wait long.
+A slow task sleeps for nine times its latency and the CPU seconds it took, and holds its worker, but no core. Some
+epochs of each side are made in turn; their mean counts, as a median would hide the few that wait long.
 """
 
 import argparse

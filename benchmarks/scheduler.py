@@ -1,0 +1,208 @@
+"""Thousands of leases at one graph server: the CPU time that scheduling a task takes, and that no task is lost.
+
+    python benchmarks/scheduler.py                                       2,000 leases, 4,000 intervals
+    python benchmarks/scheduler.py --leases 200 --intervals 400          in seconds
+    python benchmarks/scheduler.py --profile                             also where the time goes
+
+The graph server, its gates and its tasks are the real ones, of GCN on a small graph. The leases are played by one
+thread: each takes a task, holds it for a time drawn from its key, and commits arrays of the right shape that nobody
+computed. What counts is the CPU time of the server's thread without its kernels, and of taking and committing in the
+other one. CPU time too grows where other work shares the cores: the machine should be quiet.
+"""
+
+import argparse
+import cProfile
+import heapq
+import json
+import pstats
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from one_server import prepared, server_of
+
+from siafu.data import community
+from siafu.nn import ModelConfig, ranges
+from siafu.nn.ranges import RangedSum
+from siafu.training.pipeline import trainer as trainers
+from siafu.training.pipeline.config import PipelineConfig
+from siafu.workers.crew import Wanted
+from siafu.workers.setup import Setup
+from siafu.workers.stages import rows_with_grad, weights_of
+from siafu.workers.task import Direction, Key, Result, Task
+from siafu.workers.tasks import Counts, Tasks
+
+FEATURES, CLASSES, HIDDEN = 16, 8, 16
+ASKED_US = 100
+LASTS_S = (0.2, 0.8)  # how long a lease holds a task
+_LONGEST_WAIT_S = 1.0
+
+
+class Metered:
+    """The CPU seconds that some calls take of the thread that makes them."""
+
+    def __init__(self) -> None:
+        self.seconds, self.calls = 0.0, 0
+
+    def __call__(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        began_s = time.thread_time()
+        try:
+            return run(*args, **kwargs)
+        finally:
+            self.seconds += time.thread_time() - began_s
+            self.calls += 1
+
+
+class Leases:
+    """A crew whose workers are all played by one thread; none of them computes."""
+
+    inline = False
+
+    def __init__(self, wanted: Wanted, tasks: Tasks, setup: Setup, **_: Any) -> None:
+        self.metered, self.computed, self.most = Metered(), Counter[Key](), 0
+        self._tasks, self._setup, self._count = tasks, setup, wanted.count
+        self._held: list[tuple[float, int, Task]] = []  # when due, by which lease
+        self._grads: dict[int, dict[str, np.ndarray]] = {}
+        self._thread = threading.Thread(target=self._play, name="leases", daemon=True)
+        self._thread.start()
+
+    def wait(self, seconds: float) -> None:
+        """They are there."""
+
+    def close(self) -> None:
+        self._tasks.close()
+        self._thread.join()
+
+    def _play(self) -> None:
+        free = list(range(self._count))
+        while True:
+            now_s = time.monotonic()
+            while self._held and self._held[0][0] <= now_s:
+                _, lease, task = heapq.heappop(self._held)
+                self.metered(self._tasks.commit, task.key, f"lease {lease}", self._result(task))
+                self.computed[task.key] += 1
+                free.append(lease)
+            due_s = self._held[0][0] if self._held else now_s + _LONGEST_WAIT_S
+            if not free:
+                time.sleep(max(0.0, due_s - time.monotonic()))
+                continue
+            wait_s = max(0.0, due_s - time.monotonic())
+            task = self.metered(self._tasks.take, f"lease {free[-1]}", wait_s=wait_s)
+            if task is not None:
+                seconds = random.Random(hash(task.key)).uniform(*LASTS_S)
+                heapq.heappush(self._held, (time.monotonic() + seconds, free.pop(), task))
+                self.most = max(self.most, len(self._held))
+            elif not self._held and self._tasks._closed:
+                return
+
+    def _result(self, task: Task) -> Result:
+        """Zeros of the right shapes."""
+        setup, stage, arrays = self._setup, task.key.stage, task.arrays
+        rows = len(arrays["row_id"])
+        if task.key.direction == Direction.FORWARD:
+            return Result({"z": np.zeros((rows, setup.out_features), np.float32)})
+        given = {f"grad_{name}": np.zeros_like(arrays[name]) for name in rows_with_grad(setup, stage)}
+        if task.key.direction == Direction.LEARN:
+            given["loss"] = np.ones(1)
+        if stage not in self._grads:
+            weights = self._tasks.weights(task.version)
+            names = weights_of(setup, stage, list(weights))
+            self._grads[stage] = {name: np.zeros_like(weights[name]) for name in names}
+        return Result(given, self._grads[stage])
+
+
+class Kernel(RangedSum):
+    """The aggregate, which is no scheduling."""
+
+    metered = Metered()
+
+    def forward(self, rows: slice) -> None:
+        Kernel.metered(super().forward, rows)
+
+    def backward(self, rows: slice) -> None:
+        Kernel.metered(super().backward, rows)
+
+
+def main() -> None:
+    args = _parse()
+    torch.set_num_threads(1)
+    nodes = args.intervals * args.rows
+    graph = prepared(community(nodes, degree=args.degree, features=FEATURES, classes=CLASSES, seed=0))
+    config = PipelineConfig(intervals=args.intervals, workers="ray", num_workers=args.leases, trace_epochs=0)
+    print(
+        f"{graph.num_nodes:,} nodes, {graph.num_edges:,} edges; GCN of 2 layers; "
+        f"{args.intervals:,} intervals, {args.leases:,} leases",
+        flush=True,
+    )
+    model = ModelConfig(kind="gcn", hidden=HIDDEN)
+    with (
+        mock.patch.object(trainers, "Crew", Leases),
+        mock.patch.object(ranges, "RangedSum", Kernel),
+        server_of(graph, model, config) as server,
+    ):
+        found = _measure(server, args)
+        crew, tasks = server._crew, server._server.tasks
+    _check(tasks.counts, crew, found.pop("losses"), tasks=3 * args.intervals * (1 + args.epochs))
+    print(json.dumps({**vars(args), **found}))
+
+
+def _measure(server: trainers.PipelineTrainer, args: argparse.Namespace) -> dict[str, Any]:
+    """CPU microseconds of a task by who spends them, of some epochs after the first; that nothing was lost."""
+    losses = server.steps(1)  # makes what is kept
+    crew, tasks = server._crew, server._server.tasks
+    assert isinstance(crew, Leases)
+    before, taken_s, kernel_s = tasks.counts, crew.metered.seconds, Kernel.metered.seconds
+    profile = cProfile.Profile(time.thread_time) if args.profile else None
+    began_s, cpu_s = time.monotonic(), time.thread_time()
+    if profile is not None:
+        profile.enable()
+    losses += server.steps(1 + args.epochs)
+    if profile is not None:
+        profile.disable()
+    seconds, cpu_s = time.monotonic() - began_s, time.thread_time() - cpu_s
+    kernel_s, taken_s = Kernel.metered.seconds - kernel_s, crew.metered.seconds - taken_s
+    counts = tasks.counts
+    count = counts.committed - before.committed
+    spent = {"server": cpu_s - kernel_s, "take and commit": taken_s}
+    found = {name: 1e6 * each / count for name, each in spent.items()}
+    print(f"{count:,} tasks in {seconds:.1f} s, {crew.most:,} held at once; {counts.hedged} copies")
+    for name, us in found.items():
+        print(f"{name:18} {us:7.1f} us of CPU a task")
+    print(f"{'kernels':18} {1e6 * kernel_s / count:7.1f} us, which is no scheduling and not counted")
+    print(f"{'scheduler':18} {sum(found.values()):7.1f} us of CPU a task, asked {ASKED_US} at most")
+    if profile is not None:
+        pstats.Stats(profile).sort_stats("tottime").print_stats(25)
+    us = {**found, "kernels": 1e6 * kernel_s / count}
+    return {"us": us, "tasks": count, "counts": vars(counts), "losses": losses}
+
+
+def _check(counts: Counts, crew: Leases, losses: list[float], *, tasks: int) -> None:
+    """Every task was committed once: each interval's loss is 1, and each copy's result was dropped."""
+    computed = sum(crew.computed.values())
+    assert counts.put == counts.committed == tasks == len(crew.computed), (counts, tasks, len(crew.computed))
+    assert counts.dropped == computed - tasks, (counts, computed)
+    assert set(losses) == {tasks / 3 / len(losses)}, losses
+    print("nothing lost: every task put, computed and committed, and every gradient added once")
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--leases", type=int, default=2000)
+    parser.add_argument("--intervals", type=int, default=4000)
+    parser.add_argument("--rows", type=int, default=16, help="of an interval")
+    parser.add_argument("--degree", type=float, default=10)
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--profile", action="store_true")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
