@@ -35,7 +35,7 @@ def test_a_reader_passes_once_and_as_soon_as_its_sources_are_new_enough(
     assert waiting == {reader for reader in range(len(reads)) if not may_pass(reader)}
     for source, more in steps:
         version[source] += more
-        passed = gate.advance(source, int(version[source]))
+        passed = sorted(gate.advance(source, int(version[source])))
         assert passed == [(reader, waits[reader]) for reader in sorted(waiting) if may_pass(reader)]
         waiting -= {reader for reader, _ in passed}
 
