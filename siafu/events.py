@@ -9,6 +9,7 @@ An event has ``time`` (seconds since 1970), ``rank`` and ``phase``; the phases o
     task        of a pipeline, on a worker: lane (whose), name, epoch, interval, start (seconds since the last start or
                 resume), seconds; rank is whose task it is
     graph       the same, on a rank itself
+    note        text: what a person should know, such as why workers cannot be had
     checkpoint  epoch, seconds, bytes
     stop        epoch, reason (done, patience, SIGTERM, SIGINT)
     result      score per split, confusion (rows true, columns predicted, test nodes), class_names

@@ -156,6 +156,8 @@ class Followed:
             match event["phase"]:
                 case "checkpoint" | "resume":
                     self._safe = Safe(event["epoch"], event.get("minibatch", 0))
+                case "note":
+                    self._onlooker.say(event["text"])
                 case "epoch":
                     told: dict[str, Any] = {key: event.get(key) for key in ("loss", "val_score", "seconds")}
                     told |= {name: event[name] for name in ("dollars", "value") if name in event}

@@ -106,10 +106,7 @@ class FullTrainer:
         data = self.comm.broadcast(text, label="checkpoint").numpy().tobytes()
         what = str(checkpoint or "the checkpoint of rank 0")
         self.done, kept = load_checkpoint(data, self.model, self.optimizer, run=self.done.run, what=what)
-        mine = kept.get(self.comm.rank, {})
-        if self.block.others is not None:
-            self.block.others.load_state(under(mine, "halo"))
-        self.sums.load_state(under(mine, "sums"))
+        self._load_own_state(kept.get(self.comm.rank, {}))
 
     def train(self, watch: Watch) -> str:
         """Train until done or told to stop; returns why it ended. The model then holds the best weights if done.
@@ -308,10 +305,7 @@ class FullTrainer:
         """Have rank 0 write the exact state. Collective."""
         watch.events.flush()  # first, so that no epoch of a checkpoint lacks its event
         start = time.perf_counter()
-        others = self.block.others
-        mine = {f"halo.{name}": lost for name, lost in ({} if others is None else others.state()).items()}
-        mine |= {f"sums.{name}": lost for name, lost in self.sums.state().items()}
-        kept = gather_tensors(self.comm, mine, label="checkpoint")
+        kept = gather_tensors(self.comm, self._own_state(), label="checkpoint")
         self.count_bytes()
         if watch.checkpoint is None:
             return
@@ -319,6 +313,17 @@ class FullTrainer:
         seconds = time.perf_counter() - start
         within = {"minibatch": self.done.minibatch} if self.done.minibatch else {}
         watch.events.write("checkpoint", epoch=self.done.epoch, **within, seconds=seconds, bytes=size)
+
+    def _own_state(self) -> dict[str, Tensor]:
+        """What this rank alone must know to go on exactly: what rounding lost and is still to be sent."""
+        others = self.block.others
+        mine = {f"halo.{name}": lost for name, lost in ({} if others is None else others.state()).items()}
+        return mine | {f"sums.{name}": lost for name, lost in self.sums.state().items()}
+
+    def _load_own_state(self, mine: dict[str, Tensor]) -> None:
+        if self.block.others is not None:
+            self.block.others.load_state(under(mine, "halo"))
+        self.sums.load_state(under(mine, "sums"))
 
     def count_bytes(self) -> dict[str, int]:
         """What all ranks have sent in this run by now, those that were stopped included, by label. Collective."""

@@ -22,6 +22,7 @@ class PipelineConfig(BaseModel):
     endpoint: str = ""  # lambda: of the API, where that is not AWS's own
     host: str = "127.0.0.1"  # where ranks listen for workers; beyond this machine they speak TLS
     address: str = ""  # what workers are told of that, where it is something else
+    function_price: str = ""  # lambda-x86, lambda-arm or cloud-run; empty: the one of the kind of workers
     memory_mb: int = Field(1769, ge=128, le=10_240)  # of a function, for its price
     instance: str = "c5n.2xlarge"  # what a rank runs on, for its price
     prices: str = ""  # a TOML file of your own prices, over those that come with siafu

@@ -26,6 +26,7 @@ from siafu.graph import Block
 from siafu.nn.layer import Layer
 from siafu.nn.model import Gnn
 from siafu.nn.streamed import Rows
+from siafu.training.checkpoint import under
 from siafu.training.config import TrainConfig
 from siafu.training.full import FullTrainer, Watch
 from siafu.training.pipeline.config import PipelineConfig
@@ -65,18 +66,29 @@ class PipelineTrainer(FullTrainer):
         self.pipeline, self._route, self.folder = pipeline, route, folder
         self._feedback = Feedback(wire.precision)
         self._rates = read_prices(Path(pipeline.prices) if pipeline.prices else None).rates(
-            pipeline.instance, "cloud-run" if pipeline.workers == "http" else "lambda-x86"
+            pipeline.instance,
+            pipeline.function_price or ("cloud-run" if pipeline.workers == "http" else "lambda-x86"),
         )
         self._accounted = torch.zeros(3, dtype=torch.float64)
         self._tuned: Tuned | None = None
         self._leases = 0
-        self._say: Callable[[str], None] = lambda _: None
+        self._tell: Callable[[str], None] = lambda _: None
+        self._notes: list[str] = []
         self._server: GraphServer | None = None
         self._crew: Crew | None = None
+        self._segments: Segments | None = None
+
+    def _own_state(self) -> dict[str, Tensor]:
+        lost = {f"pipeline.{name}": each for name, each in self._feedback.state().items()}
+        return super()._own_state() | lost
+
+    def _load_own_state(self, mine: dict[str, Tensor]) -> None:
+        super()._load_own_state(mine)
+        self._feedback.load(under(mine, "pipeline"))
 
     def train(self, watch: Watch) -> str:
         """As every trainer; workers live as long as this. Collective."""
-        self._say = watch.say
+        self._tell = watch.say
         try:
             return super().train(watch)
         finally:
@@ -104,7 +116,9 @@ class PipelineTrainer(FullTrainer):
             sent = before if scored else self.comm.meter.total() - (after - before)
             cost = self._cost(seconds, functions / (last - first + 1))
             self._ended(watch, epoch, loss, seconds, sent=sent, scored=scored, cost=cost)
-        self._write_trace(watch)
+        self._write_trace(watch, first)
+        while self._notes:
+            watch.events.write("note", text=self._notes.pop(0))
 
     def _start(self) -> GraphServer:
         """Make the intervals, their rows and the workers. Collective."""
@@ -112,16 +126,16 @@ class PipelineTrainer(FullTrainer):
         channel = self.comm.channel("pipeline")
         intervals = cut_intervals(self.block, self._route, self.comm, count=self._num_intervals())
         assert isinstance(self.model, Gnn)
-        segments = Segments() if self.pipeline.workers == "processes" else None
+        segments = self._segments = Segments() if self.pipeline.workers == "processes" else None
         rows = KeptRows(self.model, setup, self.block, self.x_src, self.task, segments=segments)
         tasks = Tasks(lambda done: server.deliver(done), hedging=self.pipeline.hedge)
         if self.pipeline.workers in BILLED and not self.pipeline.num_workers:
             self._tuned = Tuned(intervals.count, most=min(intervals.count, MOST))
         wanted = self._wanted()
         self._leases = wanted.count
-        self._crew = crew = Crew(wanted, tasks, setup, segments=segments, say=lambda text: self._say(text))
-        if self.folder is not None and crew.write_lease(self._lease):
-            self._say(f"more workers: siafu worker {self._lease}")
+        self._crew = crew = Crew(wanted, tasks, setup, segments=segments, say=self._say)
+        if self.folder is not None:
+            crew.write_lease(self._lease)
         crew.wait(_PATIENCE_S)
         server = GraphServer(
             channel,
@@ -151,6 +165,7 @@ class PipelineTrainer(FullTrainer):
         return Wanted(
             self.pipeline.workers,
             count if self._tuned is None else self._tuned.leases,
+            run="run" if self.folder is None else self.folder.name[:100],
             host=self.pipeline.host,
             address=self.pipeline.address,
             function=self.pipeline.function,
@@ -166,6 +181,8 @@ class PipelineTrainer(FullTrainer):
         """End the workers."""
         if self._crew is not None:
             self._crew.close()
+        if self._segments is not None:
+            self._segments.close()
         if self.folder is not None:
             self._lease.unlink(missing_ok=True)
         self._crew = self._server = None
@@ -248,11 +265,16 @@ class PipelineTrainer(FullTrainer):
         self.done.dollars += dollars
         return {"dollars": dollars, "value": value(seconds, dollars)}
 
-    def _write_trace(self, watch: Watch) -> None:
-        """Write down the tasks of the first epochs. Collective."""
+    def _say(self, text: str) -> None:
+        """Tell whoever looks on, from any thread."""
+        self._tell(text)
+        self._notes.append(text)
+
+    def _write_trace(self, watch: Watch, first: int) -> None:
+        """Write down the tasks of the first epochs, where epochs since ``first`` are among them. Collective."""
         server = self._server
         assert server is not None
-        if self.done.epoch - 1 >= self.pipeline.trace_epochs and not server.trace:
+        if first > self.pipeline.trace_epochs:
             return
         here = [[*each._replace(start_s=each.start_s - self._began_s)] for each in server.trace]
         server.trace.clear()
