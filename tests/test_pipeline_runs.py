@@ -6,8 +6,11 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +21,11 @@ import torch
 import siafu
 from siafu.data import community
 from siafu.graph import Graph
+from siafu.member import Onlooker
 from siafu.results.read import read_run
 from siafu.results.report import write_report
+from siafu.workers.lease import Lease
+from siafu.workers.worker import serve
 
 DATA = "community:nodes=300,degree=8,classes=3,features=12"
 PIPELINE = (
@@ -193,3 +199,48 @@ def test_a_run_whose_functions_cannot_be_had_goes_on_by_itself_and_says_so(
     assert "there are no AWS credentials" in err
     assert "this process does their tasks itself" in err
     assert json.loads(out.splitlines()[-1])["epochs"] == 5
+
+
+@pytest.fixture
+def function() -> Iterator[str]:
+    """A function that is called by HTTP and serves the lease that a request carries."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            report = serve(Lease.from_json(self.rfile.read(int(self.headers["Content-Length"]))))
+            body = json.dumps(asdict(report)).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+def test_leases_that_are_not_worth_their_money_are_given_up_with_a_reason(
+    function: str, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    run = siafu.train(
+        siafu.load("karate"),
+        method="pipeline",
+        workers="http",
+        function=function,
+        intervals=4,
+        epochs=40,
+        patience=0,
+        threads=1,
+        out=tmp_path / "run",
+        onlooker=Onlooker(say=said.append),
+    )
+    assert run.metrics["epochs"] == 40
+    assert any(text.startswith("0 leases: an epoch took") for text in said), said
+    events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    dollars = [event["dollars"] for event in events if event["phase"] == "epoch"]
+    assert dollars[-1] < max(dollars)  # functions are no longer paid
