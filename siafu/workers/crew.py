@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from siafu.cost import Lease, Meter, Rates, charge
+from siafu.cost import Lease, Meter, Rates
 from siafu.workers.launcher import Ended, Holder, Launcher
 from siafu.workers.lease import Compute
 from siafu.workers.local import start_local, work
@@ -98,17 +98,18 @@ class Crew:
         """What workers elsewhere did and took so far."""
         return [] if self._pool is None else self._pool.served
 
-    def bill(self, rates: Rates, memory_mb: int) -> float:
-        """What functions have cost so far, in dollars; nothing where workers run on machines that are paid anyway."""
-        if self._pool is None or self.wanted.kind not in BILLED:
-            return 0.0
-        meter = Meter()
-        for served in self._pool.served:
+    def used(self, rates: Rates, memory_mb: int) -> Meter:
+        """What functions have used so far; but for bytes nothing where workers run on machines that are paid anyway."""
+        served_all = self.served
+        meter = Meter(within_zone_bytes=sum(served.bytes_out + served.bytes_in for served in served_all))
+        if self.wanted.kind not in BILLED:
+            return meter
+        for served in served_all:
             init_s = float(served.report.get("init_s", 0.0))
             ended_s = time.time() if served.left_s is None else served.left_s
             lease = Lease(ended_s - served.came_s, init_s=init_s, memory_mb=memory_mb)
             meter = meter.with_lease(lease, rates.function)
-        return charge(meter, rates).dollars
+        return meter
 
     def close(self) -> None:
         """End all workers, and the tasks."""

@@ -108,15 +108,20 @@ class PipelineTrainer(FullTrainer):
         """Train up to the next epoch that is scored. Collective."""
         every, first = self.config.evaluate_every, self.done.epoch + 1
         last = min(ceil(first / every) * every, self.config.epochs)
-        losses, functions = self.steps(last), self._account()
-        self._tune(functions / len(losses))
+        losses, spent = self.steps(last), self._account() / (last - first + 1)
+        self._tune(spent)
         for epoch, loss in enumerate(losses, first):
             (began_s, before), (ended_s, after) = self._marks[epoch - first : epoch - first + 2]
             seconds, scored = ended_s - began_s, epoch == last
             sent = before if scored else self.comm.meter.total() - (after - before)
-            cost = self._cost(seconds, functions / (last - first + 1))
+            dollars = self._servers(seconds) + spent
+            self.done.dollars += dollars
+            cost = {"dollars": dollars, "value": value(seconds, dollars)}
             self._ended(watch, epoch, loss, seconds, sent=sent, scored=scored, cost=cost)
         self._write_trace(watch, first)
+        self.done.dollars += self._servers(
+            time.perf_counter() - self._marks[-1][0]
+        )  # scores are paid for, too
         while self._notes:
             watch.events.write("note", text=self._notes.pop(0))
 
@@ -229,11 +234,12 @@ class PipelineTrainer(FullTrainer):
         return self.pipeline.intervals or max(1, min(_MOST_INTERVALS, self.block.num_dst // _LEAST_ROWS))
 
     def _account(self) -> float:
-        """Count tasks, and what functions have cost since this was last asked, in dollars. Collective."""
+        """Count tasks, and what functions and bytes have cost since this was last asked, in dollars. Collective."""
         assert self._server is not None
         assert self._crew is not None
-        counts, served = self._server.tasks.counts, self._crew.bill(self._rates, self.pipeline.memory_mb)
-        here = [counts.committed, counts.relaunched, served]
+        counts, served = self._server.tasks.counts, self._crew.used(self._rates, self.pipeline.memory_mb)
+        used = served + Meter(within_zone_bytes=self.comm.meter.total())
+        here = [counts.committed, counts.relaunched, charge(used, self._rates).dollars]
         now = self.comm.all_reduce(torch.tensor(here, dtype=torch.float64), label="control")
         tasks, relaunched, dollars = (now - self._accounted).tolist()
         self._accounted = now
@@ -241,15 +247,15 @@ class PipelineTrainer(FullTrainer):
         self.done.tasks_relaunched += round(relaunched)
         return dollars
 
-    def _tune(self, functions: float) -> None:
+    def _tune(self, spent: float) -> None:
         """Have as many leases as are worth their money; rank 0 decides. Collective."""
         if self._tuned is None:
             return
         assert self._server is not None
         assert self._crew is not None
         seconds = (self._marks[-1][0] - self._marks[0][0]) / (len(self._marks) - 1)
-        servers = charge(Meter().with_servers(self.comm.world_size, seconds=seconds), self._rates).dollars
-        self._tuned.after(seconds, servers + functions, self._server.seen(self._tuned.leases))
+        dollars = self._servers(seconds) + spent
+        self._tuned.after(seconds, dollars, self._server.seen(self._tuned.leases))
         mine = self._tuned.leases if self.comm.rank == 0 else 0
         leases = int(self.comm.all_reduce(torch.tensor([mine]), label="control"))
         if self._tuned.news and self.comm.rank == 0:
@@ -258,12 +264,9 @@ class PipelineTrainer(FullTrainer):
             self._leases = self._tuned.leases = leases
             self._crew.resize(leases)
 
-    def _cost(self, seconds: float, functions: float) -> dict[str, float]:
-        """What an epoch cost: its ranks, in which the parameter servers live, and functions."""
-        servers = charge(Meter().with_servers(self.comm.world_size, seconds=seconds), self._rates).dollars
-        dollars = servers + functions
-        self.done.dollars += dollars
-        return {"dollars": dollars, "value": value(seconds, dollars)}
+    def _servers(self, seconds: float) -> float:
+        """What all ranks cost in so long, in dollars; the parameter servers live in them."""
+        return charge(Meter().with_servers(self.comm.world_size, seconds=seconds), self._rates).dollars
 
     def _say(self, text: str) -> None:
         """Tell whoever looks on, from any thread."""
