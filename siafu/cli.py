@@ -205,8 +205,11 @@ def worker(
     lease: Annotated[
         Path, typer.Argument(metavar="LEASE", help="A lease that a pipeline run wrote into its folder.")
     ],
+    as_json: Json = False,
 ) -> None:
     """Do tensor tasks of a pipeline run, on this machine or another, until the run ends."""
+    from dataclasses import asdict
+
     from siafu.workers.lease import Lease
     from siafu.workers.worker import CannotServe, serve
 
@@ -214,7 +217,7 @@ def worker(
         report = serve(Lease.from_json(lease.read_bytes()))
     except CannotServe as error:
         raise ValueError(str(error)) from error
-    print(f"{report.tasks:,} tasks in {report.seconds:.1f} s; {report.reason}")
+    _print(asdict(report), as_json, f"{report.tasks:,} tasks in {report.seconds:.1f} s; {report.reason}")
 
 
 @functions.command("package")
