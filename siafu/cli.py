@@ -225,14 +225,13 @@ def package(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write into.")] = Path("lambda"),
     architecture: Annotated[str, typer.Option(help="x86_64 or arm64.")] = "x86_64",
     memory_mb: Annotated[int, typer.Option(help="Memory of the function.")] = 1769,
-    python: Annotated[str | None, typer.Option(help="The function's Python, such as 3.12.")] = None,
+    python: Annotated[str, typer.Option(help="The function's Python, 3.12 or newer.")] = "3.13",
     as_json: Json = False,
 ) -> None:
     """Write the zip of the worker for AWS Lambda, and an AWS SAM template that deploys it."""
     from siafu.workers.package import Function, write_package, write_sam
 
-    given = {} if python is None else {"python": python}
-    function = Function(architecture=architecture, memory_mb=memory_mb, **given)  # type: ignore[arg-type]
+    function = Function(architecture=architecture, memory_mb=memory_mb, python=python)  # type: ignore[arg-type]
     size = write_package(out / "worker.zip", function=function)
     write_sam(out / "template.json", package=out / "worker.zip", function=function)
     found = {"package": str(out / "worker.zip"), "template": str(out / "template.json"), "bytes": size}

@@ -25,6 +25,7 @@ from siafu.member import Onlooker
 from siafu.results.read import read_run
 from siafu.results.report import write_report
 from siafu.workers.lease import Lease
+from siafu.workers.torch_compute import TorchCompute
 from siafu.workers.worker import serve
 
 DATA = "community:nodes=300,degree=8,classes=3,features=12"
@@ -116,6 +117,32 @@ def test_killed_and_stopped_workers_cost_tasks_and_no_bit(
     assert_same(tmp_path / "run", quiet[0])
 
 
+def test_a_run_whose_workers_all_stand_still_goes_on_by_itself(tmp_path: Path) -> None:
+    process = start(
+        *("train", "karate", "--method", "pipeline", "--epochs", 300, "--json", "--out", tmp_path / "run"),
+        *("--set", "pipeline.num_workers=1", "--set", "train.patience=0"),
+    )
+    wait_for(lambda: num_epochs(tmp_path / "run") > 2)
+    (worker,) = workers_of(process)
+    worker.suspend()
+    _, err = process.communicate(timeout=LONG_S)
+    assert process.returncode == 0, err
+    assert "this process does their tasks itself" in err
+    assert not worker.is_running()
+
+
+@pytest.mark.parametrize("workers", ["threads", "inline"])
+def test_a_task_that_nobody_can_do_ends_the_run_with_the_reason(
+    workers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ArithmeticError("no such product")
+
+    monkeypatch.setattr(TorchCompute, "__call__", broken)
+    with pytest.raises((RuntimeError, ArithmeticError), match="no such product"):
+        siafu.train(siafu.load("karate"), method="pipeline", workers=workers, epochs=2, out=tmp_path / "run")
+
+
 def test_a_killed_rank_starts_again_and_ends_with_the_same_bytes(tmp_path: Path) -> None:
     arguments = (*PIPELINE, "--ranks", 2, *THREADS)
     quiet = start(*arguments, "--out", tmp_path / "quiet")
@@ -173,6 +200,7 @@ def test_random_labels_are_not_learned(tmp_path: Path) -> None:
     [
         ({"norm": "batch"}, "set it to layer"),
         ({"workers": "lambda"}, "pipeline.function names none"),
+        ({"workers": "lambda", "function": "f"}, "which no function at AWS can reach"),
         ({"workers": "http", "function": "nowhere"}, "expected an address such as https"),
         ({"instance": "c5.tiny"}, "no price of instance 'c5.tiny'"),
         ({"gradients": "int8"}, "set it to fp32"),
@@ -193,6 +221,7 @@ def test_a_run_whose_functions_cannot_be_had_goes_on_by_itself_and_says_so(
     process = start(
         *("train", "karate", "--method", "pipeline", "--epochs", 5, "--json", "--out", tmp_path / "run"),
         *("--set", "pipeline.workers=lambda", "--set", "pipeline.function=siafu-worker"),
+        *("--set", "pipeline.host=0.0.0.0"),
     )
     out, err = process.communicate(timeout=LONG_S)
     assert process.returncode == 0, err

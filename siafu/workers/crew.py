@@ -14,7 +14,7 @@ from siafu.cost import Lease, Meter, Rates
 from siafu.workers.launcher import Ended, Holder, Launcher
 from siafu.workers.lease import Compute
 from siafu.workers.local import start_local, work
-from siafu.workers.pool import Pool
+from siafu.workers.pool import Pool, is_loopback
 from siafu.workers.processes import Processes
 from siafu.workers.setup import Setup
 from siafu.workers.shared import Segments
@@ -75,6 +75,8 @@ class Crew:
         self._lock = threading.Lock()
         self._helper: str | None = None  # the thread of this process that does tasks for want of workers
         self._helped = 0
+        self._closing = False
+        self.gave_up = False  # no more workers are tried
         match wanted.kind:
             case "inline":
                 self._inline = TorchCompute(setup)
@@ -113,6 +115,7 @@ class Crew:
 
     def close(self) -> None:
         """End all workers, and the tasks."""
+        self._closing = True
         if self._pool is not None:
             self._pool.close()
         if self._launcher is not None:
@@ -129,6 +132,7 @@ class Crew:
             self._threads.append(thread)
             thread.start()
         torch.set_num_threads(before)
+        self._threads.append(start_local(self._tasks, TorchCompute(self._setup)))
 
     def _start_pool(self) -> None:
         wanted, segments = self.wanted, self._segments
@@ -144,6 +148,7 @@ class Crew:
         """Have so many workers from now on; with none, this process does the tasks."""
         assert self._pool is not None
         assert self._launcher is not None
+        count = 0 if self.gave_up else count
         pool, compute, surplus = self._pool, self._compute, self._launcher.wanted - count
         self._launcher.start(lambda: pool.lease(seconds=LEASE_S, compute=compute), count)
         if surplus > 0:
@@ -154,6 +159,13 @@ class Crew:
         """Return once a worker is there, or this process does the tasks, or after a while."""
         if self._pool is not None and self._helper is None:
             self._pool.wait_present(seconds, or_else=lambda: self._helper is not None)
+
+    def rescue(self) -> None:
+        """Nothing has happened for a while: where tasks wait and no worker is there, this process does them."""
+        if self._pool is None or self._helper is not None or self._pool.present or not self._tasks.backlog:
+            return
+        self._say("no worker is there: this process does their tasks itself")
+        self._help_out(on=True)
 
     def write_lease(self, path: Path) -> bool:
         """Write a lease for workers that people start, for the owner's eyes alone; whether there can be such."""
@@ -186,11 +198,12 @@ class Crew:
         return "torch" if self.wanted.kind == "processes" else "twin"
 
     def _lease_ended(self, ended: Ended) -> None:
-        if not ended.reason:
+        if not ended.reason or self._closing:
             return
         self._say(f"{ended.worker}: {ended.reason}")
         if ended.fatal:
             self._say("no more workers are tried: this process does their tasks itself")
+            self.gave_up = True
             self._help_out(on=True)
             assert self._pool is not None
             self._pool.wake()
@@ -220,6 +233,11 @@ def _holder(wanted: Wanted) -> Holder:
             if not wanted.function:
                 raise ValueError(
                     "pipeline.workers is lambda, but pipeline.function names none; give its name"
+                )
+            if not wanted.endpoint and is_loopback(wanted.host):
+                raise ValueError(
+                    f"pipeline.host is {wanted.host}, which no function at AWS can reach; set it to 0.0.0.0, and "
+                    "pipeline.address to an address of this machine that functions reach"
                 )
             urls = [url.strip() for url in wanted.endpoint.split(",") if url.strip()]
             return Functions(wanted.function, endpoint_urls=urls, most=max(1, len(urls) or MOST))

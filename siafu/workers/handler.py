@@ -23,4 +23,4 @@ def handler(event: object, context: Any) -> dict[str, Any]:
 
 def serve_http(request: Any) -> dict[str, Any]:
     """Serve the lease in the body of a request, which has to be one of Flask; returns what was done."""
-    return asdict(serve(Lease.from_json(request.get_data(cache=False))))
+    return asdict(serve(Lease.from_json(request.get_data(cache=False)), fresh=False))

@@ -1,6 +1,7 @@
 """Keeps a number of leases alive: wherever workers run, a lease that ended is followed by the next."""
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,6 +11,7 @@ from siafu.workers.lease import Lease
 FIRST_WAIT_S = 0.1  # after a lease that failed, doubled for each that follows it
 LONGEST_WAIT_S = 10.0
 MOST_FAILURES = 6  # one after the other, of all leases, until no more are tried
+SERVED_S = 5.0  # a lease that lasted longer was of use, however it ended
 CLOSE_S = 10.0
 
 
@@ -95,11 +97,9 @@ class Launcher:
             self._wanted = 0
             threads = list(self._threads)
         self._closing.set()
-        for thread in threads:
-            thread.join(FIRST_WAIT_S)
+        _join(threads, FIRST_WAIT_S)
         self._holder.close()
-        for thread in threads:
-            thread.join(CLOSE_S)
+        _join(threads, CLOSE_S)
 
     def __enter__(self) -> "Launcher":
         return self
@@ -111,12 +111,14 @@ class Launcher:
         """One lease after the other, as long as they are wanted."""
         wait_s = 0.0
         while self._goes_on():
-            lease = new_lease()
+            lease, began_s = new_lease(), time.monotonic()
             try:
                 self._holder.hold(lease)
                 wait_s = 0.0
                 self._tell(Ended(lease.worker))
             except LeaseError as error:
+                if time.monotonic() - began_s > SERVED_S:
+                    wait_s, self._failures = 0.0, 0
                 wait_s = min(max(FIRST_WAIT_S, 2 * wait_s), LONGEST_WAIT_S)
                 self._tell(self._judge(lease, error))
             self._closing.wait(wait_s)
@@ -149,3 +151,10 @@ class Launcher:
             self._ended.append(ended)
         if self._on_end is not None:
             self._on_end(ended)
+
+
+def _join(threads: list[threading.Thread], wait_s: float) -> None:
+    """Wait for the end of threads, but no longer than a while for all of them."""
+    until_s = time.monotonic() + wait_s
+    for thread in threads:
+        thread.join(max(0.0, until_s - time.monotonic()))

@@ -48,7 +48,7 @@ class Pool:
         self._tasks, self._setup, self._run, self._segments = tasks, setup, run, segments
         self._limits = limits or Limits()
         self._token = secrets.token_hex(32)
-        self._certificate = make_certificate() if (not _is_loopback(host) if tls is None else tls) else None
+        self._certificate = make_certificate() if (not is_loopback(host) if tls is None else tls) else None
         self._context = self._certificate.server_context() if self._certificate else None
         self._changed = threading.Condition()
         self._visits: dict[str, Visit] = {}
@@ -213,7 +213,8 @@ class Pool:
         return visit
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether an address is this host's own, which no other reaches."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

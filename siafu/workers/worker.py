@@ -51,15 +51,22 @@ class Report:
 
 
 def serve(
-    lease: Lease, compute_factory: Callable[[Setup], Do] | None = None, *, request_id: str = ""
+    lease: Lease,
+    compute_factory: Callable[[Setup], Do] | None = None,
+    *,
+    request_id: str = "",
+    fresh: bool = True,
 ) -> Report:
-    """Do tasks until the lease ends, the server says stop, or it is gone; raises CannotServe."""
+    """Do tasks until the lease ends, the server says stop, or it is gone; raises CannotServe.
+
+    ``fresh`` says that this process was started for its first lease, so that its start belongs to that.
+    """
     began_s = time.monotonic()
     try:
         link = _dial(lease)
     except (OSError, FrameError, Refused, WrongCertificate) as error:
         raise CannotServe(f"the graph server at {lease.host}:{lease.port}: {error}") from error
-    worker = _Worker(lease, link, request_id)
+    worker = _Worker(lease, link, request_id, init_s=_age_s() if fresh else 0.0)
     try:
         reason = worker.run(compute_factory or partial(_compute_of, lease.compute))
     finally:
@@ -93,8 +100,8 @@ def _compute_of(compute: Compute, setup: Setup) -> Do:
 class _Worker:
     """One lease. Its own thread computes, one reads ahead, one says that it lives."""
 
-    def __init__(self, lease: Lease, link: Link, request_id: str) -> None:
-        self._lease, self._link, self._request_id = lease, link, request_id
+    def __init__(self, lease: Lease, link: Link, request_id: str, *, init_s: float) -> None:
+        self._lease, self._link, self._request_id, self._init_s = lease, link, request_id, init_s
         self._jobs: queue.SimpleQueue[tuple[Task, Arrays] | str] = queue.SimpleQueue()
         self._kept = Kept()
         self._accepted: dict[Key, Arrays | None] = {}
@@ -143,7 +150,7 @@ class _Worker:
             with suppress(LinkLost):
                 self._link.send(Kind.BYE, {"reason": _said(error)})
             raise CannotServe(_said(error)) from error
-        report = {"init_s": _age_s(), "request_id": self._request_id, "compute": self._lease.compute}
+        report = {"init_s": self._init_s, "request_id": self._request_id, "compute": self._lease.compute}
         report["proof"] = self._mapped.proof()
         self._link.send(Kind.READY, {**report, "host": socket.gethostname(), "pid": os.getpid(), **_memory()})
         return do

@@ -13,6 +13,7 @@ class Kind(IntEnum):
     GRADS = 2  # gradients of rows that were read
     SHARE = 3  # a rank's share of some weights' gradients, for the rank that adds them up
     SUM = 4  # their sum
+    WAITING = 5  # nothing: a sign of life from a rank that waits for its workers
 
 
 class Message(NamedTuple):

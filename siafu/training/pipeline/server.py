@@ -29,6 +29,7 @@ from siafu.workers.task import Direction, Key, Task
 from siafu.workers.tasks import Done, Tasks
 from siafu.workers.tuner import Seen
 
+PATIENCE_S = 5.0  # in which something is expected to happen
 GRAPH_LANE = "graph"  # the lane of the rank's own thread
 
 
@@ -66,7 +67,8 @@ class GraphServer:
     """The tasks of one rank, epoch after epoch.
 
     ``first`` is the first epoch there will be rows of. ``inline`` runs a tensor task in this thread, where nobody else
-    does; None where workers do. ``traced`` is told of all work in epochs up to ``trace_until``.
+    does; None where workers do. ``stalled`` is called where nothing happens for a while. All work in epochs up to
+    ``trace_until`` is noted in ``trace``.
     """
 
     def __init__(
@@ -80,12 +82,14 @@ class GraphServer:
         staleness: int,
         feedback: Feedback,
         inline: Callable[[], bool] | None,
+        stalled: Callable[[], None] = lambda: None,
     ) -> None:
         self.comm, self.intervals, self.rows, self.tasks = comm, intervals, rows, tasks
         self.setup, self.staleness, self._inline, self._feedback = rows.setup, staleness, inline, feedback
         self.parameters: Parameters  # set by who made both
         self.trace: list[Traced] = []
         self.trace_until = 0
+        self.patience_s, self._stalled = PATIENCE_S, stalled
         self.inbox: SimpleQueue[tuple[Any, ...]] = SimpleQueue()
         self._last = first - 1
         self._epoch_of = [first - 1] * intervals.count  # the epoch each interval is in, or has ended
@@ -155,7 +159,17 @@ class GraphServer:
         elif self._all_done() or (self._inline is not None and self._inline()):
             return
         else:
-            self._handle(self.inbox.get())
+            self._wait()
+
+    def _wait(self) -> None:
+        """Wait for something to come. Where nothing does, have somebody look after workers, and tell the others."""
+        try:
+            self._handle(self.inbox.get(timeout=self.patience_s))
+        except Empty:
+            self._stalled()
+            for peer in range(self.comm.world_size):
+                if peer != self.comm.rank:
+                    self.comm.post(peer, Message(Kind.WAITING, 0).tag, torch.zeros(1), label="control")
 
     def _handle(self, item: tuple[Any, ...]) -> None:
         match item:
@@ -324,6 +338,8 @@ class GraphServer:
 
     def _receive(self, peer: int, message: Message, values: Tensor) -> None:
         kind, epoch, layer, interval = message
+        if kind == Kind.WAITING:
+            return
         if kind == Kind.SHARE:
             self.parameters.shared(peer, epoch, values)
             return

@@ -33,7 +33,7 @@ from siafu.training.pipeline.config import PipelineConfig
 from siafu.training.pipeline.intervals import cut_intervals
 from siafu.training.pipeline.parameters import Parameters
 from siafu.training.pipeline.rows import KeptRows
-from siafu.training.pipeline.server import GRAPH_LANE, GraphServer
+from siafu.training.pipeline.server import GRAPH_LANE, PATIENCE_S, GraphServer
 from siafu.training.pipeline.tuned import Tuned
 from siafu.training.task import Task
 from siafu.workers.crew import BILLED, MOST, Crew, Wanted
@@ -64,7 +64,7 @@ class PipelineTrainer(FullTrainer):
     ) -> None:
         super().__init__(model, block, x_src, task, config, seed=seed, wire=wire)
         self.pipeline, self._route, self.folder = pipeline, route, folder
-        self._feedback = Feedback(wire.precision)
+        self._feedback, self._deadline_s = Feedback(wire.precision), wire.deadline
         self._rates = read_prices(Path(pipeline.prices) if pipeline.prices else None).rates(
             pipeline.instance,
             pipeline.function_price or ("cloud-run" if pipeline.workers == "http" else "lambda-x86"),
@@ -151,6 +151,7 @@ class PipelineTrainer(FullTrainer):
             staleness=self.pipeline.staleness,
             feedback=self._feedback,
             inline=crew.do_one if crew.inline else None,
+            stalled=crew.rescue,
         )
         server.parameters = Parameters(
             self.model,
@@ -160,6 +161,7 @@ class PipelineTrainer(FullTrainer):
             step=self._step,
             renewed=self._version(server),
         )
+        server.patience_s = min(PATIENCE_S, self._deadline_s / 3)
         tasks.publish(self.done.epoch, server.parameters.weights())
         channel.on_arrival(server.arrived)
         self._server, self._began_s = server, time.monotonic()
@@ -255,7 +257,8 @@ class PipelineTrainer(FullTrainer):
         assert self._crew is not None
         seconds = (self._marks[-1][0] - self._marks[0][0]) / (len(self._marks) - 1)
         dollars = self._servers(seconds) + spent
-        self._tuned.after(seconds, dollars, self._server.seen(self._tuned.leases))
+        if not self._crew.gave_up:
+            self._tuned.after(seconds, dollars, self._server.seen(self._leases))
         mine = self._tuned.leases if self.comm.rank == 0 else 0
         leases = int(self.comm.all_reduce(torch.tensor([mine]), label="control"))
         if self._tuned.news and self.comm.rank == 0:

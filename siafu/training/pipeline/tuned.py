@@ -18,7 +18,7 @@ class Tuned:
     def after(self, seconds: float, dollars: float, seen: Seen) -> None:
         """An epoch took so long and cost so much."""
         before = self._climb
-        self._climb = before.after(Epoch(before.leases, seconds, dollars))
+        self._climb = before.after(Epoch(self.leases, seconds, dollars))
         self.news = self._climb.reason if self._climb.settled and not before.settled else ""
         self.leases = self._climb.leases
         if self._climb.settled and before.settled:
