@@ -120,7 +120,7 @@ def test_killed_and_stopped_workers_cost_tasks_and_no_bit(
 def test_a_run_whose_workers_all_stand_still_goes_on_by_itself(tmp_path: Path) -> None:
     process = start(
         *("train", "karate", "--method", "pipeline", "--epochs", 300, "--json", "--out", tmp_path / "run"),
-        *("--set", "pipeline.num_workers=1", "--set", "train.patience=0"),
+        *("--set", "pipeline.num_workers=1", "--set", "train.patience=0", "--set", "comm.deadline=2"),
     )
     wait_for(lambda: num_epochs(tmp_path / "run") > 2)
     (worker,) = workers_of(process)
@@ -145,7 +145,7 @@ def test_a_task_that_nobody_can_do_ends_the_run_with_the_reason(
 
 def test_a_killed_rank_starts_again_and_ends_with_the_same_bytes(tmp_path: Path) -> None:
     arguments = (*PIPELINE, "--ranks", 2, *THREADS)
-    quiet = start(*arguments, "--out", tmp_path / "quiet")
+    quiet = start(*arguments, "--engine", "local", "--set", "threads=1", "--out", tmp_path / "quiet")
     process = start(*arguments, "--out", tmp_path / "run")
     wait_for(lambda: num_epochs(tmp_path / "run") > 5)
     ranks = [

@@ -308,15 +308,15 @@ class Tasks:
 
     def _hand_out(self) -> None:
         """Give what waits to who waits: first to those that hold nothing."""
-        for queue, takers in ((self._waiting, (self._idle, self._busy.values())),
-                              (self._waiting_local, (self._local,))):  # fmt: skip
-            while queue:
-                taker = next((taker for some in takers for taker in some), None)
-                if taker is None:
-                    break
-                task = self._next(taker.worker, local=queue is self._waiting_local)
-                if task is not None:
-                    self._serve(taker, task)
+        while self._waiting and (self._idle or self._busy):
+            self._hand_to(next(iter(self._idle or self._busy.values())), local=False)
+        while self._waiting_local and self._local:
+            self._hand_to(next(iter(self._local)), local=True)
+
+    def _hand_to(self, taker: _Taker, *, local: bool) -> None:
+        task = self._next(taker.worker, local=local)
+        if task is not None:
+            self._serve(taker, task)
 
     def _enlist(self, worker: str, *, local: bool) -> _Taker:
         taker = _Taker(worker, threading.Lock())
