@@ -75,6 +75,9 @@ class Leases:
     def wait(self, seconds: float) -> None:
         """They are there."""
 
+    def rescue(self) -> None:
+        """None is lost."""
+
     def close(self) -> None:
         self._tasks.close()
         self._thread.join()
