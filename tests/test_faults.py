@@ -97,7 +97,7 @@ def assert_same_run(run: Path, whole: Path) -> None:
 def test_killed_at_any_moment_a_run_ends_with_the_same_bytes(tmp_path: Path, whole: Path) -> None:
     draw, run, kills = random.Random(7), tmp_path / "run", 0
     process = start(*COMMAND, "--out", str(run))
-    for _ in range(5):
+    for _ in range(3):
         wait_for_epochs(process, run, num_epochs(run) + draw.randint(1, 150))
         time.sleep(draw.random() * 0.02)  # anywhere within an epoch or a checkpoint
         kills += process.poll() is None
@@ -106,7 +106,7 @@ def test_killed_at_any_moment_a_run_ends_with_the_same_bytes(tmp_path: Path, who
         process = start("resume", str(run))
     code, _, err = end(process)
     assert code == 0, err
-    assert kills >= 3
+    assert kills >= 2
     assert_same_run(run, whole)
 
 
