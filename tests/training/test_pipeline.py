@@ -112,9 +112,7 @@ def test_the_bits_do_not_depend_on_who_works_or_when() -> None:
             assert all(torch.equal(one[name], other[name]) for name in other)
 
 
-@pytest.mark.parametrize(
-    ("model", "staleness"), [("gcn", 1), ("gcn", 2), ("sage-max", 1), ("gat", 2), ("gatv2", 1)]
-)
+@pytest.mark.parametrize(("model", "staleness"), [("gcn", 1), ("sage-max", 2), ("gatv2", 1)])
 def test_a_stale_run_learns_too(model: str, staleness: int) -> None:
     config = PipelineConfig(intervals=4, workers="threads", num_workers=2, staleness=staleness)
     plain = ROW_BY_ROW[model] | {"dropout": 0.0}
