@@ -23,7 +23,7 @@ from siafu.nn.model import Gnn
 from siafu.nn.norm import BatchNorm
 from siafu.nn.streamed import Rows, Streamed
 from siafu.partition.cut import Part
-from siafu.results.machine import describe_machine, peak_rss_bytes, usable_memory_bytes
+from siafu.results.machine import describe_machine, peak_rss_bytes, usable_cores, usable_memory_bytes
 from siafu.results.trace import write_trace
 from siafu.settings import Settings
 from siafu.store.tensors import save_tensors
@@ -120,6 +120,7 @@ def build_trainer(
             route=part.route,
             seed=tree.seed,
             wire=tree.comm,
+            cores=usable_cores(),
             folder=scratch if tree.pipeline.workers not in ("inline", "threads") else None,
         )
     if several and tree.model.norm == "batch":

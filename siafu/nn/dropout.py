@@ -39,7 +39,12 @@ class Dropout(nn.Module):
 def set_keys(model: nn.Module, *, seed: int, step: int) -> None:
     """Give every :class:`Dropout` of the model its key for one step."""
     for place, module in enumerate(module for module in model.modules() if isinstance(module, Dropout)):
-        module.key = mix(mix(mix(seed) ^ step) ^ place)
+        module.key = key_of(seed=seed, step=step, place=place)
+
+
+def key_of(*, seed: int, step: int, place: int) -> int:
+    """The key of one step of a model's dropout, ``place`` counting those of the model."""
+    return mix(mix(mix(seed) ^ step) ^ place)
 
 
 def mix(value: int) -> int:

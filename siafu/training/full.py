@@ -230,8 +230,7 @@ class FullTrainer:
         """Train for one epoch, counted from 1; returns its loss. Collective."""
         self.model.train()
         set_keys(self.model, seed=self.seed, step=epoch)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.config.lr_at(epoch)
+        self._set_lr(epoch)
         self.optimizer.zero_grad()
         with _seeded(self.model, mix(mix(self.seed) ^ epoch) >> 1):
             loss = self.task.loss(self._forward("halo"))
@@ -241,10 +240,18 @@ class FullTrainer:
         """Move the weights against the gradient of all ranks' shares of a loss; returns the loss. Collective."""
         loss.backward()
         total = self._add_gradients(loss.detach())
+        self._move()
+        return total
+
+    def _set_lr(self, epoch: int) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.config.lr_at(epoch)
+
+    def _move(self) -> None:
+        """Move the weights against their gradients."""
         if self.config.clip:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
         self.optimizer.step()
-        return total
 
     def _add_gradients(self, loss: Tensor) -> float:
         """Make every gradient the sum of those of all ranks; returns the sum of their losses. Collective.

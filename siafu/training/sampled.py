@@ -135,8 +135,7 @@ class SampledTrainer(FullTrainer):
 
     def step(self, epoch: int) -> float:
         """Train for one epoch, counted from 1, or the rest of it; returns its mean loss. Collective."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.config.lr_at(epoch)
+        self._set_lr(epoch)
         seeds, weight = self._minibatches(epoch)
         made = self._macrobatches(epoch, seeds)
         for macrobatch in ahead(made) if self.prefetch else made:

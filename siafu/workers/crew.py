@@ -93,7 +93,10 @@ class Crew:
     def do_one(self) -> bool:
         """Do the next task in this thread; whether there was one."""
         assert self._inline is not None
-        return work_once(self._tasks, "inline", self._inline)
+        task = self._tasks.take("inline", wait_s=0)
+        if task is not None:
+            self._tasks.commit(task.key, "inline", self._inline(task, self._tasks.weights(task.version)))
+        return task is not None
 
     @property
     def served(self) -> list[Served]:
@@ -212,15 +215,6 @@ class Crew:
 def _serve(tasks: Tasks, name: str, setup: Setup) -> None:
     torch.set_num_threads(1)
     work(tasks, name, TorchCompute(setup))
-
-
-def work_once(tasks: Tasks, worker: str, do: Do) -> bool:
-    """Do the next task that waits; whether there was one."""
-    task = tasks.take(worker, wait_s=0)
-    if task is None:
-        return False
-    tasks.commit(task.key, worker, do(task, tasks.weights(task.version)))
-    return True
 
 
 def _holder(wanted: Wanted) -> Holder:

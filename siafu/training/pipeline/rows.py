@@ -6,7 +6,7 @@ import torch
 from siafu import native
 from siafu.graph import Block
 from siafu.nn.aggregate import widened
-from siafu.nn.dropout import Dropout
+from siafu.nn.dropout import Dropout, key_of
 from siafu.nn.layer import Layer
 from siafu.nn.model import Gnn
 from siafu.nn.ranges import Ranged, Room, ranged
@@ -29,7 +29,7 @@ class KeptRows:
     def __init__(
         self, model: Gnn, setup: Setup, block: Block, x: Rows, task: NodeTask, *, segments: Segments | None
     ) -> None:
-        self.setup, self._block, self._x, self._task = setup, block, x, task
+        self.setup, self._x = setup, x
         room = _room(segments, next(model.parameters()).dtype)
         self._static = _kept_aggregate(model, block, x, room) if setup.kept else None
         self.aggregates: dict[int, Ranged] = {}
@@ -85,13 +85,14 @@ class KeptRows:
             else:
                 self._grad_h[stage - 1][rows] = given["grad_x"]
 
-    def use(self, layer: int, *, epoch_keys: list[int], weights: Arrays) -> Ranged:
+    def use(self, layer: int, *, epoch: int, weights: Arrays) -> Ranged:
         """The aggregate of a layer, with what an epoch drops and the weights it reads."""
         aggregate = self.aggregates[layer]
         found = self._dropouts.get(layer)
         if found is not None:
             place, rate = found
-            dropout = native.Dropout.of(rate, epoch_keys[place]) if rate else native.Dropout()
+            key = key_of(seed=self.setup.seed, step=epoch, place=place)
+            dropout = native.Dropout.of(rate, key) if rate else native.Dropout()
             vector = weights.get(f"layers.{layer}.vector")
             aggregate.use(dropout, None if vector is None else torch.from_numpy(vector))
         return aggregate

@@ -5,31 +5,31 @@ ranks, their end, is put into one queue; the thread takes from it, and where not
 """
 
 import heapq
-import threading
 import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from siafu import native
 from siafu.comm import Comm
 from siafu.comm.codec import Feedback, decode
-from siafu.nn.dropout import mix
 from siafu.training.pipeline.gate import Gate
+from siafu.training.pipeline.gates import Gates
 from siafu.training.pipeline.intervals import Intervals, Sent
 from siafu.training.pipeline.messages import Kind, Message
 from siafu.training.pipeline.parameters import Parameters
 from siafu.training.pipeline.rows import KeptRows
+from siafu.training.pipeline.watcher import Watcher
 from siafu.workers.stages import reads_static
 from siafu.workers.task import Direction, Key, Task
 from siafu.workers.tasks import Done, Tasks
 from siafu.workers.tuner import Seen
 
 PATIENCE_S = 5.0  # in which something is expected to happen
+_Work = Callable[[int, int, int], None]  # of a layer, an interval and an epoch
 GRAPH_LANE = "graph"  # the lane of the rank's own thread
 
 
@@ -39,7 +39,7 @@ class Traced(NamedTuple):
     Attributes:
         lane: who did it.
         name: what was done.
-        epoch, interval: of what; interval -1 for what is sent back to others.
+        epoch, interval: of what; for what is given back to another rank, that rank.
         start_s: by ``time.monotonic``.
         seconds: how long it took.
     """
@@ -60,7 +60,7 @@ class _Graph(NamedTuple):
     layer: int
     interval: int
     epoch: int
-    run: Callable[[int, int, int], None]
+    run: _Work
 
 
 class GraphServer:
@@ -100,8 +100,9 @@ class GraphServer:
         self._graph: list[_Graph] = []
         self._commits = 0
         self._backlog: list[int] = []  # tasks that waited, now and then
-        self._keys: dict[int, list[int]] = {}
-        self._gates = _Gates(intervals, rows, staleness, first)
+        self._gates = Gates(
+            intervals, rows.aggregates, ranks=comm.world_size, staleness=staleness, first=first
+        )
         self._arrived = {
             (layer, peer): torch.zeros(
                 comm_rows, rows.aggregates[layer].sent, dtype=rows.aggregates[layer].z_src.dtype
@@ -131,7 +132,7 @@ class GraphServer:
         """Train up to and with an epoch. Collective."""
         peers = [peer for peer in range(self.comm.world_size) if peer != self.comm.rank]
         self._last, self._ended = last, 0
-        watcher = _Watcher(self.comm, peers, self.inbox)
+        watcher = Watcher(self.comm, peers, self.inbox)
         for interval in range(self.intervals.count):
             self._begin(interval, self._epoch_of[interval] + 1)
         for layer, peer in self._gave_back:
@@ -241,13 +242,18 @@ class GraphServer:
         """An interval has new rows: send them to who reads them, and aggregate where all is there."""
         for sent in self.intervals.sends[interval]:
             self._send(Message(Kind.ROWS, epoch, layer, interval), sent, self.rows.aggregates[layer].z_src)
-        self._let_gather(layer, self._gates.rows[layer].advance(interval, epoch))
-        if self._gates.rows[layer].wait(interval, epoch):
-            self._let_gather(layer, [(interval, epoch)])
+        self._let("gather", layer, self._through(self._gates.rows[layer], interval, epoch), self._gather)
 
-    def _let_gather(self, layer: int, passed: list[tuple[int, int]]) -> None:
+    @staticmethod
+    def _through(gate: Gate, interval: int, epoch: int) -> list[tuple[int, int]]:
+        """An interval brings something to a gate and waits there itself; returns those who may go on."""
+        passed = gate.advance(interval, epoch)
+        return [*passed, (interval, epoch)] if gate.wait(interval, epoch) else passed
+
+    def _let(self, name: str, layer: int, passed: list[tuple[int, int]], run: _Work) -> None:
+        """Have graph work done for those who may go on."""
         for interval, epoch in passed:
-            self._push("gather", layer, interval, epoch, self._gather)
+            self._push(name, layer, interval, epoch, run)
 
     def _gather(self, layer: int, interval: int, epoch: int) -> None:
         self._use(layer, interval, epoch).forward(self.intervals.rows[interval])
@@ -259,15 +265,10 @@ class GraphServer:
         grads = self._use(layer, interval, epoch).grad_filled(rows, again=self.staleness > 0)
         named = {f"layers.{layer}.{name}": grad.numpy() for name, grad in grads.items()}
         self.parameters.add(epoch, interval, named)
-        self._let_gather_back(layer, self._gates.grads[layer].advance(interval, epoch))
+        passed = self._through(self._gates.grads[layer], interval, epoch)
+        self._let("gather back", layer, passed, self._gather_back)
         for peer, _ in self._gates.to_peers[layer].advance(interval, epoch):
             self._let_give_back(layer, peer)
-        if self._gates.grads[layer].wait(interval, epoch):
-            self._let_gather_back(layer, [(interval, epoch)])
-
-    def _let_gather_back(self, layer: int, passed: list[tuple[int, int]]) -> None:
-        for interval, epoch in passed:
-            self._push("gather back", layer, interval, epoch, self._gather_back)
 
     def _gather_back(self, layer: int, interval: int, epoch: int) -> None:
         aggregate = self._use(layer, interval, epoch)
@@ -275,14 +276,8 @@ class GraphServer:
         if not aggregate.collects:
             self._meet_arrivals(layer, interval, epoch)
             return
-        gate = self._gates.collected[layer]
-        self._let_collect(layer, gate.advance(interval, epoch))
-        if gate.wait(interval, epoch):
-            self._let_collect(layer, [(interval, epoch)])
-
-    def _let_collect(self, layer: int, passed: list[tuple[int, int]]) -> None:
-        for interval, epoch in passed:
-            self._push("collect", layer, interval, epoch, self._collect)
+        passed = self._through(self._gates.collected[layer], interval, epoch)
+        self._let("collect", layer, passed, self._collect)
 
     def _collect(self, layer: int, interval: int, epoch: int) -> None:
         self._use(layer, interval, epoch).collect(self.intervals.rows[interval])
@@ -325,7 +320,7 @@ class GraphServer:
         self._gave_back[layer, peer] = epoch
         if aggregate.collects:
             source = self.intervals.count + self._gates.peers.index(peer)
-            self._let_collect(layer, self._gates.collected[layer].advance(source, epoch))
+            self._let("collect", layer, self._gates.collected[layer].advance(source, epoch), self._collect)
         self._wait_to_give_back(layer, peer)
 
     def _send(self, message: Message, sent: Sent, rows: Tensor) -> None:
@@ -352,7 +347,7 @@ class GraphServer:
             source, rows = self.intervals.halo[peer, interval]
             aggregate.z_src[rows, : aggregate.sent] = came
             aggregate.filled(rows)
-            self._let_gather(layer, self._gates.rows[layer].advance(source, epoch))
+            self._let("gather", layer, self._gates.rows[layer].advance(source, epoch), self._gather)
             return
         self._arrived[layer, peer].copy_(came)
         for each, its_epoch in self._gates.arrivals[layer].advance(peer, epoch):
@@ -367,18 +362,9 @@ class GraphServer:
 
     def _use(self, layer: int, interval: int, epoch: int) -> Any:
         weights = self.tasks.weights(self._version_of[interval])
-        return self.rows.use(layer, epoch_keys=self._keys_of(epoch), weights=weights)
+        return self.rows.use(layer, epoch=epoch, weights=weights)
 
-    def _keys_of(self, epoch: int) -> list[int]:
-        if epoch not in self._keys:
-            seed = mix(mix(self.setup.seed) ^ epoch)
-            self._keys = {e: keys for e, keys in self._keys.items() if e >= epoch - self.staleness - 1}
-            self._keys[epoch] = [mix(seed ^ place) for place in range(4 * self.setup.num_layers + 2)]
-        return self._keys[epoch]
-
-    def _push(
-        self, name: str, layer: int, interval: int, epoch: int, run: Callable[[int, int, int], None]
-    ) -> None:
+    def _push(self, name: str, layer: int, interval: int, epoch: int, run: _Work) -> None:
         way = layer if name == "gather" else 2 * self.setup.num_layers - layer
         first = 0 if name == "give back" else 1
         order = self._order[interval] if first else interval
@@ -389,75 +375,6 @@ class GraphServer:
     ) -> None:
         ended = time.monotonic() if end is None else end
         self.trace.append(Traced(lane, name, epoch, interval, start, ended - start))
-
-
-class _Gates:
-    """Where intervals wait, by layer.
-
-    Attributes:
-        peers: those that this rank gives gradients back to.
-        rows: for what they aggregate.
-        grads: for the gradients of those that read them.
-        to_peers: where gradients for each peer wait for those that read its rows.
-        collected: for the gradients of all that they read, where these leave something for them.
-        arrivals: for gradients from other ranks.
-    """
-
-    def __init__(self, intervals: Intervals, rows: KeptRows, staleness: int, first: int) -> None:
-        count, reads = intervals.count, intervals.reads
-        self.peers = list(intervals.halo_of)
-        slack = np.zeros(reads.shape[1], dtype=np.int64)
-        slack[count:] = staleness
-        of_peers = np.stack([intervals.reads_peer(peer) for peer in self.peers], 1) if self.peers else None
-        collects = reads[:, :count] if of_peers is None else np.concatenate([reads[:, :count], of_peers], 1)
-        widest = 1 + max((sent.peer for sends in intervals.sends for sent in sends), default=-1)
-        returned = (
-            np.stack([intervals.returned(peer) for peer in range(widest)], 1)
-            if widest
-            else np.zeros((count, 1), bool)
-        )
-        self.rows: dict[int, Gate] = {}
-        self.grads: dict[int, Gate] = {}
-        self.to_peers: dict[int, Gate] = {}
-        self.collected: dict[int, Gate] = {}
-        self.arrivals: dict[int, Gate] = {}
-        for layer, aggregate in rows.aggregates.items():
-            self.rows[layer] = Gate(reads if aggregate.sent else _alone(reads), slack=slack, first=first)
-            own = reads[:, :count] if aggregate.sent else _alone(reads)[:, :count]
-            self.grads[layer] = Gate(np.ascontiguousarray(own.T), first=first)
-            self.to_peers[layer] = Gate(
-                np.zeros((0, count), bool) if of_peers is None else of_peers.T, first=first
-            )
-            self.collected[layer] = Gate(collects, first=first)
-            back = np.full(returned.shape[1], staleness, dtype=np.int64)
-            self.arrivals[layer] = Gate(
-                returned if aggregate.sent else returned & False, slack=back, first=first
-            )
-
-
-def _alone(reads: np.ndarray) -> np.ndarray:
-    """Each reads itself and nobody else."""
-    return np.eye(*reads.shape, dtype=bool)
-
-
-class _Watcher:
-    """Waits, in a thread of its own, for the end of all peers, so that the loss of one is noticed at once."""
-
-    def __init__(self, comm: Comm, peers: list[int], inbox: "SimpleQueue[tuple[Any, ...]]") -> None:
-        self.ended = not peers
-        self._comm, self._peers, self._inbox = comm, peers, inbox
-        if peers:
-            threading.Thread(target=self._wait, name="siafu pipeline watcher", daemon=True).start()
-
-    def _wait(self) -> None:
-        try:
-            for peer in self._peers:
-                self._comm.receive(peer, label="pipeline end")
-        except Exception as error:
-            self._inbox.put(("lost", error))
-            return
-        self.ended = True
-        self._inbox.put(("end",))
 
 
 def _sent_rows(intervals: Intervals) -> dict[int, int]:

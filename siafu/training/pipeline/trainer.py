@@ -7,7 +7,6 @@ an epoch that lies so many epochs back.
 """
 
 import json
-import os
 import time
 from collections.abc import Callable
 from math import ceil
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from siafu.comm.codec import Feedback
 from siafu.comm.config import CommConfig
@@ -46,7 +45,10 @@ _PATIENCE_S = 30.0  # for the first worker; without one, training begins and wai
 
 
 class PipelineTrainer(FullTrainer):
-    """Trains ``model`` on one rank's part, whose tensor work workers do; ``folder`` gets a lease for more of them."""
+    """Trains ``model`` on one rank's part, whose tensor work workers do.
+
+    Where nobody says how many these are, there are as many as ``cores``; ``folder`` gets a lease for more of them.
+    """
 
     def __init__(
         self,
@@ -60,10 +62,11 @@ class PipelineTrainer(FullTrainer):
         route: Route,
         seed: int,
         wire: CommConfig,
+        cores: int = 1,
         folder: Path | None = None,
     ) -> None:
         super().__init__(model, block, x_src, task, config, seed=seed, wire=wire)
-        self.pipeline, self._route, self.folder = pipeline, route, folder
+        self.pipeline, self._route, self._cores, self.folder = pipeline, route, cores, folder
         self._feedback, self._deadline_s = Feedback(wire.precision), wire.deadline
         self._rates = read_prices(Path(pipeline.prices) if pipeline.prices else None).rates(
             pipeline.instance,
@@ -168,7 +171,7 @@ class PipelineTrainer(FullTrainer):
         return server
 
     def _wanted(self) -> Wanted:
-        count = max(1, ceil((self.pipeline.num_workers or usable_cores()) / self.comm.world_size))
+        count = max(1, ceil((self.pipeline.num_workers or self._cores) / self.comm.world_size))
         return Wanted(
             self.pipeline.workers,
             count if self._tuned is None else self._tuned.leases,
@@ -203,13 +206,10 @@ class PipelineTrainer(FullTrainer):
 
     def _step(self, epoch: int, grads: list[Tensor]) -> None:
         """Move the weights, as ``full`` does."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.config.lr_at(epoch)
+        self._set_lr(epoch)
         for parameter, grad in zip(self.model.parameters(), grads, strict=True):
             parameter.grad = grad
-        if self.config.clip:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
-        self.optimizer.step()
+        self._move()
         self.optimizer.zero_grad()
 
     def setup(self) -> Setup:
@@ -296,8 +296,3 @@ class PipelineTrainer(FullTrainer):
                     start=start,
                     seconds=seconds,
                 )
-
-
-def usable_cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0))
