@@ -2,9 +2,7 @@
 
 from typing import Any, TypeVar
 
-import numpy as np
-
-from siafu.workers.frames import Frame, FrameError
+from siafu.workers.frames import DTYPES, Frame, FrameError
 from siafu.workers.shared import Mapped, Placed, Segments
 from siafu.workers.task import Arrays, Direction, Key, Result, Task
 
@@ -45,7 +43,7 @@ def ask(task: Task, weights: Arrays, segments: Segments | None = None) -> tuple[
     for name, array in task.arrays.items():
         placed = None if segments is None else segments.place(array)
         if placed is not None:
-            shared[name] = [*placed, array.dtype.str, list(array.shape)]
+            shared[name] = [*placed, array.dtype.name, list(array.shape)]
             del sent[name]
     return head | {"shared": shared}, _named(_ROWS, sent) | _named(_WEIGHTS, weights)
 
@@ -55,7 +53,11 @@ def asked(frame: Frame, mapped: Mapped) -> tuple[Task, Arrays]:
     version, training = field_of(frame, "version", int), field_of(frame, "training", bool)
     rows = dict(_of(frame, _ROWS))
     for name, (segment, offset, dtype, shape) in field_of(frame, "shared", dict).items():
-        rows[name] = mapped.array(Placed(segment, offset), np.dtype(dtype), tuple(shape))
+        if dtype not in DTYPES:
+            raise FrameError(
+                f"shared array {name!r} is of {dtype!r:.40}, expected one of {', '.join(DTYPES)}"
+            )
+        rows[name] = mapped.array(Placed(segment, offset), DTYPES[dtype], tuple(shape))
     return Task(key_of(frame), version, rows, training), _of(frame, _WEIGHTS)
 
 
