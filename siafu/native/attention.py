@@ -135,6 +135,9 @@ class AttendBackward:
         self._step(2, native.span(rows, self.num_dst))
 
     def _step(self, step: int, span: tuple[int, int]) -> None:
+        if native._core is None:
+            self._plain_step(step, slice(*span))
+            return
         (csr, turned), z_src, how, width, heads = self.edges, self.z_src, self.how, self.width, self.how.heads
         grad = self.grad_src
         native._core.attend_backward(
@@ -143,6 +146,14 @@ class AttendBackward:
             *(self.grad_dst, self._at_dst, self._at_edge),
             *(grad[:, :width], grad[:, width : width + heads], grad[:, width + heads :], step, span),
         )
+
+    def _plain_step(self, step: int, rows: slice) -> None:
+        """All at once, of which some rows and columns are taken."""
+        if step:
+            of_dst = self.width + self.how.heads
+            columns = slice(0, of_dst) if step == 1 else slice(of_dst, None)
+            whole = reference.attend_backward(self.edges.csr, self.z_src, self.grad_dst, self.how)
+            self.grad_src[rows, columns] = whole[rows, columns]
 
 
 def attend_v2(
@@ -209,11 +220,29 @@ class AttendV2Backward:
 
     def by_destination(self, vector: Tensor, rows: slice | None = None) -> Tensor:
         """The first step, of some destinations: the second half of the columns; returns their share for the vector."""
-        return self._step(0, native.span(rows, self.num_dst), vector).sum(0).view_as(vector)
+        span = native.span(rows, self.num_dst)
+        if native._core is None:
+            return self._plain_by_destination(vector, slice(*span))
+        return self._step(0, span, vector).sum(0).view_as(vector)
 
     def by_source(self, vector: Tensor, rows: slice | None = None) -> None:
         """The second step, of some sources: the first half of the columns."""
-        self._step(1, native.span(rows, self.z_src.shape[0]), vector)
+        span = native.span(rows, self.z_src.shape[0])
+        if native._core is None:
+            taken, columns = slice(*span), slice(0, self.width)
+            self.grad_src[taken, columns] = self._plain(vector, self.grad_dst)[0][taken, columns]
+            return
+        self._step(1, span, vector)
+
+    def _plain_by_destination(self, vector: Tensor, rows: slice) -> Tensor:
+        grad_dst = torch.zeros_like(self.grad_dst)
+        grad_dst[rows] = self.grad_dst[rows]
+        grad_src, grad_vector = self._plain(vector, grad_dst)
+        self.grad_src[rows, self.width :] = grad_src[rows, self.width :]
+        return grad_vector
+
+    def _plain(self, vector: Tensor, grad_dst: Tensor) -> tuple[Tensor, Tensor]:
+        return reference.attend_v2_backward(self.edges.csr, self.z_src, vector, grad_dst, self.how)
 
     def _step(self, step: int, span: tuple[int, int], vector: Tensor) -> Tensor:
         (csr, turned), z_src, how, width = self.edges, self.z_src, self.how, self.width
