@@ -13,6 +13,12 @@ from siafu.native import AttendBackward, AttendV2Backward, Attention, Csr, Dropo
 ROWS, SOURCES, WIDTH, HEADS = 40, 55, 12, 2
 
 
+@pytest.fixture(autouse=True, params=["core", "reference"])
+def _with_or_without_the_core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "reference":
+        monkeypatch.setattr(native, "_core", None)
+
+
 @pytest.fixture
 def csr() -> Csr:
     draw = torch.Generator().manual_seed(0)
@@ -60,8 +66,6 @@ def test_maxima_and_their_gradients(csr: Csr) -> None:
 
 
 def test_attention_and_its_gradients(csr: Csr) -> None:
-    if not native.compiled():
-        pytest.skip("the steps of the gradient are the compiled core's")
     z, how = random(SOURCES, WIDTH + 2 * HEADS), Attention(HEADS, dropout=Dropout.of(0.3, 7))
     edges = Edges(csr, native.transpose(csr, num_cols=SOURCES, origin=True))
     wanted = native.attend(csr, z, how)
@@ -83,8 +87,6 @@ def test_attention_and_its_gradients(csr: Csr) -> None:
 
 
 def test_the_other_attention_and_its_gradients(csr: Csr) -> None:
-    if not native.compiled():
-        pytest.skip("the steps of the gradient are the compiled core's")
     z, vector, how = random(SOURCES, 2 * WIDTH), random(HEADS, WIDTH // HEADS), Attention(HEADS)
     edges = Edges(csr, native.transpose(csr, num_cols=SOURCES, origin=True))
     wanted = native.attend_v2(csr, z, vector, how)

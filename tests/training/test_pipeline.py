@@ -8,6 +8,7 @@ import torch
 from ranked import MODELS, PLAIN, graph_of, parts_of, trainer_of
 from torch import Tensor
 
+from siafu import native
 from siafu.comm import Comm
 from siafu.comm.config import CommConfig
 from siafu.engine.local import run_threads
@@ -98,6 +99,15 @@ def test_so_they_are_for_every_kind_of_label_and_edge(
     graph, config = graph_of(**given), PipelineConfig(intervals=4, workers="inline")
     (wanted,) = trained(graph, 1, MODELS[model], **train)
     for found in trained(graph, 2, MODELS[model], pipeline=config, **train):
+        assert_equal(found, wanted)
+
+
+@pytest.mark.parametrize("model", ["gcn", "sage-max", "gat", "gatv2"])
+def test_so_they_are_without_the_compiled_core(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (wanted,) = trained(graph_of(), 1, ROW_BY_ROW[model], epochs=2)
+    monkeypatch.setattr(native, "_core", None)
+    config = PipelineConfig(intervals=3, workers="inline")
+    for found in trained(graph_of(), 2, ROW_BY_ROW[model], pipeline=config, epochs=2):
         assert_equal(found, wanted)
 
 
