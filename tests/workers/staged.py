@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise, product
+from itertools import cycle, pairwise, product
 from typing import Any
 
 import numpy as np
@@ -231,3 +231,18 @@ class Staged:
         assert not changed, f"{task.key} has overwritten {changed}"
         self.done.append((task, result))
         return result
+
+
+def with_all_between(kind: str, layers: int) -> Iterator[tuple[Gnn, Setup]]:
+    """Models with all that may stand between their layers, each in one order of aggregates, in turn."""
+    for options, (kept, first) in zip(options_of(layers), cycle(orders(kind, layers)), strict=False):
+        model = model_of(kind, layers=layers, **options)
+        yield model, setup_of(model, kept=kept, first=first)
+
+
+def in_every_order(kind: str, layers: int) -> Iterator[tuple[Gnn, Setup]]:
+    """Models whose layers aggregate in every order that they allow, with and without skip connections."""
+    for kept, first in orders(kind, layers):
+        for residual in (False, True):
+            model = model_of(kind, layers=layers, residual=residual)
+            yield model, setup_of(model, kept=kept, first=first)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -16,12 +15,13 @@ from staged import (
     WIDTH,
     Epoch,
     Staged,
+    in_every_order,
     model_of,
-    options_of,
     orders,
     setup_of,
     weights_of,
     whole,
+    with_all_between,
 )
 from staged import rows as random_rows
 
@@ -62,18 +62,15 @@ def by_tasks(model: Gnn, setup: Setup, *, training: bool = True) -> None:
 @pytest.mark.parametrize("layers", [1, 2, 3])
 @pytest.mark.parametrize("kind", KINDS)
 def test_stages_are_the_whole_model_with_all_that_stands_between_layers(kind: str, layers: int) -> None:
-    for options, (kept, first) in zip(options_of(layers), cycle(orders(kind, layers)), strict=False):
-        model = model_of(kind, layers=layers, **options)
-        by_tasks(model, setup_of(model, kept=kept, first=first))
+    for model, setup in with_all_between(kind, layers):
+        by_tasks(model, setup)
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3])
 @pytest.mark.parametrize("kind", KINDS)
 def test_stages_are_the_whole_model_in_whatever_order_layers_aggregate(kind: str, layers: int) -> None:
-    for kept, first in orders(kind, layers):
-        for residual in (False, True):
-            model = model_of(kind, layers=layers, residual=residual)
-            by_tasks(model, setup_of(model, kept=kept, first=first))
+    for model, setup in in_every_order(kind, layers):
+        by_tasks(model, setup)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -13,7 +13,20 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from staged import EPOCH, KINDS, SEED, Staged, model_of, options_of, orders, setup_of, weights_of, whole
+from staged import (
+    EPOCH,
+    KINDS,
+    SEED,
+    Staged,
+    in_every_order,
+    model_of,
+    options_of,
+    orders,
+    setup_of,
+    weights_of,
+    whole,
+    with_all_between,
+)
 
 from siafu import native
 from siafu.nn import Dropout, Gnn
@@ -63,18 +76,15 @@ def hold(model: Gnn, setup: Setup, *, training: bool = True, tolerance: float = 
 @pytest.mark.parametrize("layers", [1, 2, 3])
 @pytest.mark.parametrize("kind", KINDS)
 def test_twins_compute_what_torch_does_with_all_that_stands_between_layers(kind: str, layers: int) -> None:
-    for options, (kept_first, first) in zip(options_of(layers), cycle(orders(kind, layers)), strict=False):
-        model = model_of(kind, layers=layers, **options)
-        hold(model, setup_of(model, kept=kept_first, first=first))
+    for model, setup in with_all_between(kind, layers):
+        hold(model, setup)
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3])
 @pytest.mark.parametrize("kind", KINDS)
 def test_twins_compute_what_torch_does_in_whatever_order_layers_aggregate(kind: str, layers: int) -> None:
-    for kept_first, first in orders(kind, layers):
-        for residual in (False, True):
-            model = model_of(kind, layers=layers, residual=residual)
-            hold(model, setup_of(model, kept=kept_first, first=first))
+    for model, setup in in_every_order(kind, layers):
+        hold(model, setup)
 
 
 @pytest.mark.parametrize("kind", KINDS)
