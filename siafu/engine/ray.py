@@ -1,10 +1,9 @@
-"""Ranks as workers of Ray Train, on a Ray cluster that exists. The one file that names Ray.
+"""Ranks as workers of Ray Train, on a Ray cluster that exists. The one file of this room that names Ray.
 
 Ray places ranks and starts the group again when one is lost; it pickles the function between its own processes, which
 trust each other. Ranks meet and talk as on every other engine (``elastic.join``), at an address of rank 0's host.
 """
 
-import logging
 import os
 import socket
 import tempfile
@@ -27,6 +26,7 @@ import torch
 
 from siafu.comm import Comm, PeerFailed
 from siafu.engine.failures import RankFailure, RanksFailed, failure_from, is_echo
+from siafu.workers.on_ray import connect
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ def run_on_ray(
     Ray starts all ranks again, at most ``restarts`` times, when one is lost; ``fn`` then goes on from its checkpoint.
     An error of a rank's own is raised as RanksFailed. Every node needs siafu, and paths in ``fn`` are to be absolute.
     """
-    _connect()
+    connect("to run on")
     _check_room(ranks * threads)
     desk = ray.remote(num_cpus=0)(_Desk).remote()
     one = partial(_run_rank, fn, desk, threads=threads, deadline_s=deadline_s, settings=settings)
@@ -65,18 +65,6 @@ def run_on_ray(
     if failures:
         raise RanksFailed(failures) from lost
     raise RanksFailed(_lost(lost, restarts)) from lost
-
-
-def _connect() -> None:
-    """Join the cluster that ``RAY_ADDRESS`` names, or that runs on this host."""
-    if ray.is_initialized():
-        return
-    try:
-        ray.init(address="auto", log_to_driver=True, logging_level=logging.WARNING)
-    except ConnectionError as error:
-        raise ValueError(
-            "there is no Ray cluster to run on: start one (ray start --head), or name one that exists in RAY_ADDRESS"
-        ) from error
 
 
 def _check_room(cpus: int) -> None:

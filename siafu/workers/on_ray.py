@@ -18,7 +18,7 @@ class RayTasks:
     """A Ray task of one CPU per lease. Every node of the cluster needs siafu."""
 
     def __init__(self) -> None:
-        _connect()
+        connect("for workers")
         self._serve = ray.remote(num_cpus=1, max_retries=0)(_serve)
         self._lock = threading.Lock()
         self._running: set[ray.ObjectRef] = set()
@@ -54,13 +54,13 @@ def _serve(lease: str) -> str:
     return ""
 
 
-def _connect() -> None:
-    """Join the cluster that ``RAY_ADDRESS`` names, or that runs on this host."""
+def connect(to_do: str) -> None:
+    """Join the cluster that ``RAY_ADDRESS`` names, or that runs on this host; raises ValueError where there is none."""
     if ray.is_initialized():
         return
     try:
         ray.init(address="auto", log_to_driver=True, logging_level=logging.WARNING)
     except ConnectionError as error:
         raise ValueError(
-            "there is no Ray cluster for workers: start one (ray start --head), or name one that exists in RAY_ADDRESS"
+            f"there is no Ray cluster {to_do}: start one (ray start --head), or name one that exists in RAY_ADDRESS"
         ) from error
