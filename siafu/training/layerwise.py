@@ -180,8 +180,14 @@ class _Pass:
     def _gather(self, own: Rows, halo: Rows | None, src: Tensor) -> Tensor:
         """The rows of sources, on disk where one destination alone has more of them than the budget."""
         num_own, size = self.block.num_dst, own.shape[1] * self._item_bytes
-        if halo is None and src.numel() * size <= self.room.budget_bytes:
-            return _take(own, src)
+        if src.numel() * size <= self.room.budget_bytes:
+            if halo is None:
+                return _take(own, src)
+            if isinstance(own, Tensor) and isinstance(halo, Tensor) and own.dtype == halo.dtype:
+                here = src < num_own
+                native.expect_rows(own, src[here])
+                native.expect_rows(halo, src[~here] - num_own)
+                return native.gather(own, src, more=halo)
         out = self.room.table(src.numel(), own.shape[1], _dtype(own))
         step = max(1, self.room.budget_bytes // (3 * max(1, size)))
         for begin in range(0, src.numel(), step):
