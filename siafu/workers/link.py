@@ -1,13 +1,18 @@
-"""A connection that carries frames, plain or TLS. One thread reads while others write; every wait ends."""
+"""A connection that carries frames, plain or TLS.
+
+Reading and writing a frame are steps that say what they wait for. Threads take them for one connection, one reading
+while others write; or a loop does for many at once. Every wait ends.
+"""
 
 import select
 import socket
 import ssl
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from contextlib import suppress
-from typing import Any
+from selectors import EVENT_READ, EVENT_WRITE
+from typing import Any, TypeVar
 
 from siafu.workers.frames import (
     HEADER_BYTES,
@@ -22,6 +27,8 @@ from siafu.workers.frames import (
 )
 from siafu.workers.task import Arrays
 
+T = TypeVar("T")
+Steps = Generator[int, None, T]  # what it waits for, again and again; what comes of it
 _AGAIN = (BlockingIOError, ssl.SSLWantReadError)
 _PIECES = 64  # of a frame that the kernel is given at once
 _AHEAD_BYTES = 8192  # small frames are read in one go
@@ -57,10 +64,7 @@ class Link:
         """Send a frame; raises LinkLost, or FrameError for what cannot be sent."""
         pieces = pack(kind, head or {}, arrays or {})
         with self._writing:
-            try:
-                self._write(pieces)
-            except OSError as error:
-                raise _lost(error) from error
+            self._write(pieces)
 
     def receive(
         self,
@@ -70,19 +74,42 @@ class Link:
         until_s: float | None = None,
     ) -> Frame:
         """The next frame; raises LinkLost after a silence or at a time of ``time.monotonic``, or FrameError."""
-        wait = (silence_s, until_s)
+        return self._finish(self.receiving(limit_bytes), silence_s, until_s)
+
+    def receiving(self, limit_bytes: int) -> Steps[Frame]:
+        """The steps of receiving the next frame."""
         try:
-            fields = self._read_bytes(HEADER_BYTES, wait)
+            fields = yield from self._read_bytes(HEADER_BYTES)
             header = unpack_header(fields, limit_bytes)
-            text = self._read_bytes(header.head_bytes, wait)
+            text = yield from self._read_bytes(header.head_bytes)
             head, arrays = unpack_head(header, text)
             for array in arrays.values():
                 if array.size:
-                    self._read(raw(array), wait)
+                    yield from self._read(raw(array))
         except OSError as error:
             raise _lost(error) from error
         check(header, text, arrays)
         return Frame(header.kind, head, arrays)
+
+    def writing(self, pieces: list[memoryview]) -> Steps[None]:
+        """The steps of sending the pieces of a frame."""
+        while pieces:
+            try:
+                count = self._write_some(pieces)
+            except (*_AGAIN, ssl.SSLWantWriteError) as again:
+                yield EVENT_READ if isinstance(again, ssl.SSLWantReadError) else EVENT_WRITE
+                continue
+            except OSError as error:
+                raise _lost(error) from error
+            self.bytes_out += count
+            while pieces and count >= pieces[0].nbytes:
+                count -= pieces.pop(0).nbytes
+            if count:
+                pieces[0] = pieces[0][count:]
+
+    def fileno(self) -> int:
+        """The descriptor of the connection, to wait for."""
+        return self._sock.fileno()
 
     def shut(self) -> None:
         """End the connection: whoever reads or writes learns it at once."""
@@ -95,7 +122,7 @@ class Link:
         with suppress(OSError):
             socket.socket.shutdown(self._sock, socket.SHUT_WR)
             while limit_bytes > 0:
-                self._wait(select.POLLIN, None, until_s)
+                self._wait(EVENT_READ, None, until_s)
                 got = len(
                     socket.socket.recv(self._sock, 4096)
                 )  # unread bytes would make the kernel drop ours
@@ -108,12 +135,12 @@ class Link:
         self.shut()
         self._sock.close()
 
-    def _read_bytes(self, count: int, wait: tuple[float | None, float | None]) -> bytearray:
+    def _read_bytes(self, count: int) -> Steps[bytearray]:
         got = bytearray(count)
-        self._read(memoryview(got), wait)
+        yield from self._read(memoryview(got))
         return got
 
-    def _read(self, into: memoryview, wait: tuple[float | None, float | None]) -> None:
+    def _read(self, into: memoryview) -> Steps[None]:
         while into.nbytes:
             if self._ahead.nbytes:
                 count = min(into.nbytes, self._ahead.nbytes)
@@ -123,11 +150,8 @@ class Link:
             few = into.nbytes < len(self._buffer)
             try:
                 count = self._read_some(memoryview(self._buffer) if few else into)
-            except _AGAIN:
-                self._wait(select.POLLIN, *wait)
-                continue
-            except ssl.SSLWantWriteError:
-                self._wait(select.POLLOUT, *wait)
+            except (*_AGAIN, ssl.SSLWantWriteError) as again:
+                yield EVENT_WRITE if isinstance(again, ssl.SSLWantWriteError) else EVENT_READ
                 continue
             if not count:
                 raise LinkLost("it closed the connection")
@@ -144,18 +168,20 @@ class Link:
             return self._sock.recv_into(into)
 
     def _write(self, pieces: list[memoryview]) -> None:
-        while pieces:
+        self._finish(self.writing(pieces), self._send_wait_s, None)
+
+    def _finish(self, steps: Steps[T], silence_s: float | None, until_s: float | None) -> T:
+        """Take all steps, and wait where they do."""
+        while True:
             try:
-                count = self._write_some(pieces)
-            except (*_AGAIN, ssl.SSLWantWriteError) as again:
-                reads = isinstance(again, ssl.SSLWantReadError)
-                self._wait(select.POLLIN if reads else select.POLLOUT, self._send_wait_s, None)
-                continue
-            self.bytes_out += count
-            while pieces and count >= pieces[0].nbytes:
-                count -= pieces.pop(0).nbytes
-            if count:
-                pieces[0] = pieces[0][count:]
+                event = next(steps)
+            except StopIteration as end:
+                found: T = end.value
+                return found
+            try:
+                self._wait(event, silence_s, until_s)
+            except OSError as error:
+                raise _lost(error) from error
 
     def _write_some(self, pieces: list[memoryview]) -> int:
         if self._secret is None:
@@ -168,7 +194,7 @@ class Link:
         if until_s is not None:
             left.append(max(0.0, until_s - time.monotonic()))
         poll = select.poll()
-        poll.register(self._sock.fileno(), event)
+        poll.register(self._sock.fileno(), select.POLLIN if event == EVENT_READ else select.POLLOUT)
         if not poll.poll(1000 * min(left) if left else None):
             raise LinkLost(f"it was silent for {min(left):.1f} s")
 

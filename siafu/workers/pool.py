@@ -15,6 +15,7 @@ from siafu.workers.frames import FrameError
 from siafu.workers.handshake import Refused, admit, refuse
 from siafu.workers.lease import Compute, Lease
 from siafu.workers.link import Link, LinkLost
+from siafu.workers.loop import Loop
 from siafu.workers.setup import Setup
 from siafu.workers.shared import Segments
 from siafu.workers.tasks import Tasks
@@ -60,6 +61,7 @@ class Pool:
         self._strangers = threading.BoundedSemaphore(_STRANGERS)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, port), family=family, backlog=512)
+        self._loop = Loop("siafu-workers")
         self._address = address or (socket.gethostname() if host in ("", "0.0.0.0", "::") else host)
         self.port: int = self._listener.getsockname()[1]
         self._door = threading.Thread(target=self._open_door, name="siafu-workers-door", daemon=True)
@@ -135,6 +137,7 @@ class Pool:
             for visit in visits.values():
                 visit.link.shut()
             self._wait_empty(self._limits.close_s)
+        self._loop.close()
 
     def __enter__(self) -> "Pool":
         return self
@@ -161,17 +164,8 @@ class Pool:
 
     def _receive(self, sock: socket.socket, peer: str) -> None:
         link = self._let_in(sock, peer)
-        visit = None if link is None else self._enter(*link, peer)
-        if visit is None:
-            return
-        try:
-            visit.run()
-        finally:
-            visit.link.close()
-            with self._changed:
-                del self._visits[visit.worker]
-                self._past.append(visit.served())
-                self._changed.notify_all()
+        if link is not None:
+            self._enter(*link, peer)
 
     def _let_in(self, sock: socket.socket, peer: str) -> tuple[str, Link] | None:
         """Find out who it is; None for who is not one of ours."""
@@ -192,25 +186,32 @@ class Pool:
         finally:
             self._strangers.release()
 
-    def _enter(self, name: str, link: Link, peer: str) -> Visit | None:
+    def _enter(self, name: str, link: Link, peer: str) -> None:
         with self._changed:
             if self._closing:
                 link.close()
-                return None
+                return
             self._names[name] += 1
             worker = name if self._names[name] == 1 else f"{name}.{self._names[name]}"
-            visit = Visit(
+            visit = self._visits[worker] = Visit(
                 worker,
                 peer,
                 link=link,
+                loop=self._loop,
                 tasks=self._tasks,
                 setup=self._setup,
                 limits=self._limits,
                 segments=self._segments,
                 on_ready=self.wake,
+                on_end=self._leave,
             )
-            self._visits[worker] = visit
-        return visit
+        self._loop.ask(visit.begin)
+
+    def _leave(self, visit: Visit) -> None:
+        with self._changed:
+            del self._visits[visit.worker]
+            self._past.append(visit.served())
+            self._changed.notify_all()
 
 
 def is_loopback(host: str) -> bool:

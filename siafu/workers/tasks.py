@@ -11,6 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
@@ -91,14 +92,36 @@ class _Entry:
     local: bool = False
 
 
-@dataclass(eq=False, slots=True)
-class _Taker:
-    """Someone who waits for a task; ``wake`` is released when there is one, or none ever, or to look again."""
+class Taker(Protocol):
+    """Someone who waits for a task, one at a time. Both calls come from any thread, and may not call back."""
 
     worker: str
-    wake: threading.Lock
-    task: Task | None = None
-    served: bool = False
+
+    def serve(self, task: Task | None) -> None:
+        """Here it is; None where there will be none any more."""
+
+    def poke(self) -> None:
+        """Call :meth:`Tasks.look` soon."""
+
+
+class _Waiter:
+    """A taker whose thread does nothing else."""
+
+    __slots__ = ("served", "task", "wake", "worker")
+
+    def __init__(self, worker: str) -> None:
+        self.worker, self.wake = worker, threading.Lock()
+        self.task: Task | None = None
+        self.served = False
+        self.wake.acquire()
+
+    def serve(self, task: Task | None) -> None:
+        self.task, self.served = task, True
+        self.poke()
+
+    def poke(self) -> None:
+        if self.wake.locked():
+            self.wake.release()
 
 
 class Tasks:
@@ -117,12 +140,12 @@ class Tasks:
         self._waiting_local: list[tuple[Priority, Key]] = []
         self._entries: dict[Key, _Entry] = {}
         self._held: dict[str, set[Key]] = {}  # what each worker has not answered yet, committed or not
-        self._idle: OrderedDict[_Taker, None] = OrderedDict()  # takers that hold nothing
-        self._busy: OrderedDict[str, _Taker] = OrderedDict()  # takers that hold something, by worker
-        self._local: OrderedDict[_Taker, None] = OrderedDict()
+        self._idle: OrderedDict[Taker, None] = OrderedDict()  # takers that hold nothing
+        self._busy: OrderedDict[str, Taker] = OrderedDict()  # takers that hold something, by worker
+        self._local: OrderedDict[Taker, None] = OrderedDict()
         self._gone: set[str] = set()
         self._pace = Pace()
-        self._watcher: tuple[float, _Taker] | None = None  # who looks for overdue tasks next, and when
+        self._watcher: tuple[float, Taker] | None = None  # who looks for overdue tasks next, and when
         self._put = self._committed = self._relaunched = self._dropped = 0
         self._weights: dict[int, Arrays] = {}
         self._closed = False
@@ -165,24 +188,43 @@ class Tasks:
             heapq.heappush(self._waiting, (priority, task.key))
             self._hand_out()
 
-    def take(self, worker: str, *, local: bool = False, wait_s: float | None = None) -> Task | None:
-        """The next task for a worker, waited for; None where none came in time, or there will be none any more.
+    def ask(self, taker: Taker, *, local: bool = False) -> Task | None:
+        """A task for a taker, if there is one; else it is served later, and should :meth:`look` now.
 
-        A ``local`` taker gets what two others gave up, and nothing else. One name takes in one thread at a time.
+        A ``local`` taker gets what two others gave up, and nothing else.
         """
-        until_s = None if wait_s is None else time.monotonic() + wait_s
         with self._lock:
-            task = self._next(worker, local=local)
-            if task is not None or self._closed or worker in self._gone:
-                return task
-            taker = self._enlist(worker, local=local)
-            wake_s = self._watch(taker, until_s)
-        while True:
-            taker.wake.acquire(timeout=-1 if wake_s is None else max(0.0, wake_s - time.monotonic()))
-            with self._lock:
-                wake_s = self._look(taker, until_s)
-                if taker.served:
-                    return taker.task
+            if self._closed or taker.worker in self._gone:
+                taker.serve(None)
+                return None
+            task = self._next(taker.worker, local=local)
+            if task is None:
+                self._enlist(taker, local=local)
+            else:
+                self._rouse()
+            return task
+
+    def look(self, taker: Taker) -> float | None:
+        """Serve a taker that waits an overdue task, if there is one; returns when it is to look again, if it is."""
+        with self._lock:
+            return self._look(taker)
+
+    def take(self, worker: str, *, local: bool = False, wait_s: float | None = None) -> Task | None:
+        """As :meth:`ask`, waited for; None also where none came in time."""
+        until_s = None if wait_s is None else time.monotonic() + wait_s
+        waiter = _Waiter(worker)
+        task = self.ask(waiter, local=local)
+        if task is not None:
+            return task
+        while not waiter.served:
+            wake_s = self.look(waiter)
+            times = [each for each in (wake_s, until_s) if each is not None]
+            left_s = min(times) - time.monotonic() if times else -1.0
+            if until_s is not None and time.monotonic() >= until_s:
+                self._leave(waiter)
+            elif not times or left_s > 0:
+                waiter.wake.acquire(timeout=left_s)
+        return waiter.task
 
     def commit(self, key: Key, worker: str, result: Result) -> bool:
         """A worker has a result; returns whether it counts, which the first does."""
@@ -221,10 +263,9 @@ class Tasks:
         """Give a worker nothing any more; what it holds it may still commit."""
         with self._lock:
             self._gone.add(worker)
-            for takers in (list(self._idle), list(self._local), list(self._busy.values())):
-                for taker in takers:
-                    if taker.worker == worker:
-                        self._serve(taker, None)
+            for taker in [*self._idle, *self._local, *self._busy.values()]:
+                if taker.worker == worker:
+                    self._serve(taker, None)
 
     def lose(self, worker: str, reason: str | None) -> None:
         """A worker is gone: all that it held fails, or waits again where it left as it should, for no reason."""
@@ -242,6 +283,12 @@ class Tasks:
         with self._lock:
             self._closed = True
             for taker in [*self._idle, *self._busy.values(), *self._local]:
+                self._serve(taker, None)
+
+    def _leave(self, taker: Taker) -> None:
+        """A taker waits no more, if it still did."""
+        with self._lock:
+            if taker in self._idle or taker in self._local or self._busy.get(taker.worker) is taker:
                 self._serve(taker, None)
 
     # What follows is called with the lock held.
@@ -265,7 +312,6 @@ class Tasks:
             self._pace.began(key, now_s)
         entry.began_s[worker] = now_s
         self._held.setdefault(worker, set()).add(key)
-        self._rouse()
         return entry.task
 
     def _lay_down(self, key: Key, worker: str) -> None:
@@ -313,63 +359,49 @@ class Tasks:
         while self._waiting_local and self._local:
             self._hand_to(next(iter(self._local)), local=True)
 
-    def _hand_to(self, taker: _Taker, *, local: bool) -> None:
+    def _hand_to(self, taker: Taker, *, local: bool) -> None:
         task = self._next(taker.worker, local=local)
         if task is not None:
             self._serve(taker, task)
 
-    def _enlist(self, worker: str, *, local: bool) -> _Taker:
-        taker = _Taker(worker, threading.Lock())
-        taker.wake.acquire()
+    def _enlist(self, taker: Taker, *, local: bool) -> None:
         if local:
             self._local[taker] = None
-        elif worker in self._held:
-            self._busy[worker] = taker
+        elif taker.worker in self._held:
+            self._busy[taker.worker] = taker
         else:
             self._idle[taker] = None
-        return taker
 
-    def _serve(self, taker: _Taker, task: Task | None) -> None:
+    def _serve(self, taker: Taker, task: Task | None) -> None:
         """End someone's wait."""
         self._idle.pop(taker, None)
         self._local.pop(taker, None)
         if self._busy.get(taker.worker) is taker:
             del self._busy[taker.worker]
-        taker.task, taker.served = task, True
-        self._poke(taker)
-
-    def _poke(self, taker: _Taker) -> None:
-        if taker.wake.locked():
-            taker.wake.release()
-
-    def _look(self, taker: _Taker, until_s: float | None) -> float | None:
-        """A taker woke: it was served, or looks for an overdue task; returns when it wakes again."""
         if self._watcher is not None and self._watcher[1] is taker:
             self._watcher = None
-        now_s = time.monotonic()
-        if not taker.served and taker in self._idle:
-            due = self._pace.next_due() if self._hedging else None
-            if due is not None and due[0] <= now_s:
-                self._serve(taker, self._hedge(due[1], taker.worker))
-        if not taker.served and until_s is not None and now_s >= until_s:
-            self._serve(taker, None)
-        if taker.served:
-            self._rouse()
+        self._rouse()
+        taker.serve(task)
+
+    def _look(self, taker: Taker) -> float | None:
+        """Whoever looks watches for the next overdue task, unless somebody does so already."""
+        if self._watcher is not None and self._watcher[1] is taker:
+            self._watcher = None
+        due = self._pace.next_due() if self._hedging and taker in self._idle else None
+        if due is None:
             return None
-        return self._watch(taker, until_s)
+        if due[0] <= time.monotonic():
+            self._idle.pop(taker)
+            self._serve(taker, self._hedge(due[1], taker.worker))
+            return None
+        if self._watcher is None or self._watcher[0] > due[0]:
+            self._watcher = (due[0], taker)
+        return self._watcher[0] if self._watcher[1] is taker else None
 
     def _hedge(self, key: Key, worker: str) -> Task:
         self._pace.ended(key)  # no third copy
         self._pace.hedged += 1
         return self._pick_up(self._entries[key], worker)
-
-    def _watch(self, taker: _Taker, until_s: float | None) -> float | None:
-        """When a taker is to wake: one of those that hold nothing does when the next task becomes overdue."""
-        due = self._pace.next_due() if self._hedging and taker in self._idle else None
-        if due is None or (self._watcher is not None and self._watcher[0] <= due[0]):
-            return until_s
-        self._watcher = (due[0], taker)
-        return due[0] if until_s is None else min(due[0], until_s)
 
     def _rouse(self) -> None:
         """Have somebody watch if nobody does early enough."""
@@ -377,4 +409,4 @@ class Tasks:
             return
         due = self._pace.next_due()
         if due is not None and (self._watcher is None or self._watcher[0] > due[0]):
-            self._poke(next(iter(self._idle)))
+            next(iter(self._idle)).poke()

@@ -1,14 +1,16 @@
 """One worker at a graph server: what it is offered, what it gives back, and when it is lost."""
 
-import queue
-import threading
 import time
+import traceback
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from siafu.workers.frames import Frame, FrameError, Kind
-from siafu.workers.link import Link, LinkLost
+from siafu.workers.frames import Frame, FrameError, Kind, pack
+from siafu.workers.link import Link, LinkLost, Steps
+from siafu.workers.loop import Loop
 from siafu.workers.messages import answered, ask, field_of, key_of, offer
 from siafu.workers.setup import Setup
 from siafu.workers.shared import Segments
@@ -65,7 +67,10 @@ class Served:
 
 
 class Visit:
-    """A worker that was let in. Two threads: :meth:`run` reads what it says, another one offers it tasks."""
+    """A worker that was let in, served in a loop; other threads call :meth:`served`, :meth:`serve` and :meth:`poke`.
+
+    ``on_ready`` is told that it can do tasks, ``on_end`` that it left.
+    """
 
     def __init__(
         self,
@@ -73,19 +78,26 @@ class Visit:
         peer: str,
         *,
         link: Link,
+        loop: Loop,
         tasks: Tasks,
         setup: Setup,
         limits: Limits,
         segments: Segments | None = None,
         on_ready: Callable[[], None] = lambda: None,
+        on_end: Callable[["Visit"], None] = lambda _: None,
     ) -> None:
         self.worker, self.link = worker, link
-        self._peer, self._tasks, self._setup, self._limits = peer, tasks, setup, limits
-        self._segments, self._on_ready = segments, on_ready
-        self._slots = threading.Semaphore(limits.tasks)
-        self._answers: queue.SimpleQueue[Frame | None] = queue.SimpleQueue()
+        self._peer, self._loop, self._tasks, self._setup = peer, loop, tasks, setup
+        self._limits, self._segments = limits, segments
+        self._on_ready, self._on_end = on_ready, on_end
+        self._reading: Steps[Frame] = link.receiving(limits.frame_bytes)
+        self._writing: Steps[None] | None = None
+        self._unsent: deque[list[memoryview]] = deque()
+        self._events = 0  # what is waited for
+        self._heard_s = self._sent_s = time.monotonic()  # when something last came, and went
+        self._offered: Task | None = None
         self._holds: set[Key] = set()
-        self._lock = threading.Lock()
+        self._asks = self._stopping = self.ready = False
         self._came_s = time.time()
         self._left_s: float | None = None
         self._busy_since_s = 0.0
@@ -93,115 +105,208 @@ class Visit:
         self._num_tasks = 0
         self._report: dict[str, Any] = {}
         self._ended = ""
-        self.ready = False
 
     def served(self) -> Served:
         """What it did so far."""
-        with self._lock:
-            busy_s = self._busy_s + (time.monotonic() - self._busy_since_s if self._holds else 0.0)
-            return Served(
-                self.worker, self._peer, self._came_s, self._left_s, self._num_tasks,
-                self.link.bytes_in, self.link.bytes_out, busy_s, self._compute_s, dict(self._report), self._ended,
-            )  # fmt: skip
+        busy_s = self._busy_s + (time.monotonic() - self._busy_since_s if self._holds else 0.0)
+        return Served(
+            self.worker, self._peer, self._came_s, self._left_s, self._num_tasks,
+            self.link.bytes_in, self.link.bytes_out, busy_s, self._compute_s, dict(self._report), self._ended,
+        )  # fmt: skip
 
-    def run(self) -> None:
-        """Serve the worker until it leaves or is lost; then all that it held is done again."""
-        feeder = threading.Thread(target=self._feed, name=f"siafu-workers-{self.worker}", daemon=True)
+    def begin(self) -> None:
+        """Tell the worker what the tensor work is; from then on the loop serves it."""
+        paths = [] if self._segments is None else self._segments.paths
+        about = {"setup": self._setup.to_json(), "worker": self.worker, "segments": paths}
+        self._guarded(partial(self._send, Kind.SETUP, about))
+        self._guarded(self._look_after)
+        self._turn()
+
+    def serve(self, task: Task | None) -> None:
+        """Here is the task it asked for; None: there will be none."""
+        self._loop.ask(partial(self._guarded, partial(self._serve, task)))
+
+    def poke(self) -> None:
+        """Look for an overdue task."""
+        self._loop.ask(partial(self._guarded, self._look))
+
+    def _guarded(self, do: Callable[[], None]) -> None:
+        """Do something; where it fails, the worker is lost, and nobody else."""
+        if self._left_s is not None:
+            return
         try:
-            paths = [] if self._segments is None else self._segments.paths
-            about = {"setup": self._setup.to_json(), "worker": self.worker, "segments": paths}
-            self.link.send(Kind.SETUP, about)
-            self._ready(self._next())
-            feeder.start()
-            self._read()
+            do()
         except (LinkLost, FrameError) as error:
-            self._ended = self._ended or str(error)
-        finally:
-            self._leave()
-            if feeder.ident is not None:
-                feeder.join()
+            self._leave(str(error))
+        except Exception as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            self._leave(
+                f"{type(error).__name__}: {error} ({where.filename.rpartition('/')[2]}:{where.lineno})"
+            )
 
-    def _ready(self, frame: Frame) -> None:
-        if frame.kind == Kind.BYE:
-            raise LinkLost(f"it cannot serve: {field_of(frame, 'reason', str)}")
-        if frame.kind != Kind.READY:
+    def _turn(self) -> None:
+        """Read and write all that can be, and wait for the rest."""
+        self._guarded(self._proceed)
+
+    def _proceed(self) -> None:
+        reads = self._read()
+        if self._left_s is not None:
+            return
+        events = reads | self._write()
+        if events != self._events:
+            self._events = events
+            self._loop.wait_for(self.link.fileno(), events, self._turn)
+
+    def _read(self) -> int:
+        """Take what came; returns what to wait for."""
+        before = self.link.bytes_in
+        try:
+            while self._left_s is None:
+                try:
+                    event = next(self._reading)
+                except StopIteration as end:
+                    self._reading = self.link.receiving(self._limits.frame_bytes)
+                    self._take(end.value)
+                    continue
+                return event
+        finally:
+            if self.link.bytes_in != before:
+                self._heard_s = time.monotonic()
+        return 0
+
+    def _write(self) -> int:
+        """Send what is to be sent; returns what to wait for, if for anything."""
+        while True:
+            if self._writing is None:
+                if not self._unsent:
+                    return 0
+                self._writing, self._sent_s = self.link.writing(self._unsent.popleft()), time.monotonic()
+            before = self.link.bytes_out
+            event = next(self._writing, None)
+            if self.link.bytes_out != before:
+                self._sent_s = time.monotonic()
+            if event is not None:
+                return event
+            self._writing = None
+
+    def _send(self, kind: Kind, head: Mapping[str, Any] | None = None, arrays: Arrays | None = None) -> None:
+        """Send a frame after those before it. It leaves in this turn, or as soon as there is room."""
+        self._unsent.append(pack(kind, head or {}, arrays or {}))
+        if self._writing is None:
+            event = self._write()
+            if event:
+                self._events |= event
+                self._loop.wait_for(self.link.fileno(), self._events, self._turn)
+
+    def _look_after(self) -> None:
+        """Now and then: a worker that says nothing is lost, and one that takes nothing."""
+        quiet_s, now_s = self._limits.silence_s, time.monotonic()
+        since_s = self._heard_s if self._writing is None else min(self._heard_s, self._sent_s)
+        if now_s - since_s >= quiet_s:
+            raise LinkLost(f"it was silent for {quiet_s:.1f} s")
+        self._loop.at(since_s + quiet_s, partial(self._guarded, self._look_after))
+
+    def _take(self, frame: Frame) -> None:
+        """A frame came."""
+        if not self.ready and frame.kind not in (Kind.BEAT, Kind.BYE, Kind.READY):
             raise FrameError(f"a {frame.kind.name} frame, expected READY")
+        match frame.kind:
+            case Kind.BEAT:
+                return
+            case Kind.READY:
+                self._begin_work(frame)
+            case Kind.ACCEPT | Kind.DECLINE:
+                self._answered(frame)
+            case Kind.RESULT:
+                key = self._lay_down(frame)
+                self._tasks.commit(key, self.worker, answered(frame))
+            case Kind.FAILED:
+                reason = field_of(frame, "reason", str)
+                self._tasks.fail(self._lay_down(frame), self.worker, reason[:2000])
+            case Kind.BYE if not self.ready:
+                raise LinkLost(f"it cannot serve: {field_of(frame, 'reason', str)}")
+            case Kind.BYE:
+                self._report |= frame.head
+                self._leave("")
+                return
+            case _:
+                raise FrameError(f"a {frame.kind.name} frame, which no worker sends")
+        self._feed()
+
+    def _begin_work(self, frame: Frame) -> None:
+        if self.ready:
+            raise FrameError("a READY frame, which was sent before")
         if self._segments is not None and frame.head.pop("proof", "") != self._segments.proof:
             self._segments = None  # it is elsewhere: rows travel
         self._report, self.ready = frame.head, True
         self._on_ready()
 
-    def _next(self) -> Frame:
-        while True:
-            frame = self.link.receive(limit_bytes=self._limits.frame_bytes, silence_s=self._limits.silence_s)
-            if frame.kind != Kind.BEAT:
-                return frame
-
-    def _read(self) -> None:
-        while True:
-            frame = self._next()
-            match frame.kind:
-                case Kind.ACCEPT | Kind.DECLINE:
-                    self._answers.put(frame)
-                case Kind.RESULT:
-                    key = self._lay_down(frame)
-                    self._tasks.commit(key, self.worker, answered(frame))
-                    self._slots.release()
-                case Kind.FAILED:
-                    reason = field_of(frame, "reason", str)
-                    self._tasks.fail(self._lay_down(frame), self.worker, reason[:2000])
-                    self._slots.release()
-                case Kind.BYE:
-                    self._report |= frame.head
-                    return
-                case _:
-                    raise FrameError(f"a {frame.kind.name} frame, which no worker sends")
-
-    def _leave(self) -> None:
-        """It is gone: whoever waits for it is told, and what it held is done again."""
-        with self._lock:
-            self._left_s, held = time.time(), bool(self._holds)
-            if held:
-                self._busy_s += time.monotonic() - self._busy_since_s
-                self._holds.clear()
-        self.ready = False
-        self.link.shut()
-        self._tasks.lose(self.worker, self._ended or None)
-        self._answers.put(None)
-        self._slots.release()
-
     def _feed(self) -> None:
-        """Offer it tasks, each as soon as it has room, until there are none or it wants no more."""
-        try:
-            while self._slots.acquire():
-                task = self._tasks.take(self.worker)
-                if task is None or not self._give(task):
-                    break
-            self.link.send(Kind.STOP)
-        except LinkLost:
-            self.link.shut()  # and the reader finds out
-        except FrameError as error:
-            self._ended = str(error)
-            self.link.shut()
+        """Ask for the next task, if there is room for one."""
+        while not (self._asks or self._stopping or self._offered) and len(self._holds) < self._limits.tasks:
+            self._asks = True
+            task = self._tasks.ask(self)
+            if task is None:
+                self._look()
+                return
+            self._asks = False
+            self._give(task)
 
-    def _give(self, task: Task) -> bool:
-        """Offer a task and send it; returns whether the worker wants more."""
-        weights = self._weights(task)
-        if weights is None:
-            self._tasks.fail(task.key, self.worker, f"version {task.version} of the weights was retired")
-            self._slots.release()
-            return True
-        self.link.send(Kind.OFFER, offer(task))
-        frame = self._answers.get()
-        if frame is None:
-            return False
+    def _look(self) -> None:
+        """Watch for overdue tasks while there is nothing else to do."""
+        when_s = self._tasks.look(self) if self._asks else None
+        if when_s is not None:
+            self._loop.at(when_s, partial(self._guarded, self._look))
+
+    def _serve(self, task: Task | None) -> None:
+        self._asks = False
+        if task is None:
+            self._stop()
+            return
+        self._give(task)
+        self._feed()
+
+    def _stop(self) -> None:
+        if not self._stopping:
+            self._stopping = True
+            self._send(Kind.STOP)
+
+    def _give(self, task: Task) -> None:
+        """Offer a task."""
+        if self._weights(task) is None:
+            self._tasks.fail(task.key, self.worker, _retired(task))
+            return
+        self._offered = task
+        self._send(Kind.OFFER, offer(task))
+
+    def _answered(self, frame: Frame) -> None:
+        """It wants what it was offered, or it does not, and then nothing more."""
+        task, self._offered = self._offered, None
+        if task is None:
+            raise FrameError(f"a {frame.kind.name} frame, but it was offered nothing")
         if frame.kind == Kind.DECLINE or key_of(frame) != task.key:
             self._tasks.release(task.key, self.worker)
-            return False
+            self._stop()
+            return
         self._pick_up(task.key)
+        weights = self._weights(task)
+        if weights is None:
+            raise LinkLost(_retired(task))
         head, arrays = ask(task, weights if field_of(frame, "weights", bool) else {}, self._segments)
-        self.link.send(Kind.TASK, head, arrays)
-        return True
+        self._send(Kind.TASK, head, arrays)
+
+    def _leave(self, ended: str) -> None:
+        """It is gone: what it held is done again."""
+        self._ended, self._left_s = ended, time.time()
+        if self._holds:
+            self._busy_s += time.monotonic() - self._busy_since_s
+            self._holds.clear()
+        self.ready = False
+        self._unsent.clear()
+        self._loop.wait_for(self.link.fileno(), 0, self._turn)
+        self.link.close()
+        self._tasks.lose(self.worker, ended or None)
+        self._on_end(self)
 
     def _weights(self, task: Task) -> Arrays | None:
         """What the stage reads; None where the version was retired, as it may be under a late copy."""
@@ -212,22 +317,22 @@ class Visit:
         return {name: weights[name] for name in weights_of(self._setup, task.key.stage, list(weights))}
 
     def _pick_up(self, key: Key) -> None:
-        with self._lock:
-            if not self._holds:
-                self._busy_since_s = time.monotonic()
-            self._holds.add(key)
+        if not self._holds:
+            self._busy_since_s = time.monotonic()
+        self._holds.add(key)
 
     def _lay_down(self, frame: Frame) -> Key:
         key = key_of(frame)
-        with self._lock:
-            if key not in self._holds:
-                raise FrameError(
-                    f"a {frame.kind.name} frame of task {[*map(int, key)]}, which it was not given"
-                )
-            self._holds.remove(key)
-            self._num_tasks += 1
-            if not self._holds:
-                self._busy_s += time.monotonic() - self._busy_since_s
-            if frame.kind == Kind.RESULT:
-                self._compute_s += field_of(frame, "seconds", float)
+        if key not in self._holds:
+            raise FrameError(f"a {frame.kind.name} frame of task {[*map(int, key)]}, which it was not given")
+        if frame.kind == Kind.RESULT:
+            self._compute_s += field_of(frame, "seconds", float)
+        self._holds.remove(key)
+        self._num_tasks += 1
+        if not self._holds:
+            self._busy_s += time.monotonic() - self._busy_since_s
         return key
+
+
+def _retired(task: Task) -> str:
+    return f"version {task.version} of the weights was retired"
