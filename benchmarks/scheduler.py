@@ -4,22 +4,22 @@
     python benchmarks/scheduler.py --leases 200 --intervals 400          in seconds
     python benchmarks/scheduler.py --profile                             also where the time goes
 
-The graph server, its gates and its tasks are the real ones, of GCN on a small graph. The leases are played by one
-thread: each takes a task, holds it for a time drawn from its key, and commits arrays of the right shape that nobody
-computed. What counts is the CPU time of the server's thread without its kernels, and of taking and committing in the
-other one. CPU time too grows where other work shares the cores: the machine should be quiet.
+The graph server, its gates, its tasks and the loop that serves workers are the real ones, of GCN on a small graph. The
+leases are played in that loop: each takes a task, holds it for a random time, and commits arrays of the right shape
+that nobody computed. What counts is the CPU time of the server's thread without its kernels, and of the loop's without
+making those arrays. CPU time too grows where other work shares the cores: the machine should be quiet.
 """
 
 import argparse
 import cProfile
-import heapq
 import json
 import pstats
 import random
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
+from queue import SimpleQueue
 from typing import Any
 from unittest import mock
 
@@ -33,6 +33,7 @@ from siafu.nn.ranges import RangedSum
 from siafu.training.pipeline import trainer as trainers
 from siafu.training.pipeline.config import PipelineConfig
 from siafu.workers.crew import Wanted
+from siafu.workers.loop import Loop
 from siafu.workers.setup import Setup
 from siafu.workers.stages import rows_with_grad, weights_of
 from siafu.workers.task import Direction, Key, Result, Task
@@ -41,7 +42,6 @@ from siafu.workers.tasks import Counts, Tasks
 FEATURES, CLASSES, HIDDEN = 16, 8, 16
 ASKED_US = 100
 LASTS_S = (0.2, 0.8)  # how long a lease holds a task
-_LONGEST_WAIT_S = 1.0
 
 
 class Metered:
@@ -59,18 +59,33 @@ class Metered:
             self.calls += 1
 
 
+class Lease:
+    """One lease: it holds one task at a time, and computes nothing."""
+
+    def __init__(self, worker: str, leases: "Leases") -> None:
+        self.worker, self._leases = worker, leases
+
+    def serve(self, task: Task | None) -> None:
+        if task is not None:
+            self._leases.loop.ask(partial(self._leases.hold, self, task))
+
+    def poke(self) -> None:
+        self._leases.loop.ask(partial(self._leases.look, self))
+
+
 class Leases:
-    """A crew whose workers are all played by one thread; none of them computes."""
+    """A crew whose workers are all played by a loop, as a pool serves its connections; none of them computes."""
 
     inline = False
 
     def __init__(self, wanted: Wanted, tasks: Tasks, setup: Setup, **_: Any) -> None:
-        self.metered, self.computed, self.most = Metered(), Counter[Key](), 0
-        self._tasks, self._setup, self._count = tasks, setup, wanted.count
-        self._held: list[tuple[float, int, Task]] = []  # when due, by which lease
+        self.loop, self.played, self.computed, self.most = Loop("leases"), Metered(), Counter[Key](), 0
+        self._tasks, self._setup, self._held = tasks, setup, 0
         self._grads: dict[int, dict[str, np.ndarray]] = {}
-        self._thread = threading.Thread(target=self._play, name="leases", daemon=True)
-        self._thread.start()
+        self._seconds = random.Random(0)
+        self.leases = [Lease(f"lease {number}", self) for number in range(wanted.count)]
+        for lease in self.leases:
+            self.loop.ask(partial(self._ask, lease))
 
     def wait(self, seconds: float) -> None:
         """They are there."""
@@ -78,31 +93,40 @@ class Leases:
     def rescue(self) -> None:
         """None is lost."""
 
+    def cpu_s(self) -> float:
+        """The CPU seconds of the loop's thread so far, without what plays the computing."""
+        found: SimpleQueue[float] = SimpleQueue()
+        self.loop.ask(lambda: found.put(time.thread_time() - self.played.seconds))
+        return found.get()
+
     def close(self) -> None:
         self._tasks.close()
-        self._thread.join()
+        self.loop.close()
 
-    def _play(self) -> None:
-        free = list(range(self._count))
-        while True:
-            now_s = time.monotonic()
-            while self._held and self._held[0][0] <= now_s:
-                _, lease, task = heapq.heappop(self._held)
-                self.metered(self._tasks.commit, task.key, f"lease {lease}", self._result(task))
-                self.computed[task.key] += 1
-                free.append(lease)
-            due_s = self._held[0][0] if self._held else now_s + _LONGEST_WAIT_S
-            if not free:
-                time.sleep(max(0.0, due_s - time.monotonic()))
-                continue
-            wait_s = max(0.0, due_s - time.monotonic())
-            task = self.metered(self._tasks.take, f"lease {free[-1]}", wait_s=wait_s)
-            if task is not None:
-                seconds = random.Random(hash(task.key)).uniform(*LASTS_S)
-                heapq.heappush(self._held, (time.monotonic() + seconds, free.pop(), task))
-                self.most = max(self.most, len(self._held))
-            elif not self._held and self._tasks._closed:
-                return
+    def hold(self, lease: Lease, task: Task) -> None:
+        self._held += 1
+        self.most = max(self.most, self._held)
+        due_s = time.monotonic() + self._seconds.uniform(*LASTS_S)
+        self.loop.at(due_s, partial(self._commit, lease, task))
+
+    def look(self, lease: Lease) -> None:
+        when_s = self._tasks.look(lease)
+        if when_s is not None:
+            self.loop.at(when_s, partial(self.look, lease))
+
+    def _ask(self, lease: Lease) -> None:
+        task = self._tasks.ask(lease)
+        if task is None:
+            self.look(lease)
+        else:
+            self.hold(lease, task)
+
+    def _commit(self, lease: Lease, task: Task) -> None:
+        self._held -= 1
+        result = self.played(self._result, task)
+        self.computed[task.key] += 1
+        self._tasks.commit(task.key, lease.worker, result)
+        self._ask(lease)
 
     def _result(self, task: Task) -> Result:
         """Zeros of the right shapes."""
@@ -160,7 +184,7 @@ def _measure(server: trainers.PipelineTrainer, args: argparse.Namespace) -> dict
     losses = server.steps(1)  # makes what is kept
     crew, tasks = server._crew, server._server.tasks
     assert isinstance(crew, Leases)
-    before, taken_s, kernel_s = tasks.counts, crew.metered.seconds, Kernel.metered.seconds
+    before, loop_s, kernel_s = tasks.counts, crew.cpu_s(), Kernel.metered.seconds
     profile = cProfile.Profile(time.thread_time) if args.profile else None
     began_s, cpu_s = time.monotonic(), time.thread_time()
     if profile is not None:
@@ -169,10 +193,10 @@ def _measure(server: trainers.PipelineTrainer, args: argparse.Namespace) -> dict
     if profile is not None:
         profile.disable()
     seconds, cpu_s = time.monotonic() - began_s, time.thread_time() - cpu_s
-    kernel_s, taken_s = Kernel.metered.seconds - kernel_s, crew.metered.seconds - taken_s
+    kernel_s, loop_s = Kernel.metered.seconds - kernel_s, crew.cpu_s() - loop_s
     counts = tasks.counts
     count = counts.committed - before.committed
-    spent = {"server": cpu_s - kernel_s, "take and commit": taken_s}
+    spent = {"server": cpu_s - kernel_s, "loop": loop_s}
     found = {name: 1e6 * each / count for name, each in spent.items()}
     print(f"{count:,} tasks in {seconds:.1f} s, {crew.most:,} held at once; {counts.hedged} copies")
     for name, us in found.items():

@@ -16,7 +16,7 @@ class Gate:
     def __init__(self, reads: np.ndarray, *, slack: np.ndarray | None = None, first: int = 1) -> None:
         """``reads`` is (readers, sources) bool, ``slack`` (sources,) int, ``first`` the first epoch of any rows."""
         num_readers, num_sources = reads.shape
-        self._reads = np.ascontiguousarray(reads)
+        self._reads = [np.flatnonzero(each) for each in reads]  # sources, by reader
         self._slack = slack if slack is not None and slack.any() else None
         self._first = first
         self.version = np.zeros(num_sources, dtype=np.int64)
@@ -44,8 +44,9 @@ class Gate:
 
     def _lacking(self, reader: int, epoch: int) -> int | None:
         """The last of a reader's sources that are too old."""
-        first, slack = self._first, self._slack
-        needed = max(first, epoch) if slack is None else np.maximum(first, epoch - slack)
-        lacking = self._reads[reader] & (self.version < needed)
-        source = len(lacking) - 1 - int(lacking[::-1].argmax())
-        return source if lacking[source] else None
+        sources = self._reads[reader]
+        needed: int | np.ndarray = max(self._first, epoch)
+        if self._slack is not None:
+            needed = np.maximum(self._first, epoch - self._slack[sources])
+        (lacking,) = (self.version[sources] < needed).nonzero()
+        return int(sources[lacking[-1]]) if lacking.size else None

@@ -14,7 +14,7 @@ from siafu.nn.streamed import Rows, Streamed
 from siafu.training.task import Task as NodeTask
 from siafu.workers.setup import Setup
 from siafu.workers.shared import Segments
-from siafu.workers.stages import earlier, has_grad_h, reads_static, reads_x, returns_h
+from siafu.workers.stages import earlier, has_grad_h, reads_static, reads_x, returns_h, rows_with_grad
 from siafu.workers.task import Arrays, Direction, Key, Result
 
 
@@ -33,6 +33,8 @@ class KeptRows:
         room = _room(segments, next(model.parameters()).dtype)
         self._static = _kept_aggregate(model, block, x, room) if setup.kept else None
         self.aggregates: dict[int, Ranged] = {}
+        self._read: dict[tuple[int, Direction], list[tuple[str, _Table]]] = {}
+        self._written: dict[tuple[int, Direction], list[tuple[str, np.ndarray, bool]]] = {}
         self._h: dict[int, np.ndarray] = {}
         self._grad_h: dict[int, np.ndarray] = {}
         node_id = torch.arange(block.num_dst) if block.node_id is None else block.node_id[: block.num_dst]
@@ -49,41 +51,55 @@ class KeptRows:
                 self._grad_h[place] = room(block.num_dst, layer.in_features).numpy()
 
     def inputs(self, key: Key, rows: slice) -> Arrays:
-        """What a task reads: arrays are cut as NumPy's, which takes a tenth of what it takes of tensors."""
-        stage, arrays = key.stage, {"row_id": self._row_id[rows]}
-        if stage:
-            arrays["m"] = self._m(stage, rows)
-        if reads_x(self.setup, stage):
-            arrays["x"] = self._read(self._x, rows) if stage <= 1 else self._given(stage - 1)[rows]
-        for place in earlier(self.setup, stage):
-            arrays[f"h{place}"] = self._given(place)[rows]
-        if key.direction == Direction.BACKWARD:
-            arrays["grad_z"] = self.aggregates[stage].grad_src.numpy()[rows]
-            if has_grad_h(self.setup, stage):
-                arrays["grad_h"] = self._grad_h[stage][rows]
-        elif key.direction == Direction.LEARN:
-            arrays |= self._labels(rows)
-        return arrays
+        """What a task reads."""
+        found = self._read.get(key[1:3])
+        if found is None:
+            found = self._read[key[1:3]] = self._to_read(key.stage, key.direction)
+        arrays = {name: table[rows] for name, table in found}
+        return arrays | self._labels(rows) if key.direction == Direction.LEARN else arrays
 
     def commit(self, key: Key, rows: slice, result: Result) -> None:
         """Keep what a task gave."""
-        stage, given = key.stage, result.arrays
-        if key.direction == Direction.FORWARD:
-            aggregate = self.aggregates[stage]
-            aggregate.z_src.numpy()[rows] = given["z"]
-            aggregate.filled(rows)
-            if "h" in given:
-                self._h[stage][rows] = given["h"]
-            return
-        if not reads_static(self.setup, stage):
-            self.aggregates[stage - 1].grad_dst.numpy()[rows] = given["grad_m"]
-        for place in earlier(self.setup, stage):
-            self._grad_h[place][rows] = given[f"grad_h{place}"]
-        if "grad_x" in given and stage > 1:
-            if self.setup.model["jump"] != "none":
-                self._grad_h[stage - 1][rows] += given["grad_x"]
+        found = self._written.get(key[1:3])
+        if found is None:
+            found = self._written[key[1:3]] = self._to_write(key.stage, key.direction)
+        for name, table, adds in found:
+            if adds:
+                table[rows] += result.arrays[name]
             else:
-                self._grad_h[stage - 1][rows] = given["grad_x"]
+                table[rows] = result.arrays[name]
+        if key.direction == Direction.FORWARD:
+            self.aggregates[key.stage].filled(rows)
+
+    def _to_read(self, stage: int, direction: Direction) -> list[tuple[str, "_Table"]]:
+        """The arrays that tasks of a kind read. As NumPy's they are cut in a tenth of the time that tensors take."""
+        tables: dict[str, _Table] = {"row_id": self._row_id}
+        if stage:
+            kept = self._static if stage == 1 else None
+            tables["m"] = self.aggregates[stage - 1].m_dst.numpy() if kept is None else _table(kept)
+        if reads_x(self.setup, stage):
+            tables["x"] = _table(self._x) if stage <= 1 else self._given(stage - 1)
+        for place in earlier(self.setup, stage):
+            tables[f"h{place}"] = self._given(place)
+        if direction == Direction.BACKWARD:
+            tables["grad_z"] = self.aggregates[stage].grad_src.numpy()
+            if has_grad_h(self.setup, stage):
+                tables["grad_h"] = self._grad_h[stage]
+        return list(tables.items())
+
+    def _to_write(self, stage: int, direction: Direction) -> list[tuple[str, np.ndarray, bool]]:
+        """The arrays that results of a kind are written into, and whether they are added to what is there."""
+        if direction == Direction.FORWARD:
+            tables = [("z", self.aggregates[stage].z_src.numpy(), False)]
+            return [*tables, ("h", self._h[stage], False)] if returns_h(self.setup, stage) else tables
+        tables = []
+        if not reads_static(self.setup, stage):
+            tables.append(("grad_m", self.aggregates[stage - 1].grad_dst.numpy(), False))
+        for place in earlier(self.setup, stage):
+            tables.append((f"grad_h{place}", self._grad_h[place], False))
+        if "x" in rows_with_grad(self.setup, stage):
+            tables.append(("grad_x", self._grad_h[stage - 1], self.setup.model["jump"] != "none"))
+        return tables
 
     def use(self, layer: int, *, epoch: int, weights: Arrays) -> Ranged:
         """The aggregate of a layer, with what an epoch drops and the weights it reads."""
@@ -97,11 +113,6 @@ class KeptRows:
             aggregate.use(dropout, None if vector is None else torch.from_numpy(vector))
         return aggregate
 
-    def _m(self, stage: int, rows: slice) -> np.ndarray:
-        if stage == 1 and self._static is not None:
-            return self._read(self._static, rows)
-        return self.aggregates[stage - 1].m_dst.numpy()[rows]
-
     def _given(self, place: int) -> np.ndarray:
         """The rows that a layer was given."""
         return self._h[place] if place in self._h else self.aggregates[place].z_src.numpy()
@@ -111,9 +122,25 @@ class KeptRows:
         here = self._train[begin:end]
         return {"rows": here - rows.start, "y": self._y[here]}
 
-    @staticmethod
-    def _read(table: Rows, rows: slice) -> np.ndarray:
+
+class _Ready:
+    """Rows that are made ready as they are read."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        table = self._rows
         return (table.read(rows) if isinstance(table, Streamed) else widened(table[rows])).numpy()
+
+
+_Table = np.ndarray | _Ready
+
+
+def _table(rows: Rows) -> _Table:
+    if isinstance(rows, Streamed) or rows.dtype == torch.bfloat16:
+        return _Ready(rows)
+    return rows.numpy()
 
 
 def _room(segments: Segments | None, dtype: torch.dtype) -> Room:

@@ -112,7 +112,7 @@ class GraphServer:
         }
         exchanging = [layer for layer, aggregate in rows.aggregates.items() if aggregate.sent]
         self._gave_back = {(layer, peer): first - 1 for layer in exchanging for peer in intervals.halo_of}
-        self._order = _critical(intervals)
+        self._order, self._layers = _critical(intervals), self.setup.num_layers
 
     def seen(self, workers: int) -> Seen:
         """What the queue of tasks looked like since this was last asked, with so many workers."""
@@ -146,11 +146,8 @@ class GraphServer:
 
     def _turn(self) -> None:
         """Take note of what came, then do one thing, or wait for something to come."""
-        try:
-            while True:
-                self._handle(self.inbox.get_nowait())
-        except Empty:
-            pass
+        while not self.inbox.empty():
+            self._handle(self.inbox.get())
         if self._graph:
             work = heapq.heappop(self._graph)
             start = time.monotonic()
@@ -213,10 +210,10 @@ class GraphServer:
 
     def _put(self, interval: int, stage: int, epoch: int, *, back: bool = False) -> None:
         """Have a worker do a stage."""
-        direction = Direction.LEARN if stage == self.setup.num_layers else Direction.FORWARD
+        direction = Direction.LEARN if stage == self._layers else Direction.FORWARD
         key = Key(epoch, stage, Direction.BACKWARD if back else direction, interval)
         arrays = self.rows.inputs(key, self.intervals.rows[interval])
-        way = 2 * self.setup.num_layers - stage if back else stage
+        way = 2 * self._layers - stage if back else stage
         self.tasks.put(Task(key, self._version_of[interval], arrays), (epoch, way, self._order[interval]))
 
     def _commit(self, done: Done) -> None:
@@ -365,7 +362,7 @@ class GraphServer:
         return self.rows.use(layer, epoch=epoch, weights=weights)
 
     def _push(self, name: str, layer: int, interval: int, epoch: int, run: _Work) -> None:
-        way = layer if name == "gather" else 2 * self.setup.num_layers - layer
+        way = layer if name == "gather" else 2 * self._layers - layer
         first = 0 if name == "give back" else 1
         order = self._order[interval] if first else interval
         heapq.heappush(self._graph, _Graph((epoch, way, first, order), name, layer, interval, epoch, run))
