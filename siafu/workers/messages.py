@@ -2,8 +2,11 @@
 
 from typing import Any, TypeVar
 
+import numpy as np
+
 from siafu.workers.frames import DTYPES, Frame, FrameError
 from siafu.workers.shared import Mapped, Placed, Segments
+from siafu.workers.slots import Desk, Slot
 from siafu.workers.task import Arrays, Direction, Key, Result, Task
 
 T = TypeVar("T")
@@ -36,47 +39,74 @@ def offer(task: Task) -> dict[str, Any]:
     return {"key": list(task.key), "version": task.version, "bytes": size}
 
 
-def ask(task: Task, weights: Arrays, segments: Segments | None = None) -> tuple[dict[str, Any], Arrays]:
-    """The head and arrays of a task, with the weights that the worker lacks; what it can see in segments is named."""
-    head = {"key": list(task.key), "version": task.version, "training": task.training}
-    shared, sent = {}, dict(task.arrays)
-    for name, array in task.arrays.items():
+def ask(
+    task: Task, weights: Arrays, segments: Segments | None = None, slot: Slot | None = None
+) -> tuple[dict[str, Any], Arrays]:
+    """The head and arrays of a task, with the weights that the worker lacks; what it can see in segments is named.
+
+    ``slot`` is where its result may be laid.
+    """
+    shared, sent = {}, _named(_ROWS, task.arrays) | _named(_WEIGHTS, weights)
+    for name, array in list(sent.items()):
         placed = None if segments is None else segments.place(array)
         if placed is not None:
             shared[name] = [*placed, array.dtype.name, list(array.shape)]
             del sent[name]
-    return head | {"shared": shared}, _named(_ROWS, sent) | _named(_WEIGHTS, weights)
+    head = {"key": list(task.key), "version": task.version, "training": task.training, "shared": shared}
+    return head | {"into": [] if slot is None else [slot.name, slot.path, slot.size]}, sent
 
 
 def asked(frame: Frame, mapped: Mapped) -> tuple[Task, Arrays]:
     """The task of a frame, and the weights that came with it."""
     version, training = field_of(frame, "version", int), field_of(frame, "training", bool)
-    rows = dict(_of(frame, _ROWS))
+    arrays = dict(frame.arrays)
     for name, (segment, offset, dtype, shape) in field_of(frame, "shared", dict).items():
-        if dtype not in DTYPES:
-            raise FrameError(
-                f"shared array {name!r} is of {dtype!r:.40}, expected one of {', '.join(DTYPES)}"
-            )
-        rows[name] = mapped.array(Placed(segment, offset), DTYPES[dtype], tuple(shape))
-    return Task(key_of(frame), version, rows, training), _of(frame, _WEIGHTS)
+        arrays[name] = mapped.array(Placed(segment, offset), _dtype(frame, name, dtype), tuple(shape))
+    return Task(key_of(frame), version, _of(arrays, _ROWS), training), _of(arrays, _WEIGHTS)
 
 
-def answer(task: Task, result: Result) -> tuple[dict[str, Any], Arrays]:
-    """The head and arrays of a result."""
+def answer(task: Task, result: Result, desk: Desk, into: list[Any]) -> tuple[dict[str, Any], Arrays]:
+    """The head and arrays of a result; it is laid into a slot where one is named and large enough."""
     head = {"key": list(task.key), "seconds": float(result.seconds)}
-    return head, _named(_ROWS, result.arrays) | _named(_GRADS, result.grads)
+    arrays = _named(_ROWS, result.arrays) | _named(_GRADS, result.grads)
+    laid = desk.lay(arrays, *into) if into else None
+    return (head, arrays) if laid is None else (head | {"laid": laid}, {})
 
 
-def answered(frame: Frame) -> Result:
-    """The result of a frame."""
-    return Result(_of(frame, _ROWS), _of(frame, _GRADS), field_of(frame, "seconds", float))
+def answered(frame: Frame, slot: Slot | None = None) -> Result:
+    """The result of a frame, or of the slot that its task had."""
+    seconds = field_of(frame, "seconds", float)
+    if "laid" not in frame.head:
+        return Result(_of(frame.arrays, _ROWS), _of(frame.arrays, _GRADS), seconds)
+    arrays = {}
+    for name, place in field_of(frame, "laid", dict).items():
+        arrays[name] = _laid(frame, name, place, slot)
+    assert slot is not None
+    grads = {name: grad.copy() for name, grad in _of(arrays, _GRADS).items()}  # they are kept for long
+    return Result(_of(arrays, _ROWS), grads, seconds, spent=slot.free)
+
+
+def _laid(frame: Frame, name: str, place: object, slot: Slot | None) -> np.ndarray:
+    found = None
+    match place:
+        case [int(offset), dtype, list(shape)] if all(type(each) is int and each >= 0 for each in shape):
+            found = None if slot is None else slot.array(offset, _dtype(frame, name, dtype), tuple(shape))
+    if found is None:
+        raise FrameError(f"array {name!r} is said to be laid at {str(place)[:60]}, where it had no room")
+    return found
+
+
+def _dtype(frame: Frame, name: str, dtype: object) -> np.dtype:
+    if not isinstance(dtype, str) or dtype not in DTYPES:
+        raise FrameError(
+            f"array {name!r} of a {frame.kind.name} frame is of {dtype!r:.40}, expected one of {', '.join(DTYPES)}"
+        )
+    return DTYPES[dtype]
 
 
 def _named(prefix: str, arrays: Arrays) -> dict[str, Any]:
     return {prefix + name: array for name, array in arrays.items()}
 
 
-def _of(frame: Frame, prefix: str) -> Arrays:
-    return {
-        name.removeprefix(prefix): array for name, array in frame.arrays.items() if name.startswith(prefix)
-    }
+def _of(arrays: Arrays, prefix: str) -> Arrays:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

@@ -3,11 +3,13 @@
 import mmap
 import os
 import secrets
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 _PROOF_BYTES = 16
+_ALIGN_BYTES = 64
 
 
 class Placed(NamedTuple):
@@ -37,15 +39,26 @@ class Segments:
         size = num_rows * width * dtype.itemsize
         if not size:
             return np.zeros((num_rows, width), dtype)
-        file = os.memfd_create("siafu rows", os.MFD_CLOEXEC)
-        os.ftruncate(file, size)
-        memory = mmap.mmap(file, size)
+        path, memory = new_memory(size)
         array = np.frombuffer(memory, dtype).reshape(num_rows, width)
         self._begins.append(array.__array_interface__["data"][0])
         self._sizes.append(size)
         self._maps.append(memory)
-        self.paths.append(f"/proc/{os.getpid()}/fd/{file}")
+        self.paths.append(path)
         return array
+
+    def copies(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """New arrays like these, all in one segment."""
+        ends, end = {}, 0
+        for name, array in arrays.items():
+            end += aligned(array.nbytes)
+            ends[name] = end
+        memory = self.rows(1, end, np.dtype(np.uint8))[0]
+        found = {}
+        for name, array in arrays.items():
+            begin = ends[name] - aligned(array.nbytes)
+            found[name] = memory[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
+        return found
 
     def place(self, array: np.ndarray) -> Placed | None:
         """Where an array lies; None where that is not in a segment, or not in one piece."""
@@ -60,7 +73,7 @@ class Segments:
     def close(self) -> None:
         """Close the descriptors: nobody maps the segments from now on. Arrays stay as long as they are used."""
         for path in self.paths:
-            os.close(int(path.rpartition("/")[2]))
+            close_memory(path)
         self.paths, self._begins, self._sizes, self._maps = [], [], [], []
 
 
@@ -85,3 +98,20 @@ class Mapped:
             self._maps[placed.segment] = np.memmap(self._paths[placed.segment], np.uint8, mode="c")
         size = dtype.itemsize * int(np.prod(shape))
         return self._maps[placed.segment][placed.offset : placed.offset + size].view(dtype).reshape(shape)
+
+
+def aligned(num_bytes: int) -> int:
+    """As many bytes, up to where the next array may begin."""
+    return -(-num_bytes // _ALIGN_BYTES) * _ALIGN_BYTES
+
+
+def new_memory(size: int) -> tuple[str, mmap.mmap]:
+    """Memory in no folder, and the path by which another process of the same user maps it."""
+    file = os.memfd_create("siafu rows", os.MFD_CLOEXEC)
+    os.ftruncate(file, size)
+    return f"/proc/{os.getpid()}/fd/{file}", mmap.mmap(file, size)
+
+
+def close_memory(path: str) -> None:
+    """Nobody maps it from now on; who does keeps it."""
+    os.close(int(path.rpartition("/")[2]))

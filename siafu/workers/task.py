@@ -1,6 +1,6 @@
 """Tensor tasks: arrays in, arrays out. They know no torch, no rank, no graph."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
@@ -16,6 +16,8 @@ class Direction(IntEnum):
     FORWARD = 0
     BACKWARD = 1
     LEARN = 2  # the last stage: outputs, loss, and the way back, in one
+
+    __hash__ = int.__hash__  # an enum's own is Python, and keys are looked up many times a task
 
 
 class Key(NamedTuple):
@@ -60,8 +62,10 @@ class Result:
             ``grad_h1``, … where these were read. Learn also ``loss`` (1,) float64.
         grads: of the weights the stage reads, by their names in the model.
         seconds: of computing.
+        spent: to be called once ``arrays`` were read, where they lie in memory that is used again.
     """
 
     arrays: Arrays
     grads: Arrays = field(default_factory=dict)
     seconds: float = 0.0
+    spent: Callable[[], None] = lambda: None

@@ -234,6 +234,7 @@ class Tasks:
             entry = self._entries.pop(key, None)
             if entry is None:
                 self._dropped += 1
+                result.spent()
                 return False
             self._committed += 1
             began_s = entry.began_s.get(worker, now_s)

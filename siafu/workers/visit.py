@@ -14,8 +14,9 @@ from siafu.workers.loop import Loop
 from siafu.workers.messages import answered, ask, field_of, key_of, offer
 from siafu.workers.setup import Setup
 from siafu.workers.shared import Segments
+from siafu.workers.slots import Slot, Slots, laid_bytes
 from siafu.workers.stages import weights_of
-from siafu.workers.task import Arrays, Key, Task
+from siafu.workers.task import Arrays, Direction, Key, Result, Task
 from siafu.workers.tasks import Tasks
 
 
@@ -96,6 +97,9 @@ class Visit:
         self._events = 0  # what is waited for
         self._heard_s = self._sent_s = time.monotonic()  # when something last came, and went
         self._offered: Task | None = None
+        self._slots = Slots()
+        self._slot_of: dict[Key, Slot] = {}
+        self._sizes: dict[tuple[int, Direction], int] = {}  # the largest result of a kind so far
         self._holds: set[Key] = set()
         self._asks = self._stopping = self.ready = False
         self._came_s = time.time()
@@ -219,10 +223,11 @@ class Visit:
                 self._answered(frame)
             case Kind.RESULT:
                 key = self._lay_down(frame)
-                self._tasks.commit(key, self.worker, answered(frame))
+                self._tasks.commit(key, self.worker, self._result(key, frame))
             case Kind.FAILED:
-                reason = field_of(frame, "reason", str)
-                self._tasks.fail(self._lay_down(frame), self.worker, reason[:2000])
+                reason, key = field_of(frame, "reason", str), self._lay_down(frame)
+                self._free(key)
+                self._tasks.fail(key, self.worker, reason[:2000])
             case Kind.BYE if not self.ready:
                 raise LinkLost(f"it cannot serve: {field_of(frame, 'reason', str)}")
             case Kind.BYE:
@@ -272,16 +277,44 @@ class Visit:
             self._send(Kind.STOP)
 
     def _give(self, task: Task) -> None:
-        """Offer a task."""
-        if self._weights(task) is None:
+        """Offer a task; or send it at once where its rows need not travel."""
+        weights = self._weights(task)
+        if weights is None:
             self._tasks.fail(task.key, self.worker, _retired(task))
-            return
-        self._offered = task
-        self._send(Kind.OFFER, offer(task))
+        elif self._segments is None:
+            self._offered = task
+            self._send(Kind.OFFER, offer(task))
+        else:
+            slot = self._slots.take(self._sizes.get(task.key[1:3], 0))
+            if slot is not None:
+                self._slot_of[task.key] = slot
+            self._pick_up(task.key)
+            self._send(Kind.TASK, *ask(task, weights, self._segments, slot))
+
+    def _result(self, key: Key, frame: Frame) -> Result:
+        slot = self._slot_of.pop(key, None)
+        result = answered(frame, slot)
+        if slot is not None and "laid" not in frame.head:
+            slot.free()
+        if frame.arrays and self._segments is not None:
+            kind = key[1:3]
+            self._sizes[kind] = max(self._sizes.get(kind, 0), laid_bytes(frame.arrays))
+        return result
+
+    def _free(self, key: Key) -> None:
+        slot = self._slot_of.pop(key, None)
+        if slot is not None:
+            slot.free()
 
     def _answered(self, frame: Frame) -> None:
         """It wants what it was offered, or it does not, and then nothing more."""
         task, self._offered = self._offered, None
+        if task is None and frame.kind == Kind.DECLINE and key_of(frame) in self._holds:
+            key = self._lay_down(frame)
+            self._free(key)
+            self._tasks.release(key, self.worker)
+            self._stop()
+            return
         if task is None:
             raise FrameError(f"a {frame.kind.name} frame, but it was offered nothing")
         if frame.kind == Kind.DECLINE or key_of(frame) != task.key:
@@ -292,8 +325,7 @@ class Visit:
         weights = self._weights(task)
         if weights is None:
             raise LinkLost(_retired(task))
-        head, arrays = ask(task, weights if field_of(frame, "weights", bool) else {}, self._segments)
-        self._send(Kind.TASK, head, arrays)
+        self._send(Kind.TASK, *ask(task, weights if field_of(frame, "weights", bool) else {}))
 
     def _leave(self, ended: str) -> None:
         """It is gone: what it held is done again."""
@@ -303,6 +335,7 @@ class Visit:
             self._holds.clear()
         self.ready = False
         self._unsent.clear()
+        self._slots.close()
         self._loop.wait_for(self.link.fileno(), 0, self._turn)
         self.link.close()
         self._tasks.lose(self.worker, ended or None)

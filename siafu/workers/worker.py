@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
+from typing import Any, NamedTuple
 
 from siafu.workers.certificate import WrongCertificate, dial_tls
 from siafu.workers.frames import Frame, FrameError, Kind
@@ -27,6 +28,7 @@ from siafu.workers.link import Link, LinkLost
 from siafu.workers.messages import answer, asked, field_of, key_of
 from siafu.workers.setup import Setup
 from siafu.workers.shared import Mapped
+from siafu.workers.slots import Desk
 from siafu.workers.task import Arrays, Direction, Key, Result, Task
 
 Do = Callable[[Task, Arrays], Result]
@@ -97,12 +99,21 @@ def _compute_of(compute: Compute, setup: Setup) -> Do:
     return partial(twin, setup)
 
 
+class _Job(NamedTuple):
+    """A task, the weights it reads, and the slot for its result, if there is one."""
+
+    task: Task
+    weights: Arrays
+    into: list[Any]
+
+
 class _Worker:
     """One lease. Its own thread computes, one reads ahead, one says that it lives."""
 
     def __init__(self, lease: Lease, link: Link, request_id: str, *, init_s: float) -> None:
         self._lease, self._link, self._request_id, self._init_s = lease, link, request_id, init_s
-        self._jobs: queue.SimpleQueue[tuple[Task, Arrays] | str] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[_Job | str] = queue.SimpleQueue()
+        self._desk = Desk()
         self._kept = Kept()
         self._accepted: dict[Key, Arrays | None] = {}
         self._longest_s: dict[tuple[int, Direction], float] = {}
@@ -117,7 +128,7 @@ class _Worker:
             do = self._settle(compute_factory)
             self._begin(self._read)
             while not isinstance(job := self._next(), str):
-                self._work(do, *job)
+                self._work(do, job)
             with suppress(LinkLost):
                 self._link.send(Kind.BYE, {"reason": job, **_memory()})
         except LinkLost as lost:
@@ -155,7 +166,7 @@ class _Worker:
         self._link.send(Kind.READY, {**report, "host": socket.gethostname(), "pid": os.getpid(), **_memory()})
         return do
 
-    def _next(self) -> tuple[Task, Arrays] | str:
+    def _next(self) -> _Job | str:
         """What to do next, or why to end."""
         left_s = self._lease.deadline_s - END_S - time.time()
         try:
@@ -163,10 +174,10 @@ class _Worker:
         except queue.Empty:
             return "the lease ended"
 
-    def _work(self, do: Do, task: Task, weights: Arrays) -> None:
-        began_s = time.perf_counter()
+    def _work(self, do: Do, job: _Job) -> None:
+        began_s, task = time.perf_counter(), job.task
         try:
-            head, arrays = answer(task, do(task, weights))
+            head, arrays = answer(task, do(task, job.weights), self._desk, job.into)
             self._link.send(Kind.RESULT, head, arrays)
         except LinkLost:
             raise
@@ -189,7 +200,7 @@ class _Worker:
                     case Kind.OFFER:
                         self._consider(frame)
                     case Kind.TASK:
-                        self._jobs.put(self._received(frame))
+                        self._receive(frame)
                     case Kind.STOP:
                         self._jobs.put("the graph server said stop")
                         return
@@ -201,24 +212,35 @@ class _Worker:
     def _consider(self, frame: Frame) -> None:
         """Accept an offer, unless the task could not be ended in time."""
         key, version = key_of(frame), field_of(frame, "version", int)
-        if time.time() + self._needs_s(key) > self._lease.deadline_s - END_S:
-            self._link.send(Kind.DECLINE, {"key": list(key), "reason": "the lease ends"})
+        if self._declines(key):
             return
         self._accepted[key] = self._kept.get(version, key.stage)
         self._link.send(Kind.ACCEPT, {"key": list(key), "weights": self._accepted[key] is None})
+
+    def _declines(self, key: Key) -> bool:
+        """Whether a task could not be ended in time, which is then said."""
+        if time.time() + self._needs_s(key) <= self._lease.deadline_s - END_S:
+            return False
+        self._link.send(Kind.DECLINE, {"key": list(key), "reason": "the lease ends"})
+        return True
 
     def _needs_s(self, key: Key) -> float:
         """Seconds until such a task would be done: what is in front of it takes its time, too."""
         longest_s = max(self._longest_s.values(), default=0.0)
         return longest_s + 2 * self._longest_s.get((key.stage, key.direction), longest_s)
 
-    def _received(self, frame: Frame) -> tuple[Task, Arrays]:
+    def _receive(self, frame: Frame) -> None:
+        """A task is here: one that was accepted, or one that comes without an offer, since it is seen where it is."""
         task, weights = asked(frame, self._mapped)
-        known = self._accepted.pop(task.key, None)
-        if known is None:
-            known = weights
-            self._kept.put(task.version, task.key.stage, weights)
-        return task, known
+        if task.key in self._accepted:
+            known = self._accepted.pop(task.key)
+            if known is None:
+                known = weights
+                self._kept.put(task.version, task.key.stage, weights)
+            weights = known
+        elif self._declines(task.key):
+            return
+        self._jobs.put(_Job(task, weights, field_of(frame, "into", list)))
 
 
 def _said(error: Exception) -> str:

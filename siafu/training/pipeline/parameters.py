@@ -4,7 +4,8 @@ The parameter servers live in the graph servers: each rank adds up its share of 
 sum, and every rank makes the same step of the optimiser. Version e is what epoch e made of the weights.
 """
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -22,7 +23,8 @@ class Parameters:
 
     Intervals are added up in their order, ranks in theirs: the same gradients give the same bits whenever they come.
 
-    ``step(epoch, gradients)`` moves the weights; ``renewed(version)`` is told that there is a new version.
+    ``step(epoch, gradients)`` moves the weights; ``renewed(version)`` is told that there is a new version. ``copies``
+    are arrays like the weights for as many versions as may be read at once; without them each version has new ones.
     """
 
     def __init__(
@@ -34,19 +36,28 @@ class Parameters:
         version: int,
         step: Step,
         renewed: Callable[[int], None],
+        copies: Sequence[Mapping[str, np.ndarray]] = (),
     ) -> None:
         self.comm, self.version, self._intervals = comm, version, intervals
         self._parameters = dict(model.named_parameters())
         self._step, self._renewed = step, renewed
+        self._copies = deque(copies)
         self._sums: dict[int, _Sum] = {}
         sizes = sum(each.numel() for each in self._parameters.values()) + 1
         cuts = [sizes * rank // comm.world_size for rank in range(comm.world_size + 1)]
         self._shares = [slice(cuts[rank], cuts[rank + 1]) for rank in range(comm.world_size)]
         self.losses: dict[int, float] = {}
 
-    def weights(self) -> dict[str, np.ndarray]:
+    def weights(self) -> Arrays:
         """A copy of all weights."""
-        return {name: value.detach().numpy().copy() for name, value in self._parameters.items()}
+        now = weights_of(self._parameters)
+        if not self._copies:
+            return {name: value.copy() for name, value in now.items()}
+        copy = self._copies[0]
+        self._copies.rotate(-1)
+        for name, value in now.items():
+            copy[name][...] = value
+        return copy
 
     def add(self, epoch: int, interval: int, grads: Arrays, *, loss: float = 0.0) -> None:
         """Put gradients into the slot of an interval, beside those that are there."""
@@ -99,6 +110,11 @@ class Parameters:
 
     def _of(self, epoch: int) -> "_Sum":
         return self._sums.setdefault(epoch, _Sum())
+
+
+def weights_of(parameters: Mapping[str, nn.Parameter]) -> dict[str, np.ndarray]:
+    """The weights themselves, as NumPy's."""
+    return {name: value.detach().numpy() for name, value in parameters.items()}
 
 
 class _Sum:

@@ -224,11 +224,12 @@ class GraphServer:
         self._commits += 1
         if self._commits % self.intervals.count == 0:
             self._backlog.append(self.tasks.backlog)
+        loss = float(result.arrays["loss"][0]) if direction == Direction.LEARN else 0.0
         self.rows.commit(key, rows, result)
+        result.spent()
         if direction == Direction.FORWARD:
             self._scatter(stage, interval, epoch)
             return
-        loss = float(result.arrays["loss"][0]) if direction == Direction.LEARN else 0.0
         self.parameters.add(epoch, interval, result.grads, loss=loss)
         if reads_static(self.setup, stage):
             self._end(interval, epoch)

@@ -30,7 +30,7 @@ from siafu.training.config import TrainConfig
 from siafu.training.full import FullTrainer, Watch
 from siafu.training.pipeline.config import PipelineConfig
 from siafu.training.pipeline.intervals import cut_intervals
-from siafu.training.pipeline.parameters import Parameters
+from siafu.training.pipeline.parameters import Parameters, weights_of
 from siafu.training.pipeline.rows import KeptRows
 from siafu.training.pipeline.server import GRAPH_LANE, PATIENCE_S, GraphServer
 from siafu.training.pipeline.tuned import Tuned
@@ -136,6 +136,8 @@ class PipelineTrainer(FullTrainer):
         assert isinstance(self.model, Gnn)
         segments = self._segments = Segments() if self.pipeline.workers == "processes" else None
         rows = KeptRows(self.model, setup, self.block, self.x_src, self.task, segments=segments)
+        weights, versions = weights_of(dict(self.model.named_parameters())), self.pipeline.staleness + 3
+        copies = [] if segments is None else [segments.copies(weights) for _ in range(versions)]
         tasks = Tasks(lambda done: server.deliver(done), hedging=self.pipeline.hedge)
         if self.pipeline.workers in BILLED and not self.pipeline.num_workers:
             self._tuned = Tuned(intervals.count, most=min(intervals.count, MOST))
@@ -163,6 +165,7 @@ class PipelineTrainer(FullTrainer):
             version=self.done.epoch,
             step=self._step,
             renewed=self._version(server),
+            copies=copies,
         )
         server.patience_s = min(PATIENCE_S, self._deadline_s / 3)
         tasks.publish(self.done.epoch, server.parameters.weights())

@@ -1,0 +1,126 @@
+"""Results that a worker lays where its graph server sees them, and what is refused there."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from known_server import Server
+from known_tasks import compute, computing, task_at, weights_at
+
+from siafu.workers.frames import Frame, FrameError, Kind
+from siafu.workers.messages import answer, answered
+from siafu.workers.shared import Segments
+from siafu.workers.slots import Desk, Slots, laid_bytes
+from siafu.workers.task import Task
+from siafu.workers.tasks import Done
+from siafu.workers.worker import serve
+
+ARRAYS = {"z": np.arange(15, dtype=np.float32).reshape(5, 3), "none": np.zeros((0, 3)), "loss": np.ones(1)}
+
+
+@pytest.fixture
+def slots() -> Iterator[Slots]:
+    slots = Slots()
+    yield slots
+    slots.close()
+
+
+def test_what_is_laid_is_what_is_read(slots: Slots) -> None:
+    slot = slots.take(laid_bytes(ARRAYS))
+    assert slot is not None
+    laid = Desk().lay(ARRAYS, slot.name, slot.path, slot.size)
+    assert laid is not None
+    for name, (offset, dtype, shape) in laid.items():
+        np.testing.assert_array_equal(slot.array(offset, np.dtype(dtype), tuple(shape)), ARRAYS[name])
+
+
+def test_what_does_not_fit_is_not_laid(slots: Slots) -> None:
+    slot = slots.take(laid_bytes(ARRAYS) - 1)
+    assert slot is not None
+    assert Desk().lay(ARRAYS, slot.name, slot.path, slot.size) is None
+
+
+def test_a_slot_is_used_again_once_it_is_free_and_a_small_one_gives_way_to_a_larger(slots: Slots) -> None:
+    desk, first = Desk(), slots.take(64)
+    assert first is not None
+    desk.lay({"z": np.ones(4)}, first.name, first.path, first.size)
+    assert slots.take(64) is not first
+    first.free()
+    assert slots.take(64) is first
+    first.free()
+    larger = slots.take(100_000)  # its descriptor may be that of the one it stands for
+    assert larger is not None
+    assert larger.name != first.name
+    desk.lay({"z": np.full(4, 2.0)}, larger.name, larger.path, larger.size)
+    np.testing.assert_array_equal(larger.array(0, np.dtype(np.float64), (4,)), 2.0)
+
+
+def test_too_many_slots_are_not_made(slots: Slots) -> None:
+    assert slots.take(0) is None  # of a result of which nothing is known
+    found = [slots.take(64) for _ in range(9)]
+    assert [slot is None for slot in found] == [False] * 8 + [True]
+
+
+@pytest.mark.parametrize(
+    "place",
+    [[0, "float32", [5, 4]], [-64, "float32", [1]], [2, "float32", [1]], [0, "float32", [-1]], [0], "there"],
+    ids=["beyond", "before", "not aligned", "negative", "short", "no list"],
+)
+def test_a_place_outside_the_slot_is_refused(slots: Slots, place: object) -> None:
+    frame = Frame(Kind.RESULT, {"key": [0, 0, 0, 0], "seconds": 0.0, "laid": {"rows/z": place}})
+    with pytest.raises(FrameError, match="where it had no room"):
+        answered(frame, slots.take(64))
+    with pytest.raises(FrameError, match="where it had no room"):
+        answered(frame, None)
+
+
+def test_a_dtype_that_does_not_travel_is_refused(slots: Slots) -> None:
+    frame = Frame(Kind.RESULT, {"key": [0, 0, 0, 0], "seconds": 0.0, "laid": {"rows/z": [0, "object", [1]]}})
+    with pytest.raises(FrameError, match="is of 'object', expected one of bool"):
+        answered(frame, slots.take(64))
+
+
+def test_gradients_outlive_the_slot(slots: Slots) -> None:
+    slot, task = slots.take(4096), task_at(3)
+    assert slot is not None
+    right = compute(task, {"layers.0.weight": weights_at(0)["layers.0.weight"]})
+    head, arrays = answer(task, right, Desk(), [slot.name, slot.path, slot.size])
+    assert not arrays
+    result = answered(Frame(Kind.RESULT, head), slot)
+    result.spent()
+    again = slots.take(64)
+    assert again is slot
+    Desk().lay({"z": np.full(64, 9.0)}, slot.name, slot.path, slot.size)
+    np.testing.assert_array_equal(result.grads["layers.0.weight"], right.grads["layers.0.weight"])
+
+
+def test_rows_weights_and_results_of_a_worker_of_this_host_do_not_travel() -> None:
+    segments, rows = Segments(), 5000
+    x = segments.rows(rows, 4, np.dtype(np.float32))
+    x[:] = np.arange(rows, dtype=np.float32)[:, None]
+    tasks = [Task(task_at(interval).key, 0, {"x": x}) for interval in range(40)]
+    weights = segments.copies(weights_at(0))
+    for name, value in weights_at(0).items():
+        weights[name][...] = value
+    found: list[np.ndarray] = []
+
+    def read(done: Done) -> None:
+        found.append(done.result.arrays["z"].copy())
+        done.result.spent()
+
+    with Server(read, segments=segments) as server, ThreadPoolExecutor(1) as pool:
+        server.tasks.publish(0, weights)
+        pool.submit(serve, server.pool.lease(seconds=60), computing())
+        for task in tasks:
+            server.tasks.put(task, (0, task.key.interval))
+        outcomes = server.wait(len(tasks))
+        (served,) = server.pool.served
+        server.pool.close()
+    segments.close()
+    assert [outcome.task.key for outcome in outcomes] == [task.key for task in tasks]
+    for z in found:
+        np.testing.assert_array_equal(z, x @ weights_at(0)["layers.0.weight"])
+    size = x.nbytes * 3 // 4
+    assert served.bytes_in < 4 * size  # the first ones, of which nothing was known
+    assert served.bytes_out < size
