@@ -9,8 +9,10 @@
 namespace {
 
 constexpr int64_t kFew = 64;     // draws among which a linear search is quickest
+constexpr int64_t kWords = 64;   // of bits in which draws are marked
 constexpr int64_t kAhead = 16;   // between a prefetch and its use
 constexpr int64_t kChunk = 256;  // rows that a thread takes at a time
+constexpr int64_t kBatch = 1024; // edges that are drawn before any of them is read
 
 // The i-th number of a stream, scaled to [0, bound).
 inline int64_t number(uint64_t stream, int64_t i, int64_t bound) {
@@ -28,7 +30,21 @@ inline uint64_t draw_bits(uint64_t stream, int64_t degree, int64_t count) {
     return taken;
 }
 
-// The same of any degree; ascending.
+// The same of degrees up to 64 kWords; ascending. The bits of `words` are unset before and after.
+inline void draw_words(uint64_t stream, int64_t degree, int64_t count, uint64_t* words, int64_t* out) {
+    for (int64_t drawn = 0, top = degree - count; top < degree; ++drawn, ++top) {
+        const int64_t pick = number(stream, drawn, top + 1);
+        const int64_t again = -int64_t(words[pick >> 6] >> (pick & 63) & 1);
+        const int64_t mark = pick ^ ((pick ^ top) & again);
+        words[mark >> 6] |= uint64_t(1) << (mark & 63);
+    }
+    for (int64_t word = 0; word * 64 < degree; ++word) {
+        for (uint64_t left = words[word]; left; left &= left - 1) *out++ = word * 64 + __builtin_ctzll(left);
+        words[word] = 0;
+    }
+}
+
+// The same of any degree.
 void draw_distinct(uint64_t stream, int64_t degree, int64_t count, int64_t* out) {
     if (count > kFew) {
         std::vector<bool> taken(static_cast<size_t>(degree), false);
@@ -52,6 +68,50 @@ void draw_distinct(uint64_t stream, int64_t degree, int64_t count, int64_t* out)
         out[at] = pick;
     }
 }
+
+// The edges that are drawn of rows that follow each other, read some at a time: by then they were fetched.
+class Reader {
+public:
+    Reader(const Draw& draw, int32_t* source, int64_t* edge) : draw_(draw), source_(source), edge_(edge) {}
+
+    // Where the next `count` edges are to be written; those before are read where there is no room.
+    int64_t* room(int64_t count) {
+        if (count_ + count > int64_t(edges_.size())) read(), edges_.resize(size_t(std::max(count, kBatch)));
+        return edges_.data() + count_;
+    }
+
+    // So many were written, as places in a row that begins there.
+    void add(int64_t count, int64_t begin) {
+        int64_t* edges = edges_.data() + count_;
+        int64_t line = -1;
+        for (int64_t i = 0; i < count; ++i) {
+            edges[i] += begin;
+            if (edges[i] >> 4 != line) __builtin_prefetch(draw_.indices + edges[i]);
+            line = edges[i] >> 4;
+        }
+        count_ += count;
+    }
+
+    // The next edges are written from here on.
+    void start(int64_t out) { out_ = out; }
+
+    void read() {
+        int32_t* source = source_ + out_;
+        if (draw_.name)
+            for (int64_t i = 0; i < count_; ++i) source[i] = draw_.name[draw_.indices[edges_[size_t(i)]]];
+        else
+            for (int64_t i = 0; i < count_; ++i) source[i] = draw_.indices[edges_[size_t(i)]];
+        if (edge_) std::copy(edges_.begin(), edges_.begin() + count_, edge_ + out_);
+        out_ += count_, count_ = 0;
+    }
+
+private:
+    const Draw& draw_;
+    int32_t* source_;
+    int64_t* edge_;
+    std::vector<int64_t> edges_;
+    int64_t count_ = 0, out_ = 0;
+};
 
 // Places of nodes by their numbers, for one group; it grows.
 class Places {
@@ -119,43 +179,36 @@ void draw_edges(const Draw& a, const int64_t* out_indptr, int32_t* source, int64
     const int64_t chunks = (a.num_rows + kChunk - 1) / kChunk;
 #pragma omp parallel if (out_indptr[a.num_rows] > 1 << 12)
     {
-        std::vector<int64_t> picks;
+        Reader reader(a, source, edge);
+        uint64_t words[kWords] = {};
 #pragma omp for schedule(dynamic, 4)
         for (int64_t chunk = 0; chunk < chunks; ++chunk) {
             const int64_t first = chunk * kChunk, last = std::min(first + kChunk, a.num_rows);
             int64_t group = std::upper_bound(a.group_ptr, a.group_ptr + a.groups + 1, first) - a.group_ptr - 1;
+            reader.start(out_indptr[first]);
             for (int64_t r = first; r < last; ++r) {
                 while (r >= a.group_ptr[group + 1]) ++group;
-                if (r + kAhead < last) {
-                    const int32_t* next = a.indices + a.indptr[a.rows[r + kAhead]];
-                    __builtin_prefetch(next), __builtin_prefetch(next + 16);
-                }
+                if (r + kAhead < last) __builtin_prefetch(a.indptr + a.rows[r + kAhead]);
                 const int64_t row = a.rows[r], begin = a.indptr[row], degree = a.indptr[row + 1] - begin;
-                const int64_t out = out_indptr[r], count = out_indptr[r + 1] - out;
+                const int64_t count = out_indptr[r + 1] - out_indptr[r];
                 const uint64_t stream = mixed(uint64_t(a.key[group]), a.id ? a.id[row] : row);
-                const auto take = [&](int64_t i, int64_t pick) {
-                    const int64_t e = begin + pick;
-                    source[out + i] = a.name ? a.name[a.indices[e]] : a.indices[e];
-                    if (edge) edge[out + i] = e;
-                };
-                if (count == degree && !(a.replace && a.fanout >= 0)) {
-                    for (int64_t i = 0; i < count; ++i) take(i, i);
-                    continue;
-                }
-                if (degree <= 64 && !a.replace) {
+                int64_t* picks = reader.room(count);
+                if (a.replace && a.fanout >= 0) {
+                    for (int64_t i = 0; i < count; ++i) picks[i] = number(stream, i, degree);
+                    std::sort(picks, picks + count);
+                } else if (count == degree) {
+                    for (int64_t i = 0; i < count; ++i) picks[i] = i;
+                } else if (degree <= 64) {
                     uint64_t left = draw_bits(stream, degree, count);
-                    for (int64_t i = 0; i < count; ++i, left &= left - 1) take(i, __builtin_ctzll(left));
-                    continue;
-                }
-                if (int64_t(picks.size()) < count) picks.resize(size_t(count));
-                if (a.replace) {
-                    for (int64_t i = 0; i < count; ++i) picks[size_t(i)] = number(stream, i, degree);
-                    std::sort(picks.begin(), picks.begin() + count);
+                    for (int64_t i = 0; i < count; ++i, left &= left - 1) picks[i] = __builtin_ctzll(left);
+                } else if (degree <= 64 * kWords) {
+                    draw_words(stream, degree, count, words, picks);
                 } else {
-                    draw_distinct(stream, degree, count, picks.data());
+                    draw_distinct(stream, degree, count, picks);
                 }
-                for (int64_t i = 0; i < count; ++i) take(i, picks[size_t(i)]);
+                reader.add(count, begin);
             }
+            reader.read();
         }
     }
 }

@@ -66,6 +66,32 @@ def test_draws_keep_their_promises(
 
 
 @pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("fanout", [-1, 5, 64, 65, 2000])
+def test_rows_of_every_size_are_drawn_as_by_the_reference(fanout: int, replace: bool) -> None:
+    degrees = torch.tensor([0, 1, 63, 64, 65, 128, 4095, 4096, 4097, 9000])
+    indptr = torch.cat([torch.zeros(1, dtype=torch.int64), degrees.cumsum(0)])
+    csr = Csr(indptr, torch.arange(int(indptr[-1]), dtype=torch.int32))
+    rows, how = torch.arange(degrees.numel(), dtype=torch.int32).repeat(3), {"key": torch.tensor([5, 8])}
+    found = native.draw(
+        csr, rows, sizes=torch.tensor([12, 18]), edges=True, fanout=fanout, replace=replace, **how
+    )
+    group_ptr = torch.tensor([0, 12, 30])
+    wanted = sampling_reference.draw(
+        csr,
+        rows,
+        group_ptr=group_ptr,
+        edges=True,
+        fanout=fanout,
+        replace=replace,
+        node_id=None,
+        name=None,
+        **how,
+    )
+    for one, other in zip(found, wanted, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize("fanout", [3, 70])
 def test_every_edge_is_drawn_as_often_as_any_other(fanout: int, replace: bool) -> None:
     degree, times = 100, 4000
