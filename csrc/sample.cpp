@@ -221,9 +221,11 @@ public:
     explicit Directory(int64_t num_nodes) : places_(size_t(num_nodes), -1) {}
 
     void prefetch(int32_t node) const { __builtin_prefetch(&places_[size_t(node)]); }
-    int32_t meet(int32_t node) {
+    int32_t meet(int32_t node) {  // without a branch, which nobody could foresee
         int32_t& place = places_[size_t(node)];
-        return place < 0 ? place = count_++ : place;
+        const int32_t fresh = -int32_t(place < 0), found = (count_ & fresh) | (place & ~fresh);
+        place = found, count_ -= fresh;
+        return found;
     }
     int32_t count() const { return count_; }
     void forget(const int32_t* nodes, int64_t count) {
