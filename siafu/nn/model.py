@@ -96,10 +96,8 @@ class Gnn(nn.Module):
         hidden = self._hidden(blocks, x_src)
         if self.head is not None:
             return self.head(blocks[-1], self.joined(hidden, blocks[-1].num_dst))
-        block, (h, drop) = blocks[-1], (hidden[-1], None) if hidden else (x_src, self.drops[0])
-        return self.finish(
-            len(hidden), block, self._combined(len(hidden), block, h, drop), h[: block.num_dst]
-        )
+        h, drop = (hidden[-1], None) if hidden else (x_src, self.drops[0])
+        return self.layer(len(hidden), blocks[-1], h, drop=drop)
 
     def embed(self, block: Block, x_src: Rows) -> Tensor:
         """The rows that the last layer reads: (S, in_features) -> (D, hidden)."""
@@ -119,6 +117,14 @@ class Gnn(nn.Module):
         assert isinstance(layer, Layer)
         skips = place < len(self.skips) and not isinstance(self.skips[place], _Nothing)
         return layer.reads_dst or skips
+
+    def layer(self, place: int, block: Block, x_src: Rows, *, drop: nn.Module | None) -> Tensor:
+        """What one layer, and what follows it, make of rows on which ``drop`` acts first: (S, F) -> (D, F')."""
+        bare = place < len(self.norms) and isinstance(self.norms[place], nn.Identity)
+        if bare and isinstance(self.skips[place], _Nothing):
+            return self._combined(place, block, x_src, drop, self._after(place, block))
+        z_dst = self._combined(place, block, x_src, drop)
+        return self.finish(place, block, z_dst, x_src[: block.num_dst])
 
     def finish(
         self, place: int, block: Block, z_dst: Tensor, x_dst: Rows, *, in_place: bool = True
@@ -150,12 +156,7 @@ class Gnn(nn.Module):
     def _hidden(self, blocks: Sequence[Block], x_src: Rows) -> list[Tensor]:
         outputs: list[Tensor] = []
         for place in range(len(self.norms)):
-            block, drop = blocks[place], None if place else self.drops[0]
-            if isinstance(self.norms[place], nn.Identity) and isinstance(self.skips[place], _Nothing):
-                x_src = self._combined(place, block, x_src, drop, self._after(place, block))
-            else:
-                z_dst = self._combined(place, block, x_src, drop)
-                x_src = self.finish(place, block, z_dst, x_src[: block.num_dst])
+            x_src = self.layer(place, blocks[place], x_src, drop=None if place else self.drops[0])
             outputs.append(x_src)
         return outputs
 
