@@ -1,0 +1,131 @@
+"""Models whose stages pass on scores of classes: the *logits* form, for peers that can send little."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from siafu.comm.config import Precision
+from siafu.graph import Block
+from siafu.nn.aggregate import max_in, mean_in, sum_in
+from siafu.nn.gat import Gat
+from siafu.nn.gatv2 import GatV2
+from siafu.nn.layer import Layer
+from siafu.nn.model import Gnn, ModelConfig
+from siafu.nn.staged import Sends, Staged
+from siafu.nn.streamed import Rows
+
+
+class Logits(Staged):
+    """An MLP on the inputs, then as many stages as ``layers``, each an MLP on what nodes and their neighbours said.
+
+    ``z_0 = mlp_0(x)``, ``z_k = mlp_k([z_v || pool_{u in N(v)} z_u])`` (https://arxiv.org/abs/2302.13053v1). The pool
+    is that of the model's kind: the mean for GCN, the maximum for GraphSAGE, the sum for GIN, attention for GAT and
+    GATv2. An MLP has one hidden layer.
+    """
+
+    def __init__(
+        self, config: ModelConfig, *, in_features: int, out_features: int, precision: Precision
+    ) -> None:
+        super().__init__(in_features=in_features, precision=precision)
+        rounds = 0 if config.kind == "mlp" else config.layers
+        flat = config.model_copy(update={"kind": "mlp", "layers": 2, "jump": "none", "residual": False})
+        self.first = Gnn(flat, in_features=in_features, out_features=out_features)
+        self.rounds = nn.ModuleList(_Round(config, flat, out_features) for _ in range(rounds))
+        self.chosen.fill_(rounds)
+
+    def reset(self, generator: torch.Generator) -> None:
+        """Draw new parameters, in a fixed order."""
+        self.first.reset(generator)
+        for each in self.rounds:
+            assert isinstance(each, _Round)
+            each.reset(generator)
+
+    @property
+    def num_stages(self) -> int:
+        """The MLP on inputs, and the rounds after it."""
+        return len(self.rounds) + 1
+
+    def sends(self, stage: int) -> Sends:
+        """The scores of classes; nothing before the first stage."""
+        return "logits" if stage else "nothing"
+
+    def learned(self, stage: int) -> list[nn.Module]:
+        """An MLP, with attention where there is any."""
+        return [self.rounds[stage - 1] if stage else self.first]
+
+    def frozen(self, stage: int) -> bool:
+        """But for attention."""
+        return stage == 0 or self._round(stage).attention is None
+
+    def aggregate(self, stage: int, block: Block, x_src: Tensor) -> None:
+        """The pooled scores."""
+        if stage:
+            self._round(stage).pool(block, x_src)
+
+    def output(self, stage: int, block: Block, x_src: Tensor) -> Tensor:
+        """The scores of a stage."""
+        return self._round(stage)(block, x_src) if stage else self.first(block, x_src)
+
+    def passed(self, stage: int, block: Block, x_src: Tensor) -> Tensor:
+        """The scores of a stage."""
+        return self.output(stage, block, x_src)
+
+    def embed(self, block: Block, x_src: Rows) -> Tensor:
+        """The hidden rows of the chosen stage's MLP: (D, hidden)."""
+        last = int(self.chosen)
+        reading, given = self._read(block, x_src, last)
+        return self._round(last).embed(reading, given) if last else self.first.embed(reading, given)
+
+    def _round(self, stage: int) -> "_Round":
+        found = self.rounds[stage - 1]
+        assert isinstance(found, _Round)
+        return found
+
+
+class _Round(nn.Module):
+    """``mlp([z_v || pool z_u])``: (S, C) -> (D, C)."""
+
+    def __init__(self, config: ModelConfig, flat: ModelConfig, classes: int) -> None:
+        super().__init__()
+        self.kind = config.kind
+        self.attention = _attention(config, classes) if config.kind in ("gat", "gatv2") else None
+        width = classes if self.attention is None else self.attention.out_features
+        all_of_it = flat.model_copy(update={"input_dropout": 0.0})  # few numbers, of which none is to spare
+        self.mlp = Gnn(all_of_it, in_features=classes + width, out_features=classes)
+
+    def reset(self, generator: torch.Generator) -> None:
+        """Draw new parameters, in a fixed order."""
+        if self.attention is not None:
+            self.attention.reset(generator)
+        self.mlp.reset(generator)
+
+    def pool(self, block: Block, z_src: Tensor) -> Tensor:
+        """What a node's in-neighbours said: (S, C) -> (D, F)."""
+        if self.attention is not None:
+            return functional.elu(self.attention(block, z_src))
+        match self.kind:
+            case "sage":
+                pooled: Rows = max_in(block, z_src)
+            case "gin":
+                pooled = sum_in(block, z_src)
+            case _:
+                pooled = mean_in(block, z_src)
+        assert isinstance(pooled, Tensor)
+        return pooled
+
+    def forward(self, block: Block, z_src: Tensor) -> Tensor:
+        """The scores of the destinations."""
+        return self.mlp(block, self._joined(block, z_src))
+
+    def embed(self, block: Block, z_src: Tensor) -> Tensor:
+        """The hidden rows of the MLP."""
+        return self.mlp.embed(block, self._joined(block, z_src))
+
+    def _joined(self, block: Block, z_src: Tensor) -> Tensor:
+        return torch.cat([z_src[: block.num_dst], self.pool(block, z_src)], 1)
+
+
+def _attention(config: ModelConfig, classes: int) -> Layer:
+    kind = Gat if config.kind == "gat" else GatV2
+    rate = config.dropout if config.attention_dropout is None else config.attention_dropout
+    return kind(classes, config.hidden, heads=config.heads, attention_dropout=rate)
