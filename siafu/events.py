@@ -9,6 +9,8 @@ An event has ``time`` (seconds since 1970), ``rank`` and ``phase``; the phases o
     task        of a pipeline, on a worker: lane (whose), name, epoch, interval, start (seconds since the last start or
                 resume), seconds; rank is whose task it is
     graph       the same, on a rank itself
+    stage       at the end of each, where a model is learned in such: stage (from 1), epoch, text, sends, bits, fits,
+                rounds, best_epoch, train_score, val_score, test_score, val_loss, message_bytes, parameter_bytes
     note        text: what a person should know, such as why workers cannot be had
     checkpoint  epoch, seconds, bytes
     stop        epoch, reason (done, patience, SIGTERM, SIGINT)

@@ -17,6 +17,7 @@ from siafu.comm.halo import Halo
 from siafu.cost import value
 from siafu.events import Events, Progress, Unheard, silent
 from siafu.folder import RunFolder
+from siafu.graph import Block
 from siafu.nn.embedded import build_model
 from siafu.nn.layer import Layer
 from siafu.nn.model import Gnn
@@ -30,9 +31,11 @@ from siafu.store.tensors import save_tensors
 from siafu.trained import input_rows, room_of
 from siafu.training.full import EpochListener, FullTrainer, Watch
 from siafu.training.layerwise import Room
+from siafu.training.lazy.stage import build_staged
+from siafu.training.lazy.trainer import LazyTrainer, message_bytes, parameter_bytes
 from siafu.training.pipeline.trainer import PipelineTrainer
 from siafu.training.sampled import SampledTrainer
-from siafu.training.task import SPLITS, task_of
+from siafu.training.task import SPLITS, Task, task_of
 
 ENDS = ("done", "patience")
 
@@ -98,6 +101,8 @@ def build_trainer(
         for value in custom.state_dict().values():  # each process may have made its own
             value.copy_(comm.broadcast(value, label="weights"))
         return FullTrainer(custom, block, x, task, tree.train, seed=tree.seed, wire=tree.comm)
+    if tree.method == "lazy":
+        return _lazy_trainer(part, block, x, task, tree)
     model = build_model(
         tree.model, in_features=x.shape[1], out_features=task.num_outputs, num_nodes=part.num_nodes
     )
@@ -139,6 +144,22 @@ def build_trainer(
         seed=tree.seed,
         wire=tree.comm,
         room=_room(comm, part, model, x, tree, scratch),
+    )
+
+
+def _lazy_trainer(part: Part, block: Block, x: Rows, task: Task, tree: Settings) -> LazyTrainer:
+    if isinstance(x, Streamed):
+        raise ValueError("method lazy holds what a stage reads in memory; set data.inputs to memory")
+    if not x.shape[1]:
+        raise ValueError(f"{part.own.name}: method lazy reads features, but there are none; use method full")
+    if tree.comm.precision != "fp32":
+        raise ValueError(
+            f"comm.precision is {tree.comm.precision}, but method lazy sends rows as lazy.bits says; set that instead"
+        )
+    model = build_staged(tree.model, tree.lazy, in_features=x.shape[1], out_features=task.num_outputs)
+    model.reset(torch.Generator().manual_seed(tree.seed))
+    return LazyTrainer(
+        model, part, block, x, task, tree.train, lazy=tree.lazy, seed=tree.seed, wire=tree.comm
     )
 
 
@@ -304,4 +325,8 @@ def _of_method(trainer: FullTrainer) -> dict[str, Any]:
         worth = value(done.seconds, done.dollars)
         counts = {"tasks": done.tasks, "tasks_relaunched": done.tasks_relaunched}
         return {"dollars": done.dollars, "value": worth, **counts}
+    if isinstance(trainer, LazyTrainer):
+        sent = done.bytes_by_label
+        counts = {"message_bytes": message_bytes(sent), "parameter_bytes": parameter_bytes(sent)}
+        return {**counts, "stage": int(trainer.model.chosen) + 1, "stages": trainer.bytes_by_stage()}
     return {}

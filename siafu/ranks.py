@@ -123,7 +123,7 @@ class Processes:
         command = [sys.executable, "-m", "siafu.rank", str(folder.path), str(partition.path)]
         if work.resumed:
             command.append("--resumed")
-        followed = Followed(folder, onlooker, total=tree.train.epochs)
+        followed = Followed(folder, onlooker, total=tree.most_epochs)
         run_recovering(
             command,
             ranks=tree.ranks,
@@ -156,7 +156,7 @@ class Followed:
             match event["phase"]:
                 case "checkpoint" | "resume":
                     self._safe = Safe(event["epoch"], event.get("minibatch", 0))
-                case "note":
+                case "note" | "stage":
                     self._onlooker.say(event["text"])
                 case "epoch":
                     told: dict[str, Any] = {key: event.get(key) for key in ("loss", "val_score", "seconds")}

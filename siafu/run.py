@@ -19,14 +19,13 @@ from siafu.events import Events
 from siafu.folder import RunFolder, existing_folder, new_folder
 from siafu.graph import Graph
 from siafu.member import Onlooker
-from siafu.nn.embedded import build_model
 from siafu.partition.assign import resolve
 from siafu.ranks import Group, OnRay, Processes, Ranks, Threads, Work, dismiss, follow, home_of_partitions
 from siafu.results.machine import usable_cores, usable_memory_bytes
 from siafu.results.progress import TrainingProgress, in_notebook
 from siafu.results.read import across_seeds
 from siafu.settings import Settings, build, from_keywords, parse_toml, write_toml
-from siafu.trained import Run, load, open_run
+from siafu.trained import Run, load, model_of, open_run
 from siafu.training import inputs
 from siafu.training.task import SPLITS, task_of
 
@@ -235,7 +234,7 @@ def _settle(graph: Graph | str | Path, tree: Settings, onlooker: Onlooker) -> tu
 def _memory_bytes(tree: Settings) -> int | None:
     """The memory that inputs should fit into; None for models that can't do without them there."""
     largest = tree.model.kind == "sage" and tree.model.reduce == "max" and tree.method != "sampled"
-    needs_all = tree.model.kind == "custom" or largest
+    needs_all = tree.model.kind == "custom" or largest or tree.method == "lazy"
     return None if needs_all else usable_memory_bytes()
 
 
@@ -262,7 +261,7 @@ def _carry_out(work: Work, ranks: Ranks, onlooker: Onlooker) -> Run:
         return _each_seed(work, ranks, onlooker)
     on = "" if tree.ranks == 1 else f" on {tree.ranks} ranks"
     onlooker.say(
-        f"training {tree.model.kind} for up to {tree.train.epochs} epochs{on}, seed {tree.seed}, in {folder.path}"
+        f"training {tree.model.kind} for up to {tree.most_epochs} epochs{on}, seed {tree.seed}, in {folder.path}"
     )
     found, model = ranks.carry_out(work, onlooker)
     found |= {"run": str(folder.path)}
@@ -285,7 +284,7 @@ def _about(graph: Graph, tree: Settings, custom: nn.Module | None) -> str:
     )
     width = 0 if graph.x is None else graph.x.shape[1]
     if custom is None:  # whether such a model can be made at all
-        build_model(tree.model, in_features=width, out_features=task.num_outputs, num_nodes=1)
+        model_of(tree, in_features=width, out_features=task.num_outputs, num_nodes=1)
     train, val, test = (task.count[split] for split in SPLITS)
     features = f"{width:,} features" if width else "no features (a row is learned for each node)"
     return (

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from siafu.comm.config import CommConfig
 from siafu.data.config import DataConfig
@@ -15,6 +15,8 @@ from siafu.nn.model import ModelConfig
 from siafu.partition.config import PartitionConfig
 from siafu.sample.config import SampledConfig
 from siafu.training.config import TrainConfig
+from siafu.training.lazy.config import DEFAULTS as OF_LAZY
+from siafu.training.lazy.config import LazyConfig
 from siafu.training.pipeline.config import PipelineConfig
 
 Tree = dict[str, Any]
@@ -25,7 +27,7 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    method: Literal["full", "sampled", "pipeline"] = "full"
+    method: Literal["full", "sampled", "pipeline", "lazy"] = "full"
     task: Literal["node"] = "node"
     engine: Literal["auto", "local", "processes", "torchrun", "ray"] = "auto"
     ranks: int = Field(1, ge=1)
@@ -45,6 +47,20 @@ class Settings(BaseModel):
     comm: CommConfig = CommConfig()
     sampled: SampledConfig = SampledConfig()
     pipeline: PipelineConfig = PipelineConfig()
+    lazy: LazyConfig = LazyConfig()
+
+    @property
+    def most_epochs(self) -> int:
+        """How many epochs a run can have, over all of its stages."""
+        return self.train.epochs * (self.lazy.num_stages(self.model) if self.method == "lazy" else 1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_the_method_wants(cls, values: Any) -> Any:
+        """What is not given is as the method wants it; what is given stands."""
+        if isinstance(values, dict) and values.get("method") == "lazy":
+            return merge(OF_LAZY, values)
+        return values
 
 
 def build(*layers: Mapping[str, Any]) -> Settings:

@@ -15,6 +15,7 @@ from siafu.graph import Block, Graph
 from siafu.nn.embedded import Embedded, build_model
 from siafu.nn.layer import Layer
 from siafu.nn.model import Gnn
+from siafu.nn.staged import Staged
 from siafu.nn.streamed import Rows, Streamed
 from siafu.predictions import write_predictions
 from siafu.results.machine import usable_memory_bytes
@@ -22,6 +23,7 @@ from siafu.settings import Settings, parse_toml
 from siafu.store.tensors import load_tensors
 from siafu.training import inputs
 from siafu.training.layerwise import Room, embeddings_by_layer, outputs_by_layer
+from siafu.training.lazy.stage import build_staged
 from siafu.training.spill import spill_to
 
 
@@ -104,7 +106,7 @@ def predict(
 @torch.no_grad()
 def _outputs(model: nn.Module, block: Block, x: Rows, *, embeddings: bool, graph: Graph) -> dict[str, Tensor]:
     model.eval()
-    if not isinstance(model, Gnn | Embedded):
+    if not isinstance(model, Gnn | Embedded | Staged):
         if embeddings:
             raise ValueError("embeddings are known of siafu's own models only")
         return {"output": model(block, x)}
@@ -124,7 +126,7 @@ def _outputs_by_layer(
     )
 
 
-def _check_fits(model: Gnn | Embedded, x: Rows, graph: Graph) -> None:
+def _check_fits(model: Gnn | Embedded | Staged, x: Rows, graph: Graph) -> None:
     if isinstance(model, Embedded):
         if x.shape[1] or graph.num_nodes != model.rows.shape[0]:
             raise ValueError(
@@ -132,8 +134,8 @@ def _check_fits(model: Gnn | Embedded, x: Rows, graph: Graph) -> None:
                 "which had no features, and knows no others; give the graph it was trained on"
             )
         return
-    first = model.layers[0]
-    assert isinstance(first, Layer)
+    first = model if isinstance(model, Staged) else model.layers[0]
+    assert isinstance(first, Layer | Staged)
     if x.shape[1] != first.in_features:
         raise ValueError(
             f"{graph.name}: has {x.shape[1]} features, but the model was trained on {first.in_features}; give a "
@@ -166,6 +168,13 @@ def room_of(tree: Settings, *, scratch: Path) -> Room:
     return Room(spill_to(scratch), int(budget))
 
 
+def model_of(tree: Settings, *, in_features: int, out_features: int, num_nodes: int) -> nn.Module:
+    """The model that a run of siafu's own kinds has, without its weights."""
+    if tree.method == "lazy":
+        return build_staged(tree.model, tree.lazy, in_features=in_features, out_features=out_features)
+    return build_model(tree.model, in_features=in_features, out_features=out_features, num_nodes=num_nodes)
+
+
 def load_weights(folder: RunFolder, tree: Settings, model: nn.Module | None) -> nn.Module:
     """The model of a run with its weights; ``model`` where it was a module of your own."""
     try:
@@ -179,7 +188,7 @@ def load_weights(folder: RunFolder, tree: Settings, model: nn.Module | None) -> 
             raise ValueError(f"{folder.path}: trained a module of your own; open it from Python with model=")
         if shape.keys() != {"in_features", "out_features", "num_nodes"}:
             raise ValueError(f"{folder.weights}: not the weights of a run; put the right file back")
-        model = build_model(tree.model, **shape)
+        model = model_of(tree, **shape)
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +32,8 @@ class Progression:
         bytes_by_label: what all ranks have sent up to the checkpoint.
         dollars: what training has cost, where that is metered.
         tasks, tasks_relaunched: that workers have done, and how often one was done again.
+        stage, stage_epoch: stages done, where a model is learned in such; the epochs done before the one after them.
+        stages: what became of each stage that is done.
     """
 
     run: str = ""
@@ -51,6 +54,9 @@ class Progression:
     dollars: float = 0.0
     tasks: int = 0
     tasks_relaunched: int = 0
+    stage: int = 0
+    stage_epoch: int = 0
+    stages: list[dict[str, Any]] = field(default_factory=list)
 
 
 def save_checkpoint(

@@ -118,7 +118,7 @@ class FullTrainer:
 
     def _train(self, watch: Watch) -> str:
         self._started = time.monotonic() - self.done.seconds
-        self._saved = -inf  # the first is kept at once: a run that is lost again and again still gets on
+        self._saved = self._first_saved()
         self._between = lambda: self._pause_within(watch)
         reason = self._finished()
         while reason is None:
@@ -131,6 +131,23 @@ class FullTrainer:
         if reason in ("done", "patience") and self.done.best:
             self.model.load_state_dict(self.done.best)
         return reason
+
+    @property
+    def _most_epochs(self) -> int:
+        """How many epochs there can be."""
+        return self.config.epochs
+
+    def _scheduled(self, epoch: int) -> int:
+        """Which epoch one is to the schedule of the learning rate."""
+        return epoch
+
+    def _label(self, what: str) -> str:
+        """What an exchange of gradients or weights is counted under now."""
+        return what
+
+    def _first_saved(self) -> float:
+        """When a checkpoint counts as written before there is one; at once, so that a run lost often still gets on."""
+        return -inf
 
     def _pause(self, watch: Watch) -> str | None:
         """Keep the exact state where that is due; returns a reason to stop here, or None. Collective."""
@@ -204,7 +221,7 @@ class FullTrainer:
         scores = self._evaluate(epoch) if scored else {}
         rss = psutil.Process().memory_info().rss
         self.done.peak_rss_bytes = max(self.done.peak_rss_bytes, rss)
-        lr, bytes_sent = self.config.lr_at(epoch), self.comm.meter.total() - sent
+        lr, bytes_sent = self.config.lr_at(self._scheduled(epoch)), self.comm.meter.total() - sent
         watch.events.write(
             "epoch",
             epoch=epoch,
@@ -217,7 +234,7 @@ class FullTrainer:
             **cost,
         )
         val_score = scores.get("val_score")
-        watch.on_epoch(epoch, self.config.epochs, loss=loss, val_score=val_score, seconds=seconds, **cost)
+        watch.on_epoch(epoch, self._most_epochs, loss=loss, val_score=val_score, seconds=seconds, **cost)
 
     def _check_finite(self, value: float, what: str) -> None:
         if not isfinite(value):
@@ -245,7 +262,7 @@ class FullTrainer:
 
     def _set_lr(self, epoch: int) -> None:
         for group in self.optimizer.param_groups:
-            group["lr"] = self.config.lr_at(epoch)
+            group["lr"] = self.config.lr_at(self._scheduled(epoch))
 
     def _move(self) -> None:
         """Move the weights against their gradients."""
@@ -264,12 +281,12 @@ class FullTrainer:
         exact = torch.cat([used, loss.reshape(1)])
         flat = torch.cat([grad.reshape(-1) for grad in grads])
         if self.sums.exact:  # then all of it goes in one
-            flat, exact = self.sums.add(torch.cat([flat, exact]), label="gradients").split(
+            flat, exact = self.sums.add(torch.cat([flat, exact]), label=self._label("gradients")).split(
                 [flat.numel(), exact.numel()]
             )
         else:
-            exact = self.comm.all_reduce(exact, label="gradients")
-            flat = self.sums.add(flat, label="gradients")
+            exact = self.comm.all_reduce(exact, label=self._label("gradients"))
+            flat = self.sums.add(flat, label=self._label("gradients"))
         sums = flat.split([grad.numel() for grad in grads])
         used, total = exact.split([len(grads), 1])
         for parameter, total_grad, count in zip(learned, sums, used.tolist(), strict=True):

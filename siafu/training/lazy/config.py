@@ -1,0 +1,40 @@
+"""How lazy training runs."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from siafu.comm.config import Precision
+from siafu.nn.model import ModelConfig
+
+# What rows travel as.
+PRECISIONS: dict[int, Precision] = {32: "fp32", 16: "bf16", 8: "int8"}
+
+# What other settings are where nobody gave them: as published, but for fewer and smaller updates.
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "model": {"norm": "layer"},
+    "train": {"patience": 10},
+    "comm": {"gradients": "int8"},
+}
+
+
+class LazyConfig(BaseModel):
+    """What is exchanged, in how many bits, and how often ranks agree on the weights."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    recipe: Literal["published", "logits"] = "published"  # hidden rows, or scores of classes, are passed on
+    bits: Literal[32, 16, 8] = 32  # of a number in rows that travel
+    local_epochs: int = Field(1, ge=1)  # steps that a rank takes alone before weights are averaged
+    gate: bool = True  # answer with the stage that is best on the validation nodes, not with the last
+
+    def num_stages(self, model: ModelConfig) -> int:
+        """How many stages a model of such a recipe has."""
+        if self.recipe == "published":
+            return model.layers + (model.jump != "none")
+        return 1 + (0 if model.kind == "mlp" else model.layers)
+
+    @property
+    def precision(self) -> Precision:
+        """How rows travel."""
+        return PRECISIONS[self.bits]

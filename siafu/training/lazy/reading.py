@@ -1,0 +1,63 @@
+"""What a stage reads: own rows and the halo's, exchanged once, and aggregated once where weights play no part."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from siafu import native
+from siafu.comm import Comm
+from siafu.comm.codec import decode, encode
+from siafu.comm.config import Precision
+from siafu.comm.route import Route
+from siafu.graph import Block, Whole
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """Rows that do not change while a stage is learned, and the block over which they are read.
+
+    Attributes:
+        block: without others, since all rows are here; ``x_src`` are its static rows.
+        x_src: (S, F).
+    """
+
+    block: Block
+    x_src: Tensor
+
+    def of(self, rows: Tensor) -> "Reading":
+        """The same for some destinations, (R,) int64: what is kept of their aggregates, and none of their edges."""
+        made = read_alone(self.block, native.gather(self.x_src, rows), rows)
+        for name, kept in self.block.memo.items():
+            if isinstance(name, tuple) and name[0] == "aggregate":
+                made.block.memo[name] = native.gather(kept, rows)
+        return made
+
+
+def read_alone(block: Block, x_rows: Tensor, rows: Tensor) -> Reading:
+    """Some destinations of a block, (R,) int64, without edges, with their rows (R, F)."""
+    node_id = rows if block.node_id is None else block.node_id[rows]
+    indptr = torch.zeros(rows.numel() + 1, dtype=torch.int64)
+    few = Block(indptr, torch.empty(0, dtype=torch.int32), rows.numel(), node_id=node_id)
+    return Reading(few.with_static(x_rows), x_rows)
+
+
+def exchange(comm: Comm, route: Route, x_own: Tensor, *, precision: Precision, label: str) -> Tensor:
+    """Own rows, then the halo's, all of them as they travel: (D, F) -> (S, F). Collective.
+
+    Own rows are rounded as those are that others get, so that all ranks read the same numbers.
+    """
+    wire = encode(x_own, precision)
+    sent = native.gather(wire, route.index)
+    came = comm.all_to_all(sent, route.send, route.recv, label=label)
+    return decode(torch.cat([wire, came]), precision, x_own.shape[1], x_own.dtype)
+
+
+def settle(comm: Comm, route: Route, block: Block, *, degrees: bool) -> Block:
+    """The block of a part for which the rows of all sources are here, with their degrees if so asked. Collective."""
+    whole = None
+    if degrees:
+        degree = (block.in_degree + block.missing_loop)[:, None]
+        degree_src = exchange(comm, route, degree, precision="fp32", label="halo degrees")[:, 0]
+        whole = Whole(degree_src, block.missing_loop, block.indptr.diff())
+    return replace(block, others=None, whole=whole, static_src=None, memo={})
