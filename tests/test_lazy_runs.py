@@ -78,7 +78,7 @@ def test_the_command_trains_on_a_given_assignment_and_tells_what_each_stage_sent
         "--hidden",
         "8",
         "--epochs",
-        "20",
+        "60",
         "--engine",
         "local",
         "--set",

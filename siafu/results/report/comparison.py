@@ -108,6 +108,8 @@ def _overlays(groups: Sequence[Sequence[RunRecord]], names: Sequence[str]) -> Ht
         for field, caption in wanted
         if any(np.isfinite(getattr(record.epochs, field)).any() for record in records)
     ]
+    sent = curves.bytes_and_scores(groups, names)
+    parts += [] if sent is None else [figure("all-bytes", sent, "Bytes against accuracy", "of all ranks")]
     return section("Curves", element("div", *parts, class_="grid")) if parts else Html()
 
 

@@ -95,6 +95,29 @@ def overlay(groups: Sequence[Sequence[RunRecord]], field: str, names: Sequence[s
     return figure
 
 
+def bytes_and_scores(groups: Sequence[Sequence[RunRecord]], names: Sequence[str]) -> Figure | None:
+    """Draw the test score of every run over the bytes it sent, a colour a group; None where nothing was sent."""
+    traces: list[dict[str, Any]] = []
+    for index, group in enumerate(groups):
+        points = [point for record in group if (point := _sent_and_score(record)) is not None]
+        if points:
+            trace: dict[str, Any] = {"type": "scatter", "mode": "markers", "name": plain(names[index])}
+            trace |= {"x": [sent for sent, _ in points], "y": [score for _, score in points]}
+            traces.append(trace | {"marker": {"color": _color(index), "size": 9}})
+    if not traces:
+        return None
+    figure = frame(traces, y=_score_axis(groups[0][0].metric, "test_score"))
+    figure["layout"]["xaxis"] |= {"type": "log", "title": {"text": "bytes sent"}, "tickformat": "~s"}
+    figure["layout"]["hovermode"] = "closest"
+    return figure
+
+
+def _sent_and_score(record: RunRecord) -> tuple[float, float] | None:
+    found = [record.metrics.get(name) for name in ("bytes_sent", "test_score")]
+    sent, score = (value if isinstance(value, int | float) else float("nan") for value in found)
+    return (sent, rounded(score)) if 0 < sent < 2**80 and np.isfinite(score) else None
+
+
 def thin(epochs: Epochs) -> NDArray[np.int64]:
     """At most about two thousand rows of a long run, evenly spaced, the last always among them."""
     step = -(-len(epochs) // _MOST_POINTS) or 1

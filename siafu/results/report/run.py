@@ -10,6 +10,7 @@ from siafu.results.record import Result, RunRecord, flatten
 from siafu.results.report import classes, curves, frame
 from siafu.results.report.page import Html, element, figure, join, section, table
 from siafu.results.report.pipeline import pipeline
+from siafu.results.report.stages import stages
 
 _STOPPED = {
     "done": "all epochs were trained",
@@ -34,7 +35,8 @@ def run_body(record: RunRecord, summary: Summary, key: str) -> Html:
     start = record.last("start")
     facts = element("div", _facts("Graph", start.get("graph")), _facts("Machine", machine(record)))
     tables = element("div", section("Configuration", table([], settings)), facts, class_="grid tables")
-    parts = [_training(record, key), _classes(record.result, key), _cost(record, key), pipeline(record, key)]
+    parts = [_training(record, key), stages(record, key), _classes(record.result, key), _cost(record, key)]
+    parts.append(pipeline(record, key))
     return join([_tiles(record, summary), _notes(record), *parts, tables])
 
 
