@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from siafu.comm.codec import Feedback, decode, encode
+from siafu.comm.codec import Feedback, decode, encode, rounded
 from siafu.comm.config import CommConfig
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
@@ -61,12 +61,46 @@ def test_int8_is_within_half_a_level_of_each_row(rows: Tensor) -> None:
     assert not bool(back[zero].any())
 
 
+@settings(deadline=None)  # of time: the machine may be busy
+@given(tables().filter(lambda rows: bool(rows.isfinite().all())))
+def test_int4_is_within_half_a_level_of_each_row(rows: Tensor) -> None:
+    wire = encode(rows, "int4")
+    assert wire.dtype == torch.uint8
+    assert wire.shape == (rows.shape[0], (rows.shape[1] + 1) // 2 + 2)
+    back = decode(wire, "int4", rows.shape[1], rows.dtype)
+    assert back.dtype == rows.dtype
+    assert bool(back.isfinite().all())
+    if rows.numel():
+        largest = rows.double().abs().amax(1, keepdim=True)
+        rounding = 2**-6 * largest if rows.dtype == torch.bfloat16 else 1e-5 * largest
+        level = largest / 7 * (1 + 2**-7) + 2**-133  # what the scale may be, itself rounded
+        assert bool(((back.double() - rows.double()).abs() <= 0.5 * level + rounding).all())
+    zero = (rows == 0).all(1)
+    assert not bool(back[zero].any())
+
+
+def test_int4_puts_two_numbers_in_a_byte() -> None:
+    wire = encode(torch.tensor([[7.0, -7.0, 1.0], [0.0, 0.0, 0.0]]), "int4")
+    assert wire[0, :2].tolist() == [15 | 1 << 4, 9]
+    assert decode(wire, "int4", 3, torch.float32).tolist() == [[7.0, -7.0, 1.0], [0.0, 0.0, 0.0]]
+
+
+@settings(deadline=None)
+@given(tables().filter(lambda rows: bool(rows.isfinite().all())), st.sampled_from(["int8", "int4"]))
+def test_what_was_rounded_is_not_rounded_again(rows: Tensor, precision: Any) -> None:
+    once = rounded(rows.double(), precision)
+    assert torch.equal(rounded(once, precision), once)
+
+
+@pytest.mark.parametrize("precision", ["int8", "int4"])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_int8_refuses_what_it_cannot_scale(bad: float) -> None:
-    with pytest.raises(ValueError, match=r"row 1 holds NaN, infinity or .* int8 cannot carry; send fp32"):
-        encode(torch.tensor([[1.0, 2.0], [bad, 1.0]]), "int8")
-    with pytest.raises(ValueError, match="int8 takes a table of floating-point rows"):
-        encode(torch.ones(3, 2, dtype=torch.int64), "int8")
+def test_scaled_rows_refuse_what_they_cannot_carry(bad: float, precision: Any) -> None:
+    with pytest.raises(
+        ValueError, match=rf"row 1 holds NaN, infinity or .* {precision} cannot carry; send fp32"
+    ):
+        encode(torch.tensor([[1.0, 2.0], [bad, 1.0]]), precision)
+    with pytest.raises(ValueError, match=f"{precision} takes a table of floating-point rows"):
+        encode(torch.ones(3, 2, dtype=torch.int64), precision)
 
 
 def test_wire_rows_of_another_form_are_refused() -> None:
@@ -74,11 +108,13 @@ def test_wire_rows_of_another_form_are_refused() -> None:
         ValueError, match=r"rows of int8 came as torch.uint8 \(2, 5\); expected torch.uint8 \(rows, 6\)"
     ):
         decode(torch.zeros(2, 5, dtype=torch.uint8), "int8", 2, torch.float32)
-    with pytest.raises(ValueError, match="expected fp32, bf16 or int8"):
+    with pytest.raises(ValueError, match=r"rows of int4 came as .*; expected torch.uint8 \(rows, 4\)"):
+        decode(torch.zeros(2, 5, dtype=torch.uint8), "int4", 3, torch.float32)
+    with pytest.raises(ValueError, match="expected fp32, bf16, int8 or int4"):
         encode(torch.zeros(2, 2), "fp8")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("precision", ["bf16", "int8"])
+@pytest.mark.parametrize("precision", ["bf16", "int8", "int4"])
 def test_feedback_keeps_the_sum_of_what_was_sent_near_the_sum_of_what_was_meant(precision: Any) -> None:
     feedback = Feedback(precision)
     draw = torch.Generator().manual_seed(0)
@@ -88,7 +124,7 @@ def test_feedback_keeps_the_sum_of_what_was_sent_near_the_sum_of_what_was_meant(
         meant += rows
         got += decode(feedback.encode(("layer", 1), rows), precision, 6, torch.float32)
         plain += decode(encode(rows, precision), precision, 6, torch.float32)
-    one_rounding = 2**-8 if precision == "bf16" else 1 / 127
+    one_rounding = {"bf16": 2**-8, "int8": 1 / 127, "int4": 1 / 7}[precision]
     assert float((got - meant).abs().max()) < 2 * one_rounding
     assert float((plain - meant).abs().max()) > 10 * one_rounding
 

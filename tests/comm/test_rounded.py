@@ -26,7 +26,9 @@ def sums(precision: Precision, ranks: int, steps: int) -> list[list[Tensor]]:
     return run_threads(rank, ranks=ranks, threads=1)
 
 
-@pytest.mark.parametrize(("precision", "off"), [("fp32", 1e-5), ("bf16", 0.05), ("int8", 0.12)])
+@pytest.mark.parametrize(
+    ("precision", "off"), [("fp32", 1e-5), ("bf16", 0.05), ("int8", 0.12), ("int4", 2.2)]
+)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 7])
 def test_sums_are_the_same_everywhere_and_errors_do_not_add_up(
     precision: Precision, off: float, ranks: int
@@ -54,10 +56,11 @@ def test_a_sum_goes_on_from_its_state() -> None:
 
 def test_fewer_bytes_are_sent() -> None:
     def rank(comm: Comm) -> dict[str, int]:
-        for precision in ("fp32", "bf16", "int8"):
+        for precision in ("fp32", "bf16", "int8", "int4"):
             RoundedSum(comm, precision).add(torch.randn(100_000), label=precision)
         return comm.meter.sent
 
     sent = run_threads(rank, ranks=2, threads=1)[0]
     assert sent["bf16"] < 0.52 * sent["fp32"]
     assert sent["int8"] < 0.27 * sent["fp32"]
+    assert sent["int4"] < 0.14 * sent["fp32"]
