@@ -13,12 +13,15 @@ from torch.nn.functional import pad
 
 from siafu.comm.config import Precision
 
-_LEVELS = {"int8": 127, "int4": 7}
+LEVELS = {"int8": 127, "int4": 7}
 _SCALE_BYTES = {"int8": 4, "int4": 2}
 
 
 def encode(rows: Tensor, precision: Precision) -> Tensor:
-    """Rows as they travel: (R, F) -> (R, F) of their own dtype or bfloat16, (R, F + 4) or (R, ceil(F / 2) + 2) uint8."""
+    """Rows as they travel: (R, F) -> (R, F) of their own dtype or in bfloat16, or (R, W) uint8.
+
+    W is F + 4 in int8, and F / 2, rounded up, + 2 in int4.
+    """
     match precision:
         case "fp32":
             return rows
@@ -42,7 +45,7 @@ def decode(wire: Tensor, precision: Precision, width: int, dtype: torch.dtype) -
 
 
 def rounded(rows: Tensor, precision: Precision) -> Tensor:
-    """Rows as they arrive after a journey in some precision; such rows (in float64) are not rounded again by another."""
+    """Rows as they arrive after a journey in some precision; in float64, another journey does not change them."""
     return decode(encode(rows, precision), precision, rows.shape[1], rows.dtype)
 
 
@@ -92,8 +95,8 @@ def _to_int4(rows: Tensor) -> Tensor:
     """Levels from -7 to 7 as 1 to 15, two in a byte, the first in the lower half."""
     _check_table(rows, "int4")
     rows = rows if rows.dtype == torch.float64 else rows.to(torch.float32)
-    scale = _rounded_up(_scales(rows, "int4"))
-    levels = _levels(rows, scale.to(rows.dtype), "int4").add_(_LEVELS["int4"] + 1)
+    scale = _scales(rows, "int4")
+    levels = _levels(rows, scale.to(rows.dtype), "int4").add_(LEVELS["int4"] + 1)
     levels = pad(levels, (0, rows.shape[1] % 2)).to(torch.uint8)
     return torch.cat([levels[:, ::2] | levels[:, 1::2] << 4, scale[:, None].view(torch.uint8)], 1)
 
@@ -117,25 +120,31 @@ def to_levels(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 def _levels(rows: Tensor, scale: Tensor, precision: Precision) -> Tensor:
     """The whole number nearest to each number: (R, F), (R,) -> (R, F) int8."""
-    step, most = torch.where(scale > 0, scale, 1), _LEVELS[precision]
+    step, most = torch.where(scale > 0, scale, 1), LEVELS[precision]
     return (rows / step[:, None]).round_().clamp_(-most, most).to(torch.int8)
 
 
 def _scales(rows: Tensor, precision: Precision) -> Tensor:
-    """What one level stands for in each row, (R,) float32."""
+    """What one level stands for in each row, (R,) float32, or bfloat16 for int4."""
     if rows.shape[1] == 0:
-        return rows.new_zeros(rows.shape[0], dtype=torch.float32)
-    most = _LEVELS[precision]
+        return scales_of(rows.new_zeros(rows.shape[0]), precision)
     largest = rows.abs().amax(1).to(torch.float64)
-    bad = ~largest.isfinite() | (largest / most > torch.finfo(torch.float32).max)
+    bad = ~largest.isfinite() | (largest / LEVELS[precision] > torch.finfo(torch.float32).max)
     if bool(bad.any()):
         row = int(bad.nonzero()[0])
         raise ValueError(
             f"row {row} holds NaN, infinity or {float(largest[row]):g}, which {precision} cannot carry; send fp32"
         )
-    scale = (largest / most).to(torch.float32)
+    return scales_of(largest, precision)
+
+
+def scales_of(largest: Tensor, precision: Precision) -> Tensor:
+    """What one level stands for in rows with such largest numbers: (R,) -> (R,) float32, or bfloat16 for int4."""
+    most = LEVELS[precision]
+    scale = (largest.to(torch.float64) / most).to(torch.float32)
     overflows = scale.to(torch.float64) * most > torch.finfo(torch.float32).max  # by its own rounding
-    return torch.where(overflows, scale.nextafter(torch.zeros(())), scale)
+    scale = torch.where(overflows, scale.nextafter(torch.zeros(())), scale)
+    return _rounded_up(scale) if precision == "int4" else scale
 
 
 def _rounded_up(scale: Tensor) -> Tensor:
@@ -146,7 +155,7 @@ def _rounded_up(scale: Tensor) -> Tensor:
     down, up = (
         (scale.view(torch.int32) + more >> 16).to(torch.int16).view(torch.bfloat16) for more in (0, 0xFFFF)
     )
-    overflows = up.to(torch.float64) * _LEVELS["int4"] > torch.finfo(torch.float32).max
+    overflows = up.to(torch.float64) * LEVELS["int4"] > torch.finfo(torch.float32).max
     return torch.where(overflows, down, up)
 
 
@@ -160,7 +169,7 @@ def _from_int4(wire: Tensor, width: int, dtype: torch.dtype) -> Tensor:
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     pairs = wire[:, : (width + 1) // 2]
     halves = torch.stack([pairs & 15, pairs >> 4], -1).flatten(1)[:, :width]
-    levels = halves.to(wide).sub_(_LEVELS["int4"] + 1)
+    levels = halves.to(wide).sub_(LEVELS["int4"] + 1)
     return levels.mul_(_scale_of(wire, pairs.shape[1], torch.bfloat16).to(wide)).to(dtype)
 
 

@@ -1,0 +1,62 @@
+"""Rows of the halo that travel packed: in the fewest bytes that give them back exactly, which depend on what they are."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from siafu import native
+from siafu.comm.comm import Comm
+from siafu.comm.halo import Halo
+from siafu.comm.packed import pack, unpack
+from siafu.comm.route import Route
+from siafu.graph import Fetch
+
+
+def carry(comm: Comm, route: Route, x_own: Tensor, *, label: str) -> Tensor:
+    """The rows that a route brings: (D, F) float32 or float64 -> (sum(recv), F). Collective."""
+    return start_carry(comm, route, x_own, label=label)()
+
+
+def start_carry(comm: Comm, route: Route, x_own: Tensor, *, label: str) -> Callable[[], Tensor]:
+    """Start :func:`carry`; the function waits for it. Collective."""
+    packed = [pack(native.gather(x_own, index)) for index in route.index.split(list(route.send))]
+    sizes = torch.tensor([each.numel() for each in packed])
+    ones = [1] * comm.world_size
+    due = comm.all_to_all(sizes, ones, ones, label=label).tolist()
+    pending = comm.start_all_to_all(torch.cat(packed), sizes.tolist(), due, label=label)
+    width, dtype = x_own.shape[1], x_own.dtype
+
+    def finish() -> Tensor:
+        came = zip(pending.wait().split(due), route.recv, strict=True)
+        return torch.cat([unpack(data, count, width, dtype) for data, count in came])
+
+    return finish
+
+
+def narrowed(comm: Comm, route: Route, wanted: Tensor, *, label: str) -> Route:
+    """The route that brings only some rows of the halo: those ``wanted``, (sum(recv),) bool. Collective."""
+    asked = [np.packbits(each.numpy()) for each in wanted.split(list(route.recv))]
+    due = [-(-count // 8) for count in route.send]
+    bits = torch.from_numpy(np.concatenate(asked))
+    heard = comm.all_to_all(bits, [each.size for each in asked], due, label=label).split(due)
+    told = [
+        torch.from_numpy(np.unpackbits(each.numpy(), count=count)).bool()
+        for each, count in zip(heard, route.send, strict=True)
+    ]
+    return Route(
+        route.index[torch.cat(told)],
+        tuple(int(each.sum()) for each in told),
+        tuple(int(each.sum()) for each in wanted.split(list(route.recv))),
+    )
+
+
+class PackedHalo(Halo):
+    """A halo whose rows are never rounded on the way and travel packed; there is nothing to learn from them."""
+
+    def start_fetch(self, x_own: Tensor, how: Fetch) -> Callable[[], Tensor]:
+        """Have the rows of the halo brought: (D, F) -> (H, F). Collective."""
+        if how == "learning":
+            return super().start_fetch(x_own, how)
+        return start_carry(self._comm, self._route, x_own.contiguous(), label=self._label)
