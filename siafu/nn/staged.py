@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from siafu.comm.codec import decode, encode
+from siafu.comm.codec import rounded
 from siafu.comm.config import Precision
 from siafu.graph import Block
 from siafu.nn.aggregate import widened
@@ -186,13 +186,6 @@ class Layered(Staged):
         layer = self.inner.layers[stage]
         assert isinstance(layer, Layer)
         return layer
-
-
-def rounded(rows: Tensor, precision: Precision) -> Tensor:
-    """Rows as they arrive where they are sent: (R, F) -> (R, F)."""
-    if precision == "fp32":
-        return rows
-    return decode(encode(rows, precision), precision, rows.shape[1], rows.dtype)
 
 
 def parameters_of(modules: list[nn.Module]) -> Iterator[nn.Parameter]:

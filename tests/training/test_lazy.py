@@ -19,7 +19,7 @@ from siafu.events import Unheard
 from siafu.graph import Graph
 from siafu.nn.aggregate import gcn_in
 from siafu.nn.model import ModelConfig
-from siafu.nn.staged import Layered, rounded
+from siafu.nn.staged import Layered
 from siafu.partition.cut import Part, cut
 from siafu.training.config import TrainConfig
 from siafu.training.full import Watch
@@ -115,7 +115,7 @@ def test_weights_and_outputs_are_those_of_one_rank(model: str, recipe: str) -> N
     assert_same(trained(graph, parts_of(graph, 3), MODELS[model], lazy=lazy), wanted)
 
 
-@pytest.mark.parametrize("bits", [16, 8])
+@pytest.mark.parametrize("bits", [16, 4])
 @pytest.mark.parametrize("model", ["gcn", "sage-max", "gat"])
 def test_so_they_are_where_rows_are_rounded_since_own_rows_are_rounded_too(model: str, bits: int) -> None:
     graph, lazy = graph_of(), {"bits": bits, "gate": False}
@@ -202,14 +202,20 @@ def test_a_stage_is_plain_training_of_its_layer_on_an_aggregate_that_stays_as_it
 def test_rows_travel_once_a_layer_and_nothing_of_them_in_a_round() -> None:
     graph, model = graph_of(), MODELS["gcn"]
     halo_rows = sum(part.halo_id.numel() for part in parts_of(graph, 2))
-    wanted = 8 * halo_rows * (9 + 8 + 1)  # inputs, hidden rows, degrees
-    for rounds in (1, 5):
-        found = trained(graph, parts_of(graph, 2), model, epochs=rounds)
-        sent = sum(message_bytes(rank["sent"]) for rank in found)
-        assert wanted <= sent <= wanted + 2 * 100 * 3, "payload, and a header a message"
-    labels = set(found[0]["sent"])
-    assert labels == {"task", "halo degrees", "halo 1", "gradients 1", "halo 2", "gradients 2", *labels}
-    assert not any(label.startswith(("halo 3", "evaluate", "gradients 3")) for label in labels)
+    found = trained(graph, parts_of(graph, 2), model, epochs=5)
+    once = trained(graph, parts_of(graph, 2), model, epochs=1)
+    assert {label for label in found[0]["sent"] if label.startswith(("halo", "evaluate"))} == {
+        "halo degrees",
+        "halo 1",
+        "halo 2",
+    }
+    headers = 2 * 2 * 100  # two messages a rank
+    for label, width in {"halo degrees": 1, "halo 1": 9, "halo 2": 8}.items():
+        sent = sum(rank["sent"][label] for rank in found)
+        assert sent <= 8 * halo_rows * width + headers, "each row once, in float64 at most"
+        assert sent > halo_rows * width / 2
+    assert found[0]["sent"]["halo 1"] == once[0]["sent"]["halo 1"]
+    assert sum(message_bytes(rank["sent"]) for rank in found) <= 8 * halo_rows * (9 + 8 + 1) + 3 * headers
 
 
 def test_a_stage_sends_the_gradients_of_its_own_weights_alone() -> None:
@@ -327,9 +333,3 @@ def test_a_run_stopped_anywhere_and_resumed_ends_with_the_same_bytes(
 def test_batch_norm_is_refused() -> None:
     with pytest.raises(ValueError, match=r"model\.norm is batch, whose moments .* set it to layer"):
         build_staged(ModelConfig(norm="batch"), LazyConfig(), in_features=3, out_features=2)
-
-
-def test_rounding_is_what_the_wire_does() -> None:
-    rows = torch.randn(4, 7)
-    assert rounded(rows, "fp32") is rows
-    assert (rounded(rows, "int8") - rows).abs().max() <= rows.abs().amax(1).max() / 254 + 1e-6

@@ -8,7 +8,7 @@ from siafu.comm.config import Precision
 from siafu.nn.model import ModelConfig
 
 # What rows travel as.
-PRECISIONS: dict[int, Precision] = {32: "fp32", 16: "bf16", 8: "int8"}
+PRECISIONS: dict[int, Precision] = {32: "fp32", 16: "bf16", 8: "int8", 4: "int4"}
 
 # What other settings are where nobody gave them: as published, but for fewer and smaller updates.
 DEFAULTS: dict[str, dict[str, Any]] = {
@@ -24,7 +24,7 @@ class LazyConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     recipe: Literal["published", "logits"] = "published"  # hidden rows, or scores of classes, are passed on
-    bits: Literal[32, 16, 8] = 32  # of a number in rows that travel
+    bits: Literal[32, 16, 8, 4] = 32  # of a number in rows that travel
     local_epochs: int = Field(1, ge=1)  # steps that a rank takes alone before weights are averaged
     gate: bool = True  # answer with the stage that is best on the validation nodes, not with the last
 

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from siafu import native
 from siafu.comm import Comm
-from siafu.comm.codec import decode, encode
+from siafu.comm.carry import carry
+from siafu.comm.codec import rounded
 from siafu.comm.config import Precision
 from siafu.comm.route import Route
 from siafu.graph import Block, Whole
@@ -43,14 +44,12 @@ def read_alone(block: Block, x_rows: Tensor, rows: Tensor) -> Reading:
 
 
 def exchange(comm: Comm, route: Route, x_own: Tensor, *, precision: Precision, label: str) -> Tensor:
-    """Own rows, then the halo's, all of them as they travel: (D, F) -> (S, F). Collective.
+    """Own rows, then the halo's, all of them rounded: (D, F) -> (S, F). Collective.
 
-    Own rows are rounded as those are that others get, so that all ranks read the same numbers.
+    So all ranks read the same numbers. They travel in the fewest bytes that hold them, sparse rows sparse.
     """
-    wire = encode(x_own, precision)
-    sent = native.gather(wire, route.index)
-    came = comm.all_to_all(sent, route.send, route.recv, label=label)
-    return decode(torch.cat([wire, came]), precision, x_own.shape[1], x_own.dtype)
+    x_own = rounded(x_own, precision)
+    return torch.cat([x_own, carry(comm, route, x_own, label=label)])
 
 
 def settle(comm: Comm, route: Route, block: Block, *, degrees: bool) -> Block:
