@@ -38,7 +38,11 @@ def build_staged(config: ModelConfig, lazy: LazyConfig, *, in_features: int, out
         raise ValueError(
             "model.norm is batch, whose moments would be exchanged in every round; set it to layer, or use method full"
         )
-    form = Layered if lazy.recipe == "published" else Logits
+    match lazy.recipe:
+        case "published":
+            form: type[Layered] | type[Logits] = Layered
+        case "logits":
+            form = Logits
     return form(config, in_features=in_features, out_features=out_features, precision=lazy.precision)
 
 

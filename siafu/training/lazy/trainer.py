@@ -6,6 +6,7 @@ its rows, computed without dropout. The model answers with the stage that was be
 """
 
 import time
+from math import inf
 from typing import Any
 
 import torch
@@ -124,7 +125,7 @@ class LazyTrainer(FullTrainer):
         return f"{what} {self.done.stage + 1}"
 
     def _first_saved(self) -> float:
-        return time.monotonic()  # a checkpoint may send more than a round does, and stages are short
+        return time.monotonic()  # within a stage a checkpoint may send more than a round does
 
     def _open(self) -> Reading:
         """What the current stage reads; exchanged when it is first asked for. Collective then."""
@@ -210,6 +211,7 @@ class LazyTrainer(FullTrainer):
             self._pass_on(stage, reading)
         done.stage, done.stage_epoch = stage + 1, done.epoch
         self._forget()
+        self._saved = -inf  # little is to be kept between stages
         if done.stage == len(self.stages):
             self._end()
         self._tell(watch)
