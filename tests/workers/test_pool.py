@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from known_server import Server, assert_right
-from known_tasks import LONG_S, SETUP, compute, computing, task_at, until, weights_at
+from known_tasks import LONG_S, SETUP, compute, computing, expected, task_at, until, weights_at
 
 from siafu.workers.frames import Frame, Kind
 from siafu.workers.launcher import Launcher, LeaseError
@@ -233,6 +233,24 @@ class Odd:
         with suppress(LinkLost):
             while True:
                 self.link.receive(silence_s=LONG_S)
+
+
+def test_a_hundred_workers_take_no_thread_of_their_own() -> None:
+    with Server(limits=Limits(silence_s=LONG_S, tasks=1)) as server:
+        before = threading.active_count()
+        odds = [Odd(server.pool.lease(seconds=60)) for _ in range(100)]
+        until(lambda: server.pool.present == 100)
+        until(lambda: threading.active_count() == before)
+        tasks = {task.key: task for task in server.put(300)}
+        for _ in range(3):
+            for key, odd in [(tuple(odd.take()["key"]), odd) for odd in odds]:
+                result = expected(tasks[key])
+                head = {"key": list(key), "seconds": 0.0}
+                given = {"rows/z": result.arrays["z"]} | {f"grads/{n}": g for n, g in result.grads.items()}
+                odd.link.send(Kind.RESULT, head, given)
+        assert_right(server.wait(300), list(tasks.values()))
+        for odd in odds:
+            odd.link.close()
 
 
 @pytest.fixture
