@@ -6,6 +6,7 @@ one step on the whole graph, as in ``full``. With more, rows and gradients of ot
 an epoch that lies so many epochs back.
 """
 
+import gc
 import json
 import time
 from collections.abc import Callable
@@ -171,6 +172,7 @@ class PipelineTrainer(FullTrainer):
         tasks.publish(self.done.epoch, server.parameters.weights())
         channel.on_arrival(server.arrived)
         self._server, self._began_s = server, time.monotonic()
+        gc.freeze()  # all that lives now lives to the end: it need not be looked through again and again
         return server
 
     def _wanted(self) -> Wanted:
@@ -199,6 +201,7 @@ class PipelineTrainer(FullTrainer):
         if self.folder is not None:
             self._lease.unlink(missing_ok=True)
         self._crew = self._server = None
+        gc.unfreeze()
 
     def _version(self, server: GraphServer) -> Any:
         def renewed(version: int) -> None:
