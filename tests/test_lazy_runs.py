@@ -1,9 +1,10 @@
 """Whole lazy runs: through the command line and Python, on every engine, stopped and resumed, opened and asked."""
 
 import json
+import os
 import signal
-import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -26,9 +27,7 @@ from siafu.results.report import write_report
 from siafu.results.report.stages import bytes_and_scores, stage_bytes, stages
 
 DATA = "community:nodes=240,degree=8,classes=3,features=12"
-SIAFU = (sys.executable, "-c", "from siafu.cli import main; main()")
 LAZY = {"method": "lazy", "hidden": 8, "threads": 1, "epochs": 12}
-NAMES = {"hidden": "model.hidden", "patience": "train.patience", "epochs": "train.epochs"}
 TIMEOUT_S = 120
 
 
@@ -141,26 +140,31 @@ def test_stopped_in_its_second_stage_and_resumed_a_run_ends_with_the_same_bytes(
     assert again.metrics["message_bytes"] > whole.metrics["message_bytes"], "rows were exchanged once more"
 
 
-def test_a_command_told_to_end_in_the_second_stage_is_resumed_to_the_same_bytes(tmp_path: Path) -> None:
-    settings = {"method": "lazy", "hidden": 8, "threads": 1, "ranks": 2, "engine": "local", "patience": 0}
-    settings["epochs"] = 100  # a stage
-    run, pipe = tmp_path / "run", subprocess.PIPE
-    flags = [word for key, value in settings.items() for word in ("--set", f"{NAMES.get(key, key)}={value}")]
-    process = subprocess.Popen([*SIAFU, "train", DATA, *flags, "--out", run], stderr=pipe, text=True)
-    events, until = run / "events.jsonl", time.monotonic() + TIMEOUT_S
-    while not events.is_file() or b'"epoch":105,' not in events.read_bytes():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < until, "no progress"
-        time.sleep(0.002)  # no file tells that it changed
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=TIMEOUT_S)
-    stops = [
-        json.loads(line)["epoch"] for line in events.read_text().splitlines() if '"phase":"stop"' in line
-    ]
-    assert 100 < stops[-1] < 200, "within the second of two stages"
-    siafu.resume(run, onlooker=Onlooker())
-    siafu.train(DATA, out=tmp_path / "whole", onlooker=Onlooker(), **settings)
+def test_a_command_told_to_end_in_the_second_stage_is_resumed_to_the_same_bytes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ("train", DATA, "--method", "lazy", "--ranks", "2", "--engine", "local", "--epochs", "60")
+    asked = (*asked, "--hidden", "8", "--set", "threads=1", "--set", "train.patience=0")
+    run = tmp_path / "run"
+    told = threading.Thread(target=end_at, args=(run / "events.jsonl", 63))
+    told.start()
+    stopped = command(*asked, "--out", run, capsys=capsys)
+    told.join()
+    assert 60 < stopped["epochs"] < 120, "within the second of two stages"
+    command("resume", run, capsys=capsys)
+    command(*asked, "--out", tmp_path / "whole", capsys=capsys)
     assert weights(run) == weights(tmp_path / "whole")
+
+
+def end_at(events: Path, epoch: int) -> None:
+    """Tell this process to end once it has written so many epochs, if it listens."""
+    until = time.monotonic() + TIMEOUT_S
+    while not events.is_file() or f'"epoch":{epoch},'.encode() not in events.read_bytes():
+        if time.monotonic() > until:
+            return
+        time.sleep(0.002)  # no file tells that it changed
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 @pytest.mark.parametrize(
