@@ -1,4 +1,4 @@
-"""Rows of the halo that travel packed: in the fewest bytes that give them back exactly, which depend on what they are."""
+"""Rows of the halo that travel packed: in the fewest bytes that give them back exactly."""
 
 from collections.abc import Callable
 

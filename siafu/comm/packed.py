@@ -1,10 +1,10 @@
 """A table of rows in the fewest bytes that give it back exactly. It knows no rank.
 
 Two things are chosen for a whole table, and said in its first bytes. *Which* numbers are written: all; or those that
-are not zero, with a bit for each column of a row; or these, with the gaps between their columns. And *how*: not at all
-where each is 1, once a row where they are equal in it, in 4 or 8 bits with a scale a row, as whole numbers of 8 bits, as
-bfloat16, as float32, or as they are. So features of words weigh a byte or two a word, and rows that were rounded before
-(:func:`siafu.comm.codec.rounded`) weigh what they were rounded to.
+are not zero, with a bit for each column of a row; or these, with the gaps between their columns. And *how*: not at
+all where each is 1, once a row where they are equal in it, in 4 or 8 bits with a scale a row, as whole numbers of 8
+bits, as bfloat16, as float32, or as they are. So features of words weigh a byte or two a word, and rows that were
+rounded before (:func:`siafu.comm.codec.rounded`) weigh what they were rounded to.
 
 What comes from elsewhere is checked: bytes that are no such table are refused.
 """
@@ -137,7 +137,8 @@ def _read_places(data: _Reader, which: int, num_rows: int, width: int) -> tuple[
         return every // max(1, width), every % max(1, width)
     if which == _BITS:
         bits = np.unpackbits(data.take(ceil(num_rows * width / 8)), count=num_rows * width)
-        return torch.from_numpy(bits.reshape(num_rows, width)).nonzero(as_tuple=True)
+        row, column = torch.from_numpy(bits.reshape(num_rows, width)).nonzero(as_tuple=True)
+        return row, column
     count = data.varints(num_rows)
     if count.size and (count.max() > width or count.min() < 0):
         raise _refused(f"say that a row of {width} has {int(count.max())} numbers")
@@ -181,7 +182,7 @@ def _scaled(precision: Precision, scale_dtype: torch.dtype) -> _Form:
     most, halves = LEVELS[precision], precision == "int4"
 
     def write(numbers: Numbers) -> list[Bytes] | None:
-        values, row, num_rows = numbers
+        values, row, _ = numbers
         if not bool(values.isfinite().all()):
             return None
         scale = scales_of(_largest(numbers), precision)

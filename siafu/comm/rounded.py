@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from siafu.comm.codec import Feedback, decode
+from siafu.comm.codec import Feedback, decode, encode
 from siafu.comm.comm import Comm
 from siafu.comm.config import Precision
 from siafu.comm.reduce import add_in_order
@@ -15,11 +15,17 @@ _WIDTH = 256  # numbers that share a scale
 
 
 class RoundedSum:
-    """Sums of values that are as many each time. Every method but those of its state is collective."""
+    """Sums of values that are as many each time. Every method but those of its state is collective.
 
-    def __init__(self, comm: Comm, precision: Precision) -> None:
-        self._comm, self._precision = comm, precision
-        self._feedback = Feedback(precision)
+    ``width`` numbers share a scale. Where sums have nothing to do with each other, nothing of what one of them lost
+    belongs into the next: then ``remember`` is false, and there may be another number of values each time.
+    """
+
+    def __init__(
+        self, comm: Comm, precision: Precision, *, width: int = _WIDTH, remember: bool = True
+    ) -> None:
+        self._comm, self._precision, self._width = comm, precision, width
+        self._feedback = Feedback(precision) if remember else None
 
     @property
     def exact(self) -> bool:
@@ -30,20 +36,27 @@ class RoundedSum:
         """The sum over all ranks, added in rank order, the same bits on every rank: (N,) -> (N,)."""
         if self.exact:
             return self._comm.all_reduce(values, label=label)
-        rows = pad(values.detach(), (0, -values.numel() % _WIDTH)).view(-1, _WIDTH)
+        width = self._width
+        rows = pad(values.detach(), (0, -values.numel() % width)).view(-1, width)
         sizes = [len(each) for each in torch.arange(rows.shape[0]).tensor_split(self._comm.world_size)]
         mine = sizes[self._comm.rank]
-        wire = self._feedback.encode("terms", rows)
+        wire = self._encode("terms", rows)
         came = self._comm.all_to_all(wire, sizes, [mine] * len(sizes), label=label)
-        terms = decode(came, self._precision, _WIDTH, rows.dtype).split(mine)
-        added = add_in_order(terms, torch.empty_like(terms[0]))
-        sums = self._comm.all_gather(self._feedback.encode("sums", added), label=label)
-        return decode(torch.cat(sums), self._precision, _WIDTH, rows.dtype).view(-1)[: values.numel()]
+        terms = decode(came, self._precision, width, rows.dtype).view(len(sizes), mine, width)
+        added = add_in_order(list(terms), torch.empty_like(terms[0]))
+        sums = self._comm.all_gather(self._encode("sums", added), label=label)
+        return decode(torch.cat(sums), self._precision, width, rows.dtype).view(-1)[: values.numel()]
 
     def state(self) -> dict[str, Tensor]:
         """What rounding lost and is still to be sent."""
-        return self._feedback.state()
+        return {} if self._feedback is None else self._feedback.state()
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Go on from such a state."""
-        self._feedback.load(state)
+        if self._feedback is not None:
+            self._feedback.load(state)
+
+    def _encode(self, key: str, rows: Tensor) -> Tensor:
+        if self._feedback is None:
+            return encode(rows, self._precision)
+        return self._feedback.encode(key, rows)

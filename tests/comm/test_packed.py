@@ -1,5 +1,6 @@
 """Packed rows come back exactly, and weigh what they should."""
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -77,7 +78,7 @@ def test_rounded_rows_weigh_what_they_were_rounded_to(
 def test_what_is_no_table_is_refused() -> None:
     rows = words(4, 300, 5)
     packed = pack(rows)
-    with pytest.raises(ValueError, match="end 1 too early|end within a number"):
+    with pytest.raises(ValueError, match=r"end 1 too early|end within a number"):
         unpack(packed[:-1], 4, 300, torch.float32)
     with pytest.raises(ValueError, match="are 1 too many"):
         unpack(torch.cat([packed, packed[:1]]), 4, 300, torch.float32)
@@ -96,10 +97,8 @@ def test_a_damaged_table_never_reads_outside_of_itself() -> None:
         damaged[torch.randint(packed.numel(), (2,), generator=draw)] = torch.randint(
             256, (2,), generator=draw, dtype=torch.uint8
         )
-        try:
+        with suppress(ValueError):  # any other error, such as of an index, would be a defect
             assert unpack(damaged, 4, 300, torch.float32).shape == (4, 300)
-        except ValueError as error:
-            assert "packed rows" in str(error)
 
 
 def route_of(rank: int) -> Route:

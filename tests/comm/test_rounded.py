@@ -64,3 +64,16 @@ def test_fewer_bytes_are_sent() -> None:
     assert sent["bf16"] < 0.52 * sent["fp32"]
     assert sent["int8"] < 0.27 * sent["fp32"]
     assert sent["int4"] < 0.14 * sent["fp32"]
+
+
+def test_a_sum_without_memory_is_the_same_each_time_and_of_any_size() -> None:
+    def rank(comm: Comm) -> list[Tensor]:
+        adding = RoundedSum(comm, "int8", width=64, remember=False)
+        values = values_of(comm.rank, 0)
+        return [adding.add(some, label="sum") for some in (values, values, values[:10])]
+
+    for first, again, few in run_threads(rank, ranks=3, threads=1):
+        wanted = sum(values_of(rank, 0) for rank in range(3))
+        assert torch.equal(first, again)
+        torch.testing.assert_close(first, wanted, rtol=0, atol=0.1)
+        torch.testing.assert_close(few, wanted[:10], rtol=0, atol=0.1)

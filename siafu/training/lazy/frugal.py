@@ -1,0 +1,242 @@
+"""The frugal recipe: closed-form heads and a few rounds of smoothing, each kept only where validation says so.
+
+A few megabytes in all, where training end to end sends gigabytes. What is tried, in this order:
+
+- a ridge head on the inputs, without any message of rows; and what it says, smoothed (A);
+- a ridge head on inputs of two hops, blended with the first, and that smoothed (B);
+- where smoothing helped: a head on the inputs that is fitted anew, on what the best so far is surest of; smoothed (C).
+
+What is tried is sent, and counted, whether it is kept or not. Penalties, rounds of conjugate gradients and blends cost
+no rows: they are tried on the nodes that a rank has.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from siafu.comm.carry import PackedHalo
+from siafu.comm.comm import Comm
+from siafu.comm.config import Precision
+from siafu.comm.route import Route
+from siafu.graph import Block
+from siafu.nn.aggregate import gcn_scales
+from siafu.nn.propagated import Propagated
+from siafu.nn.streamed import Rows
+from siafu.training.lazy.hops import hop_rows
+from siafu.training.lazy.judged import first_best, val_scores
+from siafu.training.lazy.refit import confident
+from siafu.training.lazy.ridge import Head, Picked, Ridge, fit_head
+from siafu.training.lazy.smooth import search_smoothing
+from siafu.training.task import Task
+
+_BLENDS = tuple(step / 10 for step in range(10, -1, -1))  # how much of the hops; of equals, the most
+
+
+class FrugalConfig(BaseModel):
+    """What the frugal recipe tries, and in how many bits it sends."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    penalties: tuple[float, ...] = Field((3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001), min_length=1)
+    ridge_rounds: int = Field(12, ge=1)
+    ridge_patience: int = Field(2, ge=1)
+    temperatures: tuple[float, ...] = Field((8.0, 16.0), min_length=1)
+    smooth_rounds: int = Field(10, ge=1)
+    smooth_patience: int = Field(2, ge=1)
+    share: float = Field(0.1, gt=0, lt=1)  # of a node's own probabilities in each round
+    hops: int = Field(2, ge=1)
+    confident: float = Field(0.8, gt=0, le=1)  # share of nodes that are fitted anew on
+    sums: Precision = "int8"  # of the matrices of the heads
+    scores: Precision = "int8"  # of features and scores of hops
+    probabilities: Precision = "int4"  # of what is smoothed
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One thing that was tried: its name, its score on the validation nodes, and what this rank sent for it."""
+
+    name: str
+    score: float
+    sent_bytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class Frugal:
+    """What came of the recipe.
+
+    Attributes:
+        model: the best that was tried.
+        out: (D, C), what it says of the nodes here.
+        block: the block whose halo travels packed; on it the model says ``out`` again, in the fewest bytes.
+        tried: what was tried, in order.
+        sent: bytes that this rank sent, by label.
+    """
+
+    model: Propagated
+    out: Tensor
+    block: Block
+    tried: tuple[Tried, ...]
+    sent: dict[str, int]
+
+
+@dataclass(frozen=True, eq=False)
+class _Candidate:
+    """Weights of hops, how what they say is smoothed, and what comes of it.
+
+    ``z`` and ``q`` are (D, C) float64: scores, and smoothed probabilities where there are rounds.
+    """
+
+    weights: dict[int, Tensor]
+    bias: Tensor
+    score: float
+    z: Tensor
+    q: Tensor
+    temperature: float
+    rounds: int = 0
+
+
+def train_frugal(comm: Comm, block: Block, route: Route, x: Rows, task: Task, config: FrugalConfig) -> Frugal:
+    """Fit the frugal recipe on one rank's part of a graph. Collective.
+
+    ``route`` is that of the block's halo. Inputs that are streamed are not passed on over the graph: B is left out.
+    """
+    _check(task)
+    return _Recipe(comm, block, route, x, task, config).run()
+
+
+def _check(task: Task) -> None:
+    if task.kind != "class":
+        raise ValueError(
+            f"lazy.recipe is frugal, which learns one class a node, but the labels are of kind {task.kind}; set it to "
+            "published"
+        )
+    if not task.count["val"]:
+        raise ValueError(
+            "lazy.recipe is frugal, which keeps what the validation nodes find good, but there are none; give "
+            "val_mask (in Python) or --split (on import), or set it to published"
+        )
+
+
+class _Recipe:
+    def __init__(
+        self, comm: Comm, block: Block, route: Route, x: Rows, task: Task, config: FrugalConfig
+    ) -> None:
+        self.comm, self.route, self.x, self.task, self.config = comm, route, x, task, config
+        self.halo = PackedHalo(comm, route, num_own=block.num_dst)
+        others = None if block.others is None else self.halo
+        self.block = replace(block, others=others, memo={})
+        self.train, self.val = task.rows["train"], task.rows["val"]
+        self.known = one_hot(task.y[self.train], task.num_outputs).double()
+        self.best: _Candidate | None = None
+        self.tried: list[Tried] = []
+        self.before = comm.meter.sent
+
+    def run(self) -> Frugal:
+        self.halo.begin("halo degrees")
+        gcn_scales(self.block, torch.float64)
+        plain = self._try("head on inputs", lambda: self._plain(self.train, self.known))
+        self._try("A: the same, smoothed", lambda: self._smoothed(plain))
+        if isinstance(self.x, Tensor):
+            x = self.x
+            blended = self._try("heads on inputs and hops", lambda: self._blended(plain, x))
+            self._try("B: the same, smoothed", lambda: self._smoothed(blended))
+        assert self.best is not None
+        if self.best.rounds:
+            rows, target = confident(self.best.q, self.task, share=self.config.confident)
+            again = self._try("head fitted anew", lambda: self._plain(rows, target))
+            self._try("C: the same, smoothed", lambda: self._smoothed(again))
+        best = self.best
+        model = self._model(best)
+        sent = self.comm.meter.sent
+        more = {label: count - self.before.get(label, 0) for label, count in sent.items()}
+        return Frugal(
+            model,
+            model.said(best.z, best.q),
+            self.block,
+            tuple(self.tried),
+            {label: count for label, count in more.items() if count},
+        )
+
+    def _try(self, name: str, make: Callable[[], _Candidate]) -> _Candidate:
+        """Make a candidate, count what that sends, and keep it if it is better than all before. Collective."""
+        before = self.comm.meter.total()
+        made = make()
+        self.tried.append(Tried(name, made.score, self.comm.meter.total() - before))
+        if self.best is None or made.score > self.best.score:
+            self.best = made
+        return made
+
+    def _plain(self, rows: Tensor, target: Tensor) -> _Candidate:
+        """A head on the inputs of some rows."""
+        head = self._head(Picked(self.x, rows), target, Picked(self.x, self.val))
+        z = Picked(self.x).times(head.weight) + head.bias.double()
+        return self._candidate({0: head.weight}, head.bias, head.score, z)
+
+    def _head(self, rows: Picked, target: Tensor, rows_val: Picked) -> Head:
+        config, weight = self.config, None
+        if self.task.class_weight is not None:
+            weight = target @ self.task.class_weight.double()
+        return fit_head(
+            Ridge(rows, target, self.comm, precision=config.sums, weight=weight),
+            rows_val,
+            self.task,
+            penalties=config.penalties,
+            rounds=config.ridge_rounds,
+            patience=config.ridge_patience,
+        )
+
+    def _blended(self, plain: _Candidate, x: Tensor) -> _Candidate:
+        """A head on the inputs of some hops, mixed with the plain one as the validation nodes find best."""
+        hops, num_train = self.config.hops, self.train.numel()
+        wanted = torch.cat([self.train, self.val])
+        rows = hop_rows(
+            self.comm, self.block, self.route, x, wanted=wanted, hops=hops, precision=self.config.scores
+        )
+        val = Picked(rows, torch.arange(num_train, wanted.numel()))
+        head = self._head(Picked(rows, torch.arange(num_train)), self.known, val)
+        z_val = val.times(head.weight) + head.bias.double()
+        mixed = [plain.z[self.val].lerp(z_val, blend) for blend in _BLENDS]
+        blend = _BLENDS[first_best(val_scores(self.task, mixed))]
+        weights = {0: (1 - blend) * plain.weights[0], hops: blend * head.weight}
+        weights = {hop: weight for hop, weight in weights.items() if (blend if hop else blend < 1)}
+        made = self._candidate(weights, plain.bias.lerp(head.bias, blend), 0.0, plain.z)
+        self.halo.begin("halo scores")
+        z = self._model(made).scores(self.block, x)
+        (score,) = val_scores(
+            self.task, [z[self.val]]
+        )  # as the model says it, with scores rounded on their way
+        return replace(made, z=z, q=z, score=score)
+
+    def _smoothed(self, made: _Candidate) -> _Candidate:
+        config = self.config
+        self.halo.begin("halo smoothing")
+        found = search_smoothing(
+            self.block,
+            made.z,
+            self.task,
+            temperatures=config.temperatures,
+            rounds=config.smooth_rounds,
+            patience=config.smooth_patience,
+            share=config.share,
+            precision=config.probabilities,
+        )
+        return replace(made, temperature=found.temperature, rounds=found.rounds, q=found.q, score=found.score)
+
+    def _candidate(self, weights: dict[int, Tensor], bias: Tensor, score: float, z: Tensor) -> _Candidate:
+        return _Candidate(weights, bias, score, z, z, self.config.temperatures[0])
+
+    def _model(self, made: _Candidate) -> Propagated:
+        config = self.config
+        return Propagated(
+            made.weights,
+            made.bias,
+            temperature=made.temperature,
+            rounds=made.rounds,
+            share=config.share,
+            scores=config.scores,
+            probabilities=config.probabilities,
+        )
