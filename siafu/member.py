@@ -31,8 +31,10 @@ from siafu.store.tensors import save_tensors
 from siafu.trained import input_rows, room_of
 from siafu.training.full import EpochListener, FullTrainer, Watch
 from siafu.training.layerwise import Room
+from siafu.training.lazy.bytes_sent import message_bytes, parameter_bytes
+from siafu.training.lazy.frugal_trainer import FrugalTrainer
 from siafu.training.lazy.stage import build_staged
-from siafu.training.lazy.trainer import LazyTrainer, message_bytes, parameter_bytes
+from siafu.training.lazy.trainer import LazyTrainer
 from siafu.training.pipeline.trainer import PipelineTrainer
 from siafu.training.sampled import SampledTrainer
 from siafu.training.task import SPLITS, Task, task_of
@@ -147,15 +149,19 @@ def build_trainer(
     )
 
 
-def _lazy_trainer(part: Part, block: Block, x: Rows, task: Task, tree: Settings) -> LazyTrainer:
-    if isinstance(x, Streamed):
-        raise ValueError("method lazy holds what a stage reads in memory; set data.inputs to memory")
+def _lazy_trainer(
+    part: Part, block: Block, x: Rows, task: Task, tree: Settings
+) -> LazyTrainer | FrugalTrainer:
     if not x.shape[1]:
         raise ValueError(f"{part.own.name}: method lazy reads features, but there are none; use method full")
     if tree.comm.precision != "fp32":
         raise ValueError(
             f"comm.precision is {tree.comm.precision}, but method lazy sends rows as lazy.bits says; set that instead"
         )
+    if tree.lazy.recipe == "frugal":
+        return FrugalTrainer(part, block, x, task, tree.train, seed=tree.seed, wire=tree.comm)
+    if isinstance(x, Streamed):
+        raise ValueError("method lazy holds what a stage reads in memory; set data.inputs to memory")
     model = build_staged(tree.model, tree.lazy, in_features=x.shape[1], out_features=task.num_outputs)
     model.reset(torch.Generator().manual_seed(tree.seed))
     return LazyTrainer(
@@ -325,8 +331,8 @@ def _of_method(trainer: FullTrainer) -> dict[str, Any]:
         worth = value(done.seconds, done.dollars)
         counts = {"tasks": done.tasks, "tasks_relaunched": done.tasks_relaunched}
         return {"dollars": done.dollars, "value": worth, **counts}
-    if isinstance(trainer, LazyTrainer):
+    if isinstance(trainer, LazyTrainer | FrugalTrainer):
         sent = done.bytes_by_label
         counts = {"message_bytes": message_bytes(sent), "parameter_bytes": parameter_bytes(sent)}
-        return {**counts, "stage": int(trainer.model.chosen) + 1, "stages": trainer.bytes_by_stage()}
+        return {**counts, "stage": trainer.stage, "stages": trainer.bytes_by_stage()}
     return {}

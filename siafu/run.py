@@ -311,6 +311,8 @@ def _baseline(work: Work, ranks: Ranks, onlooker: Onlooker) -> Run:
     """Train a model of the same size without the graph."""
     model = work.tree.model.model_copy(update={"kind": "mlp"})
     without = work.tree.model_copy(update={"model": model, "baseline": False})
+    if without.method == "lazy" and without.lazy.recipe == "frugal":  # whose models all read the graph
+        without = without.model_copy(update={"method": "full"})
     return _below(work, work.folder.path / "baseline", without, ranks, onlooker)
 
 

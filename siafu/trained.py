@@ -15,6 +15,7 @@ from siafu.graph import Block, Graph
 from siafu.nn.embedded import Embedded, build_model
 from siafu.nn.layer import Layer
 from siafu.nn.model import Gnn
+from siafu.nn.propagated import Propagated
 from siafu.nn.staged import Staged
 from siafu.nn.streamed import Rows, Streamed
 from siafu.predictions import write_predictions
@@ -23,6 +24,7 @@ from siafu.settings import Settings, parse_toml
 from siafu.store.tensors import load_tensors
 from siafu.training import inputs
 from siafu.training.layerwise import Room, embeddings_by_layer, outputs_by_layer
+from siafu.training.lazy.frugal_trainer import no_scores
 from siafu.training.lazy.stage import build_staged
 from siafu.training.spill import spill_to
 
@@ -108,7 +110,9 @@ def _outputs(model: nn.Module, block: Block, x: Rows, *, embeddings: bool, graph
     model.eval()
     if not isinstance(model, Gnn | Embedded | Staged):
         if embeddings:
-            raise ValueError("embeddings are known of siafu's own models only")
+            raise ValueError(_without_embeddings(model))
+        if isinstance(model, Propagated):
+            _check_width(model.weight.shape[1], x, graph)
         return {"output": model(block, x)}
     _check_fits(model, x, graph)
     found = {"output": model(block, x)}
@@ -136,11 +140,21 @@ def _check_fits(model: Gnn | Embedded | Staged, x: Rows, graph: Graph) -> None:
         return
     first = model if isinstance(model, Staged) else model.layers[0]
     assert isinstance(first, Layer | Staged)
-    if x.shape[1] != first.in_features:
+    _check_width(first.in_features, x, graph)
+
+
+def _check_width(in_features: int, x: Rows, graph: Graph) -> None:
+    if x.shape[1] != in_features:
         raise ValueError(
-            f"{graph.name}: has {x.shape[1]} features, but the model was trained on {first.in_features}; give a "
+            f"{graph.name}: has {x.shape[1]} features, but the model was trained on {in_features}; give a "
             "graph with the same features"
         )
+
+
+def _without_embeddings(model: nn.Module) -> str:
+    if isinstance(model, Propagated):
+        return "the model of recipe frugal has no hidden rows, and so no embeddings; leave them out"
+    return "embeddings are known of siafu's own models only"
 
 
 def source_graph(run: Run, source: str | None = None, *, progress: Progress = silent) -> Graph:
@@ -170,9 +184,15 @@ def room_of(tree: Settings, *, scratch: Path) -> Room:
 
 def model_of(tree: Settings, *, in_features: int, out_features: int, num_nodes: int) -> nn.Module:
     """The model that a run of siafu's own kinds has, without its weights."""
+    if _is_frugal(tree):
+        return no_scores(in_features, out_features)
     if tree.method == "lazy":
         return build_staged(tree.model, tree.lazy, in_features=in_features, out_features=out_features)
     return build_model(tree.model, in_features=in_features, out_features=out_features, num_nodes=num_nodes)
+
+
+def _is_frugal(tree: Settings) -> bool:
+    return tree.method == "lazy" and tree.lazy.recipe == "frugal"
 
 
 def load_weights(folder: RunFolder, tree: Settings, model: nn.Module | None) -> nn.Module:
@@ -190,8 +210,10 @@ def load_weights(folder: RunFolder, tree: Settings, model: nn.Module | None) -> 
             raise ValueError(f"{folder.weights}: not the weights of a run; put the right file back")
         model = model_of(tree, **shape)
     try:
+        if isinstance(model, Propagated):
+            return Propagated.of_state(weights)
         model.load_state_dict(weights)
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         raise ValueError(f"{folder.weights}: its weights do not fit the model ({error})") from None
     return model
 

@@ -268,3 +268,28 @@ def test_the_report_shows_stages_and_bytes_against_accuracy(tmp_path: Path, grap
     assert stages(replace(record, events=()), "run") == ""
     write_report([record, read_run(tmp_path / "run1")], tmp_path / "report.html")
     assert "Bytes against accuracy" in (tmp_path / "report.html").read_text()
+
+
+def test_the_frugal_recipe_runs_as_any_other_and_says_what_it_tried(tmp_path: Path, graph: Graph) -> None:
+    settings = LAZY | {"recipe": "frugal", "ranks": 2}
+    run = siafu.train(graph, out=tmp_path / "run", engine="local", baseline=True, **settings)
+    found = run.metrics
+    assert found["test_accuracy"] > 0.8
+    assert found["baseline"]["model"] == "mlp"
+    assert [stage["stage"] for stage in found["stages"]] == list(range(1, found["epochs"] + 1))
+    assert max(stage["val_score"] for stage in found["stages"]) == found["val_score"]
+    assert sum(stage["parameter_bytes"] for stage in found["stages"]) == found["parameter_bytes"] > 0
+    opened = siafu.open(tmp_path / "run")
+    out = siafu.predict(opened, graph)["output"]
+    right = (out.argmax(1) == graph.y)[graph.test_mask].double().mean()
+    assert float(right) == pytest.approx(found["test_score"])
+    new = community(150, degree=8, classes=3, features=12, seed=1)
+    assert siafu.predict(opened, new)["output"].shape == (150, 3)
+    with pytest.raises(ValueError, match="has 5 features, but the model was trained on 12"):
+        siafu.predict(opened, replace(new, x=None if new.x is None else new.x[:, :5]))
+    with pytest.raises(ValueError, match="recipe frugal has no hidden rows"):
+        siafu.predict(opened, graph, embeddings=True)
+    page = stages(read_run(tmp_path / "run"), "run")
+    assert all(stage["fits"] in page for stage in found["stages"])
+    again = siafu.train(graph, out=tmp_path / "again", engine="local", **settings)
+    assert weights(again.directory) == weights(run.directory)

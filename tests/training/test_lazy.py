@@ -23,9 +23,10 @@ from siafu.nn.staged import Layered
 from siafu.partition.cut import Part, cut
 from siafu.training.config import TrainConfig
 from siafu.training.full import Watch
+from siafu.training.lazy.bytes_sent import message_bytes
 from siafu.training.lazy.config import LazyConfig
 from siafu.training.lazy.stage import build_staged
-from siafu.training.lazy.trainer import LazyTrainer, message_bytes
+from siafu.training.lazy.trainer import LazyTrainer
 from siafu.training.task import task_of
 
 KINDS = [name for name, model in MODELS.items() if model.get("norm") != "batch"]

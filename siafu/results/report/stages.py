@@ -76,9 +76,7 @@ def _table(ended: Sequence[Event], record: RunRecord) -> Html:
         [
             f"{event['stage']}"
             + (", which answers" if event["stage"] == record.metrics.get("stage") else ""),
-            "nothing"
-            if event.get("sends") == "nothing"
-            else f"{event.get('sends')}, {event.get('bits')} bits",
+            _sent(event),
             fmt_value(event.get("fits")),
             fmt_value(event.get("rounds")),
             *(fmt_score(_finite(event.get(f"{split}_score")), record.metric) for split in ("val", "test")),
@@ -87,6 +85,11 @@ def _table(ended: Sequence[Event], record: RunRecord) -> Html:
         for event in ended
     ]
     return table(_HEAD, rows, numbers=True)
+
+
+def _sent(event: Event) -> str:
+    sends, bits = fmt_value(event.get("sends")), event.get("bits")
+    return sends if sends == "nothing" or bits is None else f"{sends}, {fmt_value(bits)} bits"
 
 
 def _is_stage(event: Event) -> bool:

@@ -1,5 +1,6 @@
 """Lazy message passing: one exchange of rows a layer, not one an epoch.
 
 After RETEXO (https://arxiv.org/abs/2302.13053). ``config`` has the settings, ``stage`` what a recipe is made of,
-``reading`` what a stage reads and how that is exchanged, ``updates`` how weights are averaged, ``trainer`` trains.
+``reading`` what a stage reads and how that is exchanged, ``updates`` how weights are averaged, ``trainer`` trains;
+``frugal`` is a recipe of its own, of ``ridge``, ``hops``, ``smooth`` and ``refit``.
 """

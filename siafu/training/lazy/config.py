@@ -23,16 +23,21 @@ class LazyConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    recipe: Literal["published", "logits"] = "published"  # hidden rows, or scores of classes, are passed on
+    # hidden rows are passed on; scores of classes; or heads in closed form are smoothed
+    recipe: Literal["published", "logits", "frugal"] = "published"
     bits: Literal[32, 16, 8, 4] = 32  # of a number in rows that travel
     local_epochs: int = Field(1, ge=1)  # steps that a rank takes alone before weights are averaged
     gate: bool = True  # answer with the stage that is best on the validation nodes, not with the last
 
     def num_stages(self, model: ModelConfig) -> int:
         """How many stages a model of such a recipe has."""
-        if self.recipe == "published":
-            return model.layers + (model.jump != "none")
-        return 1 + (0 if model.kind == "mlp" else model.layers)
+        match self.recipe:
+            case "published":
+                return model.layers + (model.jump != "none")
+            case "logits":
+                return 1 + (0 if model.kind == "mlp" else model.layers)
+            case "frugal":
+                return 1
 
     @property
     def precision(self) -> Precision:

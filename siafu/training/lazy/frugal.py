@@ -61,7 +61,12 @@ class Tried:
 
     name: str
     score: float
-    sent_bytes: int
+    sent: dict[str, int]
+
+    @property
+    def sent_bytes(self) -> int:
+        """All that was sent."""
+        return sum(self.sent.values())
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,21 +156,19 @@ class _Recipe:
             self._try("C: the same, smoothed", lambda: self._smoothed(again))
         best = self.best
         model = self._model(best)
-        sent = self.comm.meter.sent
-        more = {label: count - self.before.get(label, 0) for label, count in sent.items()}
         return Frugal(
             model,
             model.said(best.z, best.q),
             self.block,
             tuple(self.tried),
-            {label: count for label, count in more.items() if count},
+            _since(self.before, self.comm.meter.sent),
         )
 
     def _try(self, name: str, make: Callable[[], _Candidate]) -> _Candidate:
         """Make a candidate, count what that sends, and keep it if it is better than all before. Collective."""
-        before = self.comm.meter.total()
+        before = self.comm.meter.sent
         made = make()
-        self.tried.append(Tried(name, made.score, self.comm.meter.total() - before))
+        self.tried.append(Tried(name, made.score, _since(before, self.comm.meter.sent)))
         if self.best is None or made.score > self.best.score:
             self.best = made
         return made
@@ -240,3 +243,8 @@ class _Recipe:
             scores=config.scores,
             probabilities=config.probabilities,
         )
+
+
+def _since(before: dict[str, int], now: dict[str, int]) -> dict[str, int]:
+    """What was sent between two looks at a meter."""
+    return {label: count - before.get(label, 0) for label, count in now.items() if count != before.get(label)}

@@ -43,6 +43,8 @@ def build_staged(config: ModelConfig, lazy: LazyConfig, *, in_features: int, out
             form: type[Layered] | type[Logits] = Layered
         case "logits":
             form = Logits
+        case "frugal":
+            raise AssertionError("the frugal recipe fits no model of stages")
     return form(config, in_features=in_features, out_features=out_features, precision=lazy.precision)
 
 

@@ -23,13 +23,12 @@ from siafu.partition.cut import Part
 from siafu.training.checkpoint import under
 from siafu.training.config import TrainConfig
 from siafu.training.full import FullTrainer, Watch
+from siafu.training.lazy.bytes_sent import MESSAGES, PARAMETERS
 from siafu.training.lazy.config import LazyConfig
 from siafu.training.lazy.reading import Reading, exchange, read_alone, settle
 from siafu.training.lazy.stage import stages_of
 from siafu.training.lazy.updates import average, flat
 from siafu.training.task import Task
-
-_MESSAGES, _PARAMETERS = "halo", ("gradients", "weights")  # how labels of the two begin
 
 
 class LazyTrainer(FullTrainer):
@@ -80,13 +79,18 @@ class LazyTrainer(FullTrainer):
             self._output = self.model.output(chosen, reading.block, reading.x_src)
         return self._output
 
+    @property
+    def stage(self) -> int:
+        """Which stage answers, from 1."""
+        return int(self.model.chosen) + 1
+
     def bytes_by_stage(self) -> list[dict[str, Any]]:
         """What became of each stage that is done, and what it sent as far as that is counted."""
         sent = self.done.bytes_by_label
         return [
             stage
-            | {"message_bytes": sent.get(f"{_MESSAGES} {stage['stage']}", 0)}
-            | {"parameter_bytes": sum(sent.get(f"{what} {stage['stage']}", 0) for what in _PARAMETERS)}
+            | {"message_bytes": sent.get(f"{MESSAGES} {stage['stage']}", 0)}
+            | {"parameter_bytes": sum(sent.get(f"{what} {stage['stage']}", 0) for what in PARAMETERS)}
             for stage in self.done.stages
         ]
 
@@ -157,7 +161,7 @@ class LazyTrainer(FullTrainer):
         if self._settled is None:
             degrees = any(isinstance(module, Gcn) for module in model.modules())
             self._settled = settle(self.comm, self._route, self.block, degrees=degrees)
-        label = f"{_MESSAGES} {stage + 1}"
+        label = f"{MESSAGES} {stage + 1}"
         precision = self.lazy.precision
         x_src = exchange(self.comm, self._route, self._rows[stage], precision=precision, label=label)
         self._rows[stage] = x_src[: own.numel()]
@@ -281,13 +285,3 @@ class LazyTrainer(FullTrainer):
         if self.lazy.local_epochs > 1:
             groups = self.optimizer.state_dict()["param_groups"]
             self.optimizer.load_state_dict({"state": slots, "param_groups": groups})
-
-
-def message_bytes(sent: dict[str, int]) -> int:
-    """Bytes of rows, by what was sent under each label."""
-    return sum(count for label, count in sent.items() if label.startswith(_MESSAGES))
-
-
-def parameter_bytes(sent: dict[str, int]) -> int:
-    """Bytes of gradients and weights, by what was sent under each label."""
-    return sum(count for label, count in sent.items() if label.startswith(_PARAMETERS))
