@@ -232,13 +232,22 @@ def test_a_stage_sends_the_gradients_of_its_own_weights_alone() -> None:
         assert 2 * 2 * 8 * learned <= sent <= 2 * 2 * (8 * (learned + 10) + 200)
 
 
-def test_the_stage_that_is_best_on_validation_answers() -> None:
-    graph = graph_of()
-    for seed in range(3):  # labels are random, so some later stage is worse
-        shuffled = replace(graph, y=graph.y.roll(seed))
+def test_the_last_stage_answers_that_validation_finds_no_worse_than_a_standard_error() -> None:
+    graph, seen = graph_of(), set()
+    for shift in range(4):  # labels are random, so some later stage is worse
+        shuffled = replace(graph, y=graph.y.roll(shift))
+        count = int((shuffled.val_mask & (shuffled.y >= 0)).sum())
         (found,) = trained(shuffled, parts_of(shuffled, 1), {"kind": "gcn", "layers": 4})
-        quality = [(stage["val_score"], -stage["val_loss"]) for stage in found["stages"]]
-        assert int(found["weights"]["chosen"]) == quality.index(max(quality))
+        scores = [stage["val_score"] for stage in found["stages"]]
+        best = [max(scores[: place + 1]) for place in range(4)]
+        good = [
+            place
+            for place in range(4)
+            if best[place] - scores[place] <= (best[place] * (1 - best[place]) / count) ** 0.5
+        ]
+        assert int(found["weights"]["chosen"]) == good[-1]
+        seen.add(good[-1])
+    assert seen - {3}, "one was passed over"
     (last,) = trained(graph, parts_of(graph, 1), {"kind": "gcn", "layers": 4}, lazy={"gate": False})
     assert int(last["weights"]["chosen"]) == 3
 

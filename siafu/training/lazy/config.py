@@ -27,7 +27,7 @@ class LazyConfig(BaseModel):
     recipe: Literal["published", "logits", "frugal"] = "published"
     bits: Literal[32, 16, 8, 4] = 32  # of a number in rows that travel
     local_epochs: int = Field(1, ge=1)  # steps that a rank takes alone before weights are averaged
-    gate: bool = True  # answer with the stage that is best on the validation nodes, not with the last
+    gate: bool = True  # pass over a stage that the validation nodes find worse than one before it
 
     def num_stages(self, model: ModelConfig) -> int:
         """How many stages a model of such a recipe has."""

@@ -2,11 +2,11 @@
 
 While a stage is learned nothing of the graph travels: what it reads was exchanged and aggregated before. Ranks send
 each other updates of the weights of that stage alone. Its best weights on the validation nodes stay; then it passes on
-its rows, computed without dropout. The model answers with the stage that was best on the validation nodes.
+its rows, computed without dropout. The model answers with the last stage that the validation nodes find good enough.
 """
 
 import time
-from math import inf
+from math import inf, sqrt
 from typing import Any
 
 import torch
@@ -221,28 +221,31 @@ class LazyTrainer(FullTrainer):
         self._tell(watch)
 
     def _decide(self, out: Tensor) -> None:
-        """Write down how good a stage is, and choose it if it is the best so far. Collective."""
+        """Write down how good a stage is, and choose it if it is good enough. Collective."""
         done, stage = self.done, self.stages[self.done.stage]
         scores, val_loss = self.task.evaluate(out)
         found: dict[str, Any] = {"stage": stage.number, "sends": stage.sends, "bits": stage.bits}
         found |= {"fits": stage.fits}
         found |= {"rounds": done.epoch - done.stage_epoch, "best_epoch": done.best_epoch or done.epoch}
         found |= {f"{split}_score": score for split, score in scores.items()} | {"val_loss": val_loss}
-        if self._is_best(found):
+        if self._is_good(found):
             self.model.chosen.fill_(done.stage)
             self._output = out
         done.stages.append(found)
 
-    def _is_best(self, found: dict[str, Any]) -> bool:
-        """Whether a stage is better on the validation nodes than all before it; where nothing tells, it is."""
-        if not self.lazy.gate or not self.task.count["val"]:
+    def _is_good(self, found: dict[str, Any]) -> bool:
+        """Whether the validation nodes find a stage as good as all before it, as far as so few can tell.
+
+        Scores are the best of many rounds, so a stage is passed over only where it lacks more than a standard error.
+        """
+        before = [stage["val_score"] or 0.0 for stage in self.done.stages]
+        if not self.lazy.gate or not self.task.count["val"] or not before:
             return True
-        sign = 1 if self.task.higher_is_better else -1
-
-        def quality(stage: dict[str, Any]) -> tuple[float, float]:
-            return sign * (stage["val_score"] or 0.0), -stage["val_loss"]
-
-        return all(quality(found) > quality(before) for before in self.done.stages)
+        score = found["val_score"] or 0.0
+        if not self.task.higher_is_better:
+            return score <= min(before)
+        best = max(before)
+        return score >= best - sqrt(max(0.0, best * (1 - best)) / self.task.count["val"])
 
     def _forget(self) -> None:
         """Drop what belongs to the stage that ended."""
