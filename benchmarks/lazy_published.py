@@ -6,7 +6,7 @@ Each seed draws a split as RETEXO has it: 86 nodes of each class train, 300 vali
 layers and 256 hidden columns. *full* is end to end on the same split. *published* is 200 rounds a layer, Adam 0.003,
 nothing compressed and no gate; its accuracy is that of one rank, since ranks change rounding alone, and what a round
 sends does not depend on the round, so bytes are those of a few. *default* is what ``--method lazy`` does by itself, on
-four parts: early stop, updates in 8 bits. The published baseline for bytes is ``full`` that sends the inputs of each
+four parts: early stop, updates in 4 bits. The published baseline for bytes is ``full`` that sends the inputs of each
 layer (``comm.narrow=false``) for 200 epochs, by two short runs.
 """
 

@@ -199,7 +199,7 @@ def test_settings_that_are_not_given_suit_the_method_and_those_given_stand(
 ) -> None:
     run = siafu.train(graph, out=tmp_path / "run", **LAZY)
     tree = run.settings
-    assert (tree.model.norm, tree.train.patience, tree.comm.gradients) == ("layer", 10, "int8")
+    assert (tree.model.norm, tree.train.patience, tree.comm.gradients) == ("layer", 10, "int4")
     given = siafu.train(graph, out=tmp_path / "given", norm="none", patience=3, gradients="fp32", **LAZY)
     tree = given.settings
     assert (tree.model.norm, tree.train.patience, tree.comm.gradients) == ("none", 3, "fp32")

@@ -14,7 +14,7 @@ PRECISIONS: dict[int, Precision] = {32: "fp32", 16: "bf16", 8: "int8", 4: "int4"
 DEFAULTS: dict[str, dict[str, Any]] = {
     "model": {"norm": "layer"},
     "train": {"patience": 10},
-    "comm": {"gradients": "int8"},
+    "comm": {"gradients": "int4"},
 }
 
 
