@@ -1,6 +1,7 @@
 """A model without hidden layers: scores that are linear in the inputs of some hops, then smoothed over the graph."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -8,9 +9,9 @@ from torch import Tensor, nn
 from siafu.comm.codec import rounded
 from siafu.comm.config import Precision
 from siafu.graph import Block
-from siafu.nn.aggregate import check_rows, gcn_in
+from siafu.nn.aggregate import check_rows, gcn_in, widened
 from siafu.nn.product import product
-from siafu.nn.streamed import Rows
+from siafu.nn.streamed import Rows, Streamed
 
 _LEAST = 1e-9  # a probability whose logarithm can be taken
 _PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "int8", "int4")
@@ -19,9 +20,10 @@ _PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "int8", "int4")
 class Propagated(nn.Module):
     """Linear heads on the inputs of some hops, then personalised PageRank of what they say.
 
-    ``z = b + sum over hops k of S^k X W_k``; ``p = softmax(t z)``; ``q_0 = p``, ``q_r = (1 - a) S q_(r-1) + a p`` for
-    some rounds (https://arxiv.org/abs/1810.05997), S being GCN's normalised sum with the degrees of the whole graph.
-    C numbers a node are passed on, never the inputs: ``S^k X W`` is computed as ``S (… S (X W))``.
+    ``z = b + sum over hops k of S^k X W_k``, rows of X scaled to length 1; ``p = softmax(t z)``; ``q_0 = p``,
+    ``q_r = (1 - a) S q_(r-1) + a p`` for some rounds (https://arxiv.org/abs/1810.05997), S being GCN's normalised sum
+    with the degrees of the whole graph. C numbers a node are passed on, never the inputs: ``S^k X W`` is computed as
+    ``S (… S (X W))``.
 
     Rows are rounded before they are passed on, those that stay as those that travel; so the model says the same on one
     rank and on many, up to the rounding of sums. It knows weights and no nodes: known labels are no part of it, so what
@@ -92,7 +94,7 @@ class Propagated(nn.Module):
     def forward(self, block: Block, x_src: Rows) -> Tensor:
         """Scores of the destinations, in the inputs' dtype. Collective where others hold the halo."""
         check_rows(block, x_src)
-        z = self.scores(block, x_src)
+        z = self.scores(block, of_unit_length(x_src))
         p = q = (self.temperature * z).softmax(1)
         for _ in range(self.rounds):
             q = smoothed(block, q, p, share=self.share, precision=self._way(4))
@@ -104,7 +106,7 @@ class Propagated(nn.Module):
         return out.to(self.weight.dtype)
 
     def scores(self, block: Block, x_src: Rows) -> Tensor:
-        """``z``: (N, F) -> (N, C) float64."""
+        """``z`` of rows of length 1: (N, F) -> (N, C) float64."""
         of_hop = dict(zip(self.hops.tolist(), self.weight, strict=True))
         z = torch.zeros(block.num_dst, self.bias.numel(), dtype=torch.float64)
         for hop in range(max(of_hop), -1, -1):
@@ -128,3 +130,14 @@ def passed_on(block: Block, rows: Tensor, precision: Precision) -> Tensor:
     out = gcn_in(block, rounded(rows, precision))
     assert isinstance(out, Tensor)
     return out
+
+
+def of_unit_length(x: Rows) -> Rows:
+    """Rows scaled to length 1, but for those of zeros: (R, F) -> (R, F)."""
+    if isinstance(x, Streamed):
+        length = torch.cat([rows.norm(dim=1) for _, rows in x.ranges()] or [torch.empty(0)])
+        inverse = torch.where(length > 0, 1 / length, 1.0)
+        return replace(x, scale=inverse if x.scale is None else inverse * x.scale)
+    x = widened(x)
+    length = x.norm(dim=1, keepdim=True)
+    return x / torch.where(length > 0, length, 1.0)

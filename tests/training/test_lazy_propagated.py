@@ -9,12 +9,18 @@ from ranked import graph_of
 from torch import Tensor
 
 from siafu.comm.codec import rounded
+from siafu.graph import Graph
 from siafu.nn.propagated import Propagated
 from siafu.store.tensors import load_tensors, save_tensors
 
 DRAW = torch.Generator().manual_seed(3)
 WEIGHT = torch.randn(3, 9, 4, generator=DRAW, dtype=torch.float64)
 BIAS = torch.randn(4, generator=DRAW, dtype=torch.float64)
+
+
+def unit_rows(graph: Graph) -> Tensor:
+    assert graph.x is not None
+    return graph.x / graph.x.square().sum(1, keepdim=True).sqrt().clamp(min=1e-30)
 
 
 def model_of(hops: list[int], rounds: int, **form: object) -> Propagated:
@@ -26,23 +32,21 @@ def model_of(hops: list[int], rounds: int, **form: object) -> Propagated:
 @pytest.mark.parametrize(("hops", "rounds"), [([0], 0), ([0, 2], 0), ([1], 3), ([0, 1, 2], 2)])
 def test_the_model_is_what_its_equation_says(hops: list[int], rounds: int, weighted: bool) -> None:
     graph = graph_of(weighted=weighted)
-    s, x = dense_s(graph), graph.x
-    assert x is not None
+    s, x = dense_s(graph), unit_rows(graph)
     z = sum((torch.linalg.matrix_power(s, hop) @ x @ WEIGHT[hop] for hop in hops), torch.zeros(60, 4)) + BIAS
     wanted = p = (0.7 * z).softmax(1)
     for _ in range(rounds):
         wanted = 0.8 * s @ wanted + 0.2 * p
-    out = model_of(hops, rounds)(graph.block, x)
+    out = model_of(hops, rounds)(graph.block, graph.x)
     torch.testing.assert_close(out, wanted.log() if rounds else 0.7 * z, rtol=1e-6, atol=1e-6)
 
 
 def test_rows_are_rounded_before_they_are_passed_on() -> None:
     graph = graph_of()
-    s, x = dense_s(graph), graph.x
-    assert x is not None
+    s, x = dense_s(graph), unit_rows(graph)
     p = (0.7 * (s @ rounded(x @ WEIGHT[1], "int8") + BIAS)).softmax(1)
     wanted = 0.8 * s @ rounded(p, "int4") + 0.2 * p
-    out = model_of([1], 1, scores="int8", probabilities="int4")(graph.block, x)
+    out = model_of([1], 1, scores="int8", probabilities="int4")(graph.block, graph.x)
     torch.testing.assert_close(out, wanted.log(), rtol=1e-6, atol=1e-6)
 
 

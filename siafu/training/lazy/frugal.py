@@ -4,14 +4,17 @@ A few megabytes in all, where training end to end sends gigabytes. What is tried
 
 - a ridge head on the inputs, without any message of rows; and what it says, smoothed (A);
 - a ridge head on inputs of two hops, blended with the first, and that smoothed (B);
-- where smoothing helped: a head on the inputs that is fitted anew, on what the best so far is surest of; smoothed (C).
+- where smoothing helped: a head on the inputs that is fitted anew, on what the best so far is surest of; smoothed (C);
+- where it did not, as among nodes whose neighbours are unlike them: a head on inputs of one hop, blended in.
 
 What is tried is sent, and counted, whether it is kept or not. Penalties, rounds of conjugate gradients and blends cost
-no rows: they are tried on the nodes that a rank has.
+no rows: they are tried on the nodes that a rank has. Known labels are learned from, but not put in the place of what is
+said of training nodes while it is smoothed: the model would then know its nodes, and be good for no others.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -24,7 +27,7 @@ from siafu.comm.config import Precision
 from siafu.comm.route import Route
 from siafu.graph import Block
 from siafu.nn.aggregate import gcn_scales
-from siafu.nn.propagated import Propagated
+from siafu.nn.propagated import Propagated, of_unit_length
 from siafu.nn.streamed import Rows
 from siafu.training.lazy.hops import hop_rows
 from siafu.training.lazy.judged import first_best, val_scores
@@ -43,7 +46,7 @@ class FrugalConfig(BaseModel):
 
     penalties: tuple[float, ...] = Field((3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001), min_length=1)
     ridge_rounds: int = Field(12, ge=1)
-    ridge_patience: int = Field(2, ge=1)
+    ridge_patience: int = Field(3, ge=1)
     temperatures: tuple[float, ...] = Field((8.0, 16.0), min_length=1)
     smooth_rounds: int = Field(10, ge=1)
     smooth_patience: int = Field(2, ge=1)
@@ -130,7 +133,8 @@ class _Recipe:
     def __init__(
         self, comm: Comm, block: Block, route: Route, x: Rows, task: Task, config: FrugalConfig
     ) -> None:
-        self.comm, self.route, self.x, self.task, self.config = comm, route, x, task, config
+        self.comm, self.route, self.task, self.config = comm, route, task, config
+        self.x = of_unit_length(x)
         self.halo = PackedHalo(comm, route, num_own=block.num_dst)
         others = None if block.others is None else self.halo
         self.block = replace(block, others=others, memo={})
@@ -146,23 +150,39 @@ class _Recipe:
         plain = self._try("head on inputs", lambda: self._plain(self.train, self.known))
         self._try("A: the same, smoothed", lambda: self._smoothed(plain))
         if isinstance(self.x, Tensor):
-            x = self.x
-            blended = self._try("heads on inputs and hops", lambda: self._blended(plain, x))
-            self._try("B: the same, smoothed", lambda: self._smoothed(blended))
-        assert self.best is not None
-        if self.best.rounds:
-            rows, target = confident(self.best.q, self.task, share=self.config.confident)
+            self._try_hops(plain, self.x)
+        if self.kept.rounds:
+            rows, target = confident(self.kept.q, self.task, share=self.config.confident)
             again = self._try("head fitted anew", lambda: self._plain(rows, target))
             self._try("C: the same, smoothed", lambda: self._smoothed(again))
-        best = self.best
-        model = self._model(best)
-        return Frugal(
-            model,
-            model.said(best.z, best.q),
-            self.block,
-            tuple(self.tried),
-            _since(self.before, self.comm.meter.sent),
-        )
+        return self._result()
+
+    def _try_hops(self, plain: _Candidate, x: Tensor) -> None:
+        """Heads on inputs of hops. Collective."""
+        rows: list[Tensor] = []
+
+        def of_hops(made: _Candidate, hop: int) -> _Candidate:
+            if not rows:
+                rows.extend(self._hop_rows(x))
+            return self._blended(made, hop, rows[hop - 1], x)
+
+        last = self.config.hops
+        made = self._try(f"heads on inputs and {last} hops", partial(of_hops, plain, last))
+        self._try("B: the same, smoothed", lambda: self._smoothed(made))
+        for hop in range(last - 1, 0, -1):
+            if not self.kept.rounds:
+                made = self._try(f"the same and a head on hop {hop}", partial(of_hops, made, hop))
+
+    @property
+    def kept(self) -> _Candidate:
+        """The best so far."""
+        assert self.best is not None
+        return self.best
+
+    def _result(self) -> Frugal:
+        best, model = self.kept, self._model(self.kept)
+        sent = _since(self.before, self.comm.meter.sent)
+        return Frugal(model, model.said(best.z, best.q), self.block, tuple(self.tried), sent)
 
     def _try(self, name: str, make: Callable[[], _Candidate]) -> _Candidate:
         """Make a candidate, count what that sends, and keep it if it is better than all before. Collective."""
@@ -192,21 +212,24 @@ class _Recipe:
             patience=config.ridge_patience,
         )
 
-    def _blended(self, plain: _Candidate, x: Tensor) -> _Candidate:
-        """A head on the inputs of some hops, mixed with the plain one as the validation nodes find best."""
-        hops, num_train = self.config.hops, self.train.numel()
-        wanted = torch.cat([self.train, self.val])
-        rows = hop_rows(
-            self.comm, self.block, self.route, x, wanted=wanted, hops=hops, precision=self.config.scores
+    def _hop_rows(self, x: Tensor) -> list[Tensor]:
+        """Inputs of each hop, of training nodes, then of validation nodes."""
+        config, wanted = self.config, torch.cat([self.train, self.val])
+        return hop_rows(
+            self.comm, self.block, self.route, x, wanted=wanted, hops=config.hops, precision=config.scores
         )
-        val = Picked(rows, torch.arange(num_train, wanted.numel()))
-        head = self._head(Picked(rows, torch.arange(num_train)), self.known, val)
-        z_val = val.times(head.weight) + head.bias.double()
-        mixed = [plain.z[self.val].lerp(z_val, blend) for blend in _BLENDS]
+
+    def _blended(self, made: _Candidate, hop: int, rows: Tensor, x: Tensor) -> _Candidate:
+        """A head on the inputs of a hop, mixed with a candidate as the validation nodes find best."""
+        train, val = torch.arange(rows.shape[0]).split([self.train.numel(), self.val.numel()])
+        head = self._head(Picked(rows, train), self.known, Picked(rows, val))
+        z_val = Picked(rows, val).times(head.weight) + head.bias.double()
+        mixed = [made.z[self.val].lerp(z_val, blend) for blend in _BLENDS]
         blend = _BLENDS[first_best(val_scores(self.task, mixed))]
-        weights = {0: (1 - blend) * plain.weights[0], hops: blend * head.weight}
-        weights = {hop: weight for hop, weight in weights.items() if (blend if hop else blend < 1)}
-        made = self._candidate(weights, plain.bias.lerp(head.bias, blend), 0.0, plain.z)
+        weights = {each: (1 - blend) * weight for each, weight in made.weights.items() if blend < 1}
+        if blend > 0:
+            weights[hop] = blend * head.weight
+        made = self._candidate(weights, made.bias.lerp(head.bias, blend), 0.0, made.z)
         self.halo.begin("halo scores")
         z = self._model(made).scores(self.block, x)
         (score,) = val_scores(

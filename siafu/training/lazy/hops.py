@@ -37,18 +37,19 @@ class _Hop:
 
 def hop_rows(
     comm: Comm, block: Block, route: Route, x_own: Tensor, *, wanted: Tensor, hops: int, precision: Precision
-) -> Tensor:
-    """``S^hops X`` of the own rows ``wanted``, (W,) int64: (D, F) -> (W, F) float32 or float64. Collective.
+) -> list[Tensor]:
+    """``S X``, …, ``S^hops X`` of the own rows ``wanted``, (W,) int64: (D, F) -> each (W, F). Collective.
 
     Inputs travel as they are. What hops make of them is rounded to ``precision``, here as elsewhere.
     """
     by = gcn_scales(block, torch.float64)
     order, plan = _plan(comm, block, route, wanted, hops)
-    rows = x_own[order].to(torch.float64 if x_own.dtype == torch.float64 else torch.float32)
+    rows, found = x_own[order], []
     for number, hop in enumerate(plan):
         rows = rows if number == 0 else rounded(rows.double(), precision).to(rows.dtype)
         rows = _pass_on(comm, block, by, order[: rows.shape[0]], rows, hop)
-    return rows
+        found.append(rows[: wanted.numel()])
+    return found
 
 
 def _plan(comm: Comm, block: Block, route: Route, wanted: Tensor, hops: int) -> tuple[Tensor, list[_Hop]]:
