@@ -1,0 +1,114 @@
+"""Rounds of many members in one process: nothing moves, every byte is counted, by member and by link.
+
+A message is what one member sends another at once: its rows, each packed by itself, in a frame of the wire.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from siafu.comm.attendance import Attendance
+from siafu.comm.config import Precision
+from siafu.comm.frames import wire_bytes
+from siafu.comm.levels import Step
+from siafu.comm.meter import Meter
+from siafu.comm.rounds import Links
+from siafu.comm.weights import row_bytes, update_bytes
+
+_COUNTS = ("sent", "received", "up", "down")
+
+
+class SimulatedRounds:
+    """All members of rounds, and what they sent.
+
+    ``needed`` are those, each (P,) bool, of whom somebody must be there for a stage.
+
+    Attributes:
+        counts: bytes by member, (P,) int64 each: ``sent`` to and ``received`` from other members, ``up`` to and
+            ``down`` from the coordinator.
+        by_link: (L,) int64, bytes over each link.
+        steps: what was sent at once, in order.
+    """
+
+    def __init__(
+        self, attendance: Attendance, links: Links, meter: Meter, *, needed: Sequence[Tensor] = ()
+    ) -> None:
+        self.attendance, self.links, self.steps = attendance, links, list[Step]()
+        self._meter, self._needed = meter, needed
+        self.counts = {name: torch.zeros(attendance.num_members, dtype=torch.int64) for name in _COUNTS}
+        self.by_link = torch.zeros(links.pair.shape[0], dtype=torch.int64)
+
+    @property
+    def num_members(self) -> int:
+        """P."""
+        return self.attendance.num_members
+
+    def meet(self, stage: int) -> Tensor:
+        """Who is there for a stage, (P,) bool."""
+        return self.attendance.present(stage, self._needed)
+
+    def draw(self, number: int, among: Tensor) -> Tensor:
+        """Who takes part in a round, (P,) bool."""
+        return self.attendance.drawn(number, among)
+
+    def exchange(self, x_own: Tensor, asked: Tensor, *, label: str) -> tuple[Tensor, Tensor]:
+        """Count what messages weigh; those asked for come, (M,) bool."""
+        links = self.links
+        weight = _row_bytes(x_own, links.row[asked])
+        payload = torch.zeros_like(self.by_link).index_add_(0, links.link[asked], weight)
+        used = torch.zeros(self.by_link.numel(), dtype=torch.bool)
+        used[links.link[asked]] = True
+        total = torch.where(used, _framed(payload, label), 0)
+        sender, reader = links.pair.unbind(1)
+        nobody = torch.zeros(self.num_members, dtype=torch.int64)
+        sent, received = nobody.index_add(0, sender, total), nobody.index_add(0, reader, total)
+        self.by_link += total
+        self.counts["sent"] += sent
+        self.counts["received"] += received
+        self._count(sent, received, label)
+        return x_own, asked
+
+    def tell(self, values: Tensor, hearers: Tensor, *, label: str) -> Tensor:
+        """Count numbers of 4 bytes, (N,), for each hearer."""
+        down = hearers * wire_bytes(4 * values.numel(), 1, label)
+        self.counts["down"] += down
+        self._count(torch.zeros_like(down), down, label)
+        return values
+
+    def collect(self, values: Tensor, givers: Tensor, *, precision: Precision, label: str) -> Tensor:
+        """Count what as many numbers weigh, (N,), for each giver."""
+        up = givers * wire_bytes(update_bytes(values.numel(), precision), 1, label)
+        self.counts["up"] += up
+        self._count(up, torch.zeros_like(up), label)
+        return values
+
+    def state(self) -> dict[str, Tensor]:
+        """What was counted so far; for a checkpoint."""
+        steps = torch.tensor([list(step) for step in self.steps], dtype=torch.int64).view(-1, 3)
+        return {**self.counts, "by_link": self.by_link, "steps": steps}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from such counts."""
+        self.counts = {name: state[name].clone() for name in _COUNTS}
+        self.by_link = state["by_link"].clone()
+        self.steps = [Step(*step) for step in state["steps"].tolist()]
+
+    def _count(self, sent: Tensor, received: Tensor, label: str) -> None:
+        """One step; who hears and who speaks are of different members where the coordinator is the other side."""
+        total = max(int(sent.sum()), int(received.sum()))
+        if total:
+            self._meter.add(label, total)
+            self.steps.append(Step(int(sent.max()), int(received.max())))
+
+
+def _row_bytes(rows: Tensor, travelling: Tensor) -> Tensor:
+    """What each of some rows weighs, packed by itself: (N, F), (M,) -> (M,) int64."""
+    each, place = travelling.unique(return_inverse=True)
+    return row_bytes(rows[each])[place]
+
+
+def _framed(payload: Tensor, label: str) -> Tensor:
+    """The bytes of messages with such payloads on the wire, (L,) int64."""
+    sizes, place = payload.unique(return_inverse=True)
+    return torch.tensor([wire_bytes(size, 1, label) for size in sizes.tolist()], dtype=torch.int64)[place]
