@@ -2,9 +2,10 @@
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from siafu.comm.config import Precision
+from siafu.comm.rounds_config import RoundsConfig
 from siafu.nn.model import ModelConfig
 
 # What rows travel as.
@@ -18,7 +19,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 }
 
 
-class LazyConfig(BaseModel):
+class LazyConfig(RoundsConfig):
     """What is exchanged, in how many bits, and how often ranks agree on the weights."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

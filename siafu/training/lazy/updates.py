@@ -17,7 +17,13 @@ def average(
     ``share`` is what this rank's move weighs; the shares add up to 1. All ranks then hold the same bits.
     """
     moved = sums.add((flat(learned) - before) * share, label=label)
-    pieces = (before + moved).split([parameter.numel() for parameter in learned])
+    put(learned, before + moved)
+
+
+@torch.no_grad()
+def put(learned: Sequence[nn.Parameter], weights: Tensor) -> None:
+    """Set all weights from one row, (N,)."""
+    pieces = weights.split([parameter.numel() for parameter in learned])
     for parameter, piece in zip(learned, pieces, strict=True):
         parameter.copy_(piece.view_as(parameter))
 
