@@ -33,6 +33,7 @@ from siafu.training.full import EpochListener, FullTrainer, Watch
 from siafu.training.layerwise import Room
 from siafu.training.lazy.bytes_sent import message_bytes, parameter_bytes
 from siafu.training.lazy.clients import ClientsTrainer, owners
+from siafu.training.lazy.frugal_clients import FrugalClients
 from siafu.training.lazy.frugal_trainer import FrugalTrainer
 from siafu.training.lazy.stage import build_staged
 from siafu.training.lazy.trainer import LazyTrainer
@@ -159,28 +160,31 @@ def _lazy_trainer(
         raise ValueError(
             f"comm.precision is {tree.comm.precision}, but method lazy sends rows as lazy.bits says; set that instead"
         )
+    if tree.lazy.clients != "none" and not isinstance(x, Streamed):
+        return _clients_trainer(part, block, x, task, tree)
     if tree.lazy.recipe == "frugal":
         return FrugalTrainer(part, block, x, task, tree.train, seed=tree.seed, wire=tree.comm)
     if isinstance(x, Streamed):
         raise ValueError("method lazy holds what a stage reads in memory; set data.inputs to memory")
     model = build_staged(tree.model, tree.lazy, in_features=x.shape[1], out_features=task.num_outputs)
     model.reset(torch.Generator().manual_seed(tree.seed))
-    if tree.lazy.clients != "none":
-        owner = owners(part.own, tree.lazy.clients, by=tree.partition.by, ranks=tree.ranks)
-        return ClientsTrainer(
-            model,
-            part,
-            block,
-            x,
-            task,
-            tree.train,
-            lazy=tree.lazy,
-            seed=tree.seed,
-            wire=tree.comm,
-            owner=owner,
-        )
     return LazyTrainer(
         model, part, block, x, task, tree.train, lazy=tree.lazy, seed=tree.seed, wire=tree.comm
+    )
+
+
+def _clients_trainer(
+    part: Part, block: Block, x: Tensor, task: Task, tree: Settings
+) -> ClientsTrainer | FrugalClients:
+    owner = owners(part.own, tree.lazy.clients, by=tree.partition.by, ranks=tree.ranks)
+    if tree.lazy.recipe == "frugal":
+        return FrugalClients(
+            part, block, x, task, tree.train, lazy=tree.lazy, seed=tree.seed, wire=tree.comm, owner=owner
+        )
+    model = build_staged(tree.model, tree.lazy, in_features=x.shape[1], out_features=task.num_outputs)
+    model.reset(torch.Generator().manual_seed(tree.seed))
+    return ClientsTrainer(
+        model, part, block, x, task, tree.train, lazy=tree.lazy, seed=tree.seed, wire=tree.comm, owner=owner
     )
 
 
@@ -349,7 +353,7 @@ def _of_method(trainer: FullTrainer) -> dict[str, Any]:
     if isinstance(trainer, LazyTrainer | FrugalTrainer):
         sent = done.bytes_by_label
         counts = {"message_bytes": message_bytes(sent), "parameter_bytes": parameter_bytes(sent)}
-        if isinstance(trainer, ClientsTrainer):
+        if isinstance(trainer, ClientsTrainer | FrugalClients):
             counts |= trainer.clients()
         return {**counts, "stage": trainer.stage, "stages": trainer.bytes_by_stage()}
     return {}

@@ -62,6 +62,24 @@ def test_the_command_trains_among_clients_of_a_node_each_and_tells_what_they_sen
     assert not command("report", out, "--out", tmp_path / "report.html", capsys=capsys)[0]
 
 
+def test_the_frugal_recipe_among_clients_tells_what_they_sent_and_can_be_opened(
+    tmp_path: Path, graph: Graph
+) -> None:
+    run = siafu.train(graph, out=tmp_path / "run", clients="node", recipe="frugal", **LAZY)
+    found = run.metrics
+    assert found["clients"] == 240
+    assert 0 < found["bytes_per_training_client"] <= found["most_bytes_per_training_client"]
+    assert found["parameter_bytes"] > 0
+    assert found["message_bytes"] > 0
+    assert found["test_accuracy"] > 0.5
+    opened = siafu.open(tmp_path / "run")
+    with torch.no_grad():
+        out = opened.model(graph.block, graph.x)
+    test = torch.as_tensor(graph.test_mask)
+    right = (out.argmax(1) == torch.as_tensor(graph.y))[test].double().mean()
+    assert float(right) == pytest.approx(found["test_accuracy"])
+
+
 def test_a_number_of_clients_and_a_file_that_says_whose_a_node_is(tmp_path: Path, graph: Graph) -> None:
     np.save(tmp_path / "owner.npy", np.arange(240) % 6)
     wire = {"comm": {"gradients": "fp32"}}

@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from siafu.comm.config import Precision
+from siafu.comm.weights import EXACT, UpdateWire
 
 
 class QuorumMissed(ValueError):
@@ -36,13 +36,13 @@ class Rounds(Protocol):
         Returns the rows of all sources that are known here, (S, F), and which messages came, (M,) bool.
         """
 
-    def tell(self, values: Tensor, hearers: Tensor, *, label: str) -> Tensor:
-        """What the coordinator has for ``hearers``, (P,) bool: (N,) -> (N,)."""
+    def tell(self, values: Tensor, hearers: Tensor, *, label: str, wire: UpdateWire = EXACT) -> Tensor:
+        """What the coordinator has for ``hearers``, (P,) bool: (N,) -> (N,), as it travels."""
 
-    def collect(self, values: Tensor, givers: Tensor, *, precision: Precision, label: str) -> Tensor:
+    def collect(self, values: Tensor, givers: Tensor, *, label: str, wire: UpdateWire = EXACT) -> Tensor:
         """The sum of what ``givers``, (P,) bool, give the coordinator: (N,) -> (N,).
 
-        ``values`` is the sum of those that this process speaks for, as they travel in such a precision.
+        ``values`` is the sum of those that this process speaks for, each of them as it travels.
         """
 
 

@@ -4,17 +4,17 @@ A message is what one member sends another at once: its rows, each packed by its
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from siafu.comm.attendance import Attendance
-from siafu.comm.config import Precision
 from siafu.comm.frames import wire_bytes
-from siafu.comm.levels import Step
+from siafu.comm.levels import LEVELS, Step, seconds_of
 from siafu.comm.meter import Meter
 from siafu.comm.rounds import Links
-from siafu.comm.weights import row_bytes, update_bytes
+from siafu.comm.weights import EXACT, UpdateWire, row_bytes
 
 _COUNTS = ("sent", "received", "up", "down")
 
@@ -61,27 +61,49 @@ class SimulatedRounds:
         used[links.link[asked]] = True
         total = torch.where(used, _framed(payload, label), 0)
         sender, reader = links.pair.unbind(1)
-        nobody = torch.zeros(self.num_members, dtype=torch.int64)
-        sent, received = nobody.index_add(0, sender, total), nobody.index_add(0, reader, total)
-        self.by_link += total
-        self.counts["sent"] += sent
-        self.counts["received"] += received
-        self._count(sent, received, label)
+        self._over_links(total, sender, reader, label)
         return x_own, asked
 
-    def tell(self, values: Tensor, hearers: Tensor, *, label: str) -> Tensor:
-        """Count numbers of 4 bytes, (N,), for each hearer."""
-        down = hearers * wire_bytes(4 * values.numel(), 1, label)
+    def ask(self, asked: Tensor, *, label: str) -> None:
+        """Count that readers ask for rows first: over each link, against its direction, a bit for each row."""
+        links = self.links
+        sender, reader = links.pair.unbind(1)
+        wanted = torch.zeros_like(self.by_link).index_add_(
+            0, links.link[asked], torch.ones_like(links.link[asked])
+        )
+        rows = torch.bincount(links.link, minlength=self.by_link.numel())
+        self._over_links(torch.where(wanted > 0, _framed((rows + 7) // 8, label), 0), reader, sender, label)
+
+    def tell(self, values: Tensor, hearers: Tensor, *, label: str, wire: UpdateWire = EXACT) -> Tensor:
+        """Count what numbers, (N,), weigh for each hearer."""
+        down = hearers * wire_bytes(wire.num_bytes(values.numel()), 1, label)
         self.counts["down"] += down
         self._count(torch.zeros_like(down), down, label)
-        return values
+        return wire.arrived(values[None])[0]
 
-    def collect(self, values: Tensor, givers: Tensor, *, precision: Precision, label: str) -> Tensor:
+    def collect(self, values: Tensor, givers: Tensor, *, label: str, wire: UpdateWire = EXACT) -> Tensor:
         """Count what as many numbers weigh, (N,), for each giver."""
-        up = givers * wire_bytes(update_bytes(values.numel(), precision), 1, label)
+        up = givers * wire_bytes(wire.num_bytes(values.numel()), 1, label)
         self.counts["up"] += up
         self._count(up, torch.zeros_like(up), label)
         return values
+
+    def told(self, trains: Tensor) -> dict[str, Any]:
+        """What members sent and received, those who train, (P,) bool, by themselves; and how long it takes."""
+        total = torch.stack(list(self.counts.values())).sum(0).double()
+        links, training = self.by_link.double(), total[trains]
+        return {
+            "clients": self.num_members,
+            "training_clients": training.numel(),
+            "bytes_per_client": float(total.mean()),
+            "most_bytes_per_client": int(total.max()),
+            "bytes_per_training_client": float(training.mean()),
+            "most_bytes_per_training_client": int(training.max()),
+            "links": links.numel(),
+            "bytes_per_link": float(links.mean()) if links.numel() else 0.0,
+            "most_bytes_per_link": int(links.max()) if links.numel() else 0,
+            "level_seconds": {name: seconds_of(self.steps, level) for name, level in LEVELS.items()},
+        }
 
     def state(self) -> dict[str, Tensor]:
         """What was counted so far; for a checkpoint."""
@@ -93,6 +115,15 @@ class SimulatedRounds:
         self.counts = {name: state[name].clone() for name in _COUNTS}
         self.by_link = state["by_link"].clone()
         self.steps = [Step(*step) for step in state["steps"].tolist()]
+
+    def _over_links(self, total: Tensor, sender: Tensor, reader: Tensor, label: str) -> None:
+        """Count a step of messages, so many bytes over each link, (L,) int64."""
+        nobody = torch.zeros(self.num_members, dtype=torch.int64)
+        sent, received = nobody.index_add(0, sender, total), nobody.index_add(0, reader, total)
+        self.by_link += total
+        self.counts["sent"] += sent
+        self.counts["received"] += received
+        self._count(sent, received, label)
 
     def _count(self, sent: Tensor, received: Tensor, label: str) -> None:
         """One step; who hears and who speaks are of different members where the coordinator is the other side."""

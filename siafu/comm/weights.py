@@ -1,19 +1,51 @@
 """What rows and updates weigh on the wire: the lengths that ``packed`` and ``codec`` give them, for all at once."""
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from siafu.comm.codec import LEVELS, scales_of
+from siafu.comm.codec import LEVELS, rounded, scales_of
 from siafu.comm.config import Precision
 
-SHARE_A_SCALE = 256  # numbers of an update
 _HEAD = 2  # bytes that say how a table is written
-_UPDATE = {"bf16": 2 * SHARE_A_SCALE, "int8": SHARE_A_SCALE + 4, "int4": SHARE_A_SCALE // 2 + 2}
 
 
-def update_bytes(count: int, precision: Precision) -> int:
-    """The bytes of so many numbers of an update, (N,)."""
-    return 4 * count if precision == "fp32" else -(-count // SHARE_A_SCALE) * _UPDATE[precision]
+class UpdateWire(NamedTuple):
+    """How the numbers of an update travel.
+
+    Attributes:
+        precision: of each.
+        width: how many share a scale, where they are rounded to whole numbers.
+    """
+
+    precision: Precision = "fp32"
+    width: int = 256
+
+    def num_bytes(self, count: int) -> int:
+        """The bytes of so many numbers."""
+        rows = -(-count // self.width)
+        match self.precision:
+            case "fp32":
+                return 4 * count
+            case "bf16":
+                return 2 * count
+            case "int8":
+                return rows * (self.width + 4)
+            case "int4":
+                return rows * (-(-self.width // 2) + 2)
+
+    def arrived(self, values: Tensor) -> Tensor:
+        """Numbers as they arrive, each row by itself: (R, N) -> (R, N)."""
+        if self.precision == "fp32":
+            return values
+        padded = pad(values, (0, -values.shape[1] % self.width))
+        rows = rounded(padded.reshape(-1, self.width), self.precision)
+        return rows.view_as(padded)[:, : values.shape[1]]
+
+
+EXACT = UpdateWire()
 
 
 def row_bytes(rows: Tensor) -> Tensor:

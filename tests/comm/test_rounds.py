@@ -13,7 +13,7 @@ from siafu.comm.meter import Meter
 from siafu.comm.packed import pack
 from siafu.comm.rounds import Links, QuorumMissed, Rounds, links_of
 from siafu.comm.simulated import SimulatedRounds
-from siafu.comm.weights import row_bytes
+from siafu.comm.weights import UpdateWire, row_bytes
 
 # 0 -> 1, 0 -> 2, 1 -> 2, 2 -> 0, 0 -> 3, and a loop 3 -> 3; node 4 is alone
 INDPTR, INDICES = torch.tensor([0, 1, 2, 4, 6, 6]), torch.tensor([2, 0, 0, 1, 0, 3], dtype=torch.int32)
@@ -66,7 +66,7 @@ def test_parameters_go_up_and_down_and_are_counted_by_member() -> None:
     rounds = simulated(PAIRED)
     rounds.tell(torch.zeros(10), torch.tensor([True, False, True, False]), label="weights 1")
     giver = torch.tensor([False, False, True, False])
-    rounds.collect(torch.zeros(300), giver, precision="int8", label="gradients 1")
+    rounds.collect(torch.zeros(300), giver, label="gradients 1", wire=UpdateWire("int8"))
     down, up = wire_bytes(40, 1, "weights 1"), wire_bytes(2 * (256 + 4), 1, "gradients 1")
     assert rounds.counts["down"].tolist() == [down, 0, down, 0]
     assert rounds.counts["up"].tolist() == [0, 0, up, 0]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from ranked import MODELS, NODES, graph_of, parts_of
+from ranked import MODELS, NODES, graph_of
 from test_lazy import QUIET, SHORT
 from torch import Tensor
 
@@ -305,5 +305,4 @@ def test_what_cannot_be_is_refused() -> None:
         owners(graph, "node", by="hash", ranks=2)
     with pytest.raises(ValueError, match="61 parts of 60 nodes"):
         owners(graph, 61, by="hash", ranks=1)
-    assert len(parts_of(graph, 1)) == 1
     assert int(owners(graph, 5, by="hash", ranks=1).max()) == 4

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from siafu.comm.attendance import Attendance
 from siafu.comm.codec import rounded
-from siafu.comm.levels import LEVELS, seconds_of
 from siafu.comm.rounds import links_of
 from siafu.comm.simulated import SimulatedRounds
+from siafu.comm.weights import UpdateWire
 from siafu.graph import Graph
 from siafu.nn.staged import parameters_of
 from siafu.partition.assign import assign
@@ -53,27 +53,13 @@ class ClientsTrainer(LazyTrainer):
         self._present: list[Tensor] = []  # who was there, of each stage that was opened
         self._travelled: set[int] = set()  # stages whose rows are rounded
         self._known = Known(self.block, links, owner)
+        self._updates = UpdateWire(self._wire.gradients)
         self._counted = 0  # stages whose exchange was counted
         self._version = torch.full((self.num_clients,), -1)  # of the weights that each client holds
 
     def clients(self) -> dict[str, Any]:
         """What clients sent and received, and how long that takes at each level."""
-        counts, trains = self.rounds.counts, self._holders(self._everything, "train")
-        total = torch.stack(list(counts.values())).sum(0).double()
-        links = self.rounds.by_link.double()
-        return {
-            "clients": self.num_clients,
-            "training_clients": int(trains.sum()),
-            "bytes_per_client": float(total.mean()),
-            "most_bytes_per_client": int(total.max()),
-            "bytes_per_training_client": float(total[trains].mean()),
-            "most_bytes_per_training_client": int(total[trains].max()),
-            "links": links.numel(),
-            "bytes_per_link": float(links.mean()) if links.numel() else 0.0,
-            "most_bytes_per_link": int(links.max()) if links.numel() else 0,
-            "rounds": self.done.epoch,
-            "level_seconds": {name: seconds_of(self.rounds.steps, level) for name, level in LEVELS.items()},
-        }
+        return self.rounds.told(self._holders(self._everything, "train")) | {"rounds": self.done.epoch}
 
     def step(self, epoch: int) -> float:
         """One round: some of the training clients that are there take their steps; returns their loss."""
@@ -87,7 +73,7 @@ class ClientsTrainer(LazyTrainer):
         together = self.lazy.local_epochs == 1 and self._wire.gradients == "fp32"
         given, loss = (self._gradient if together else self._moves)(epoch, rows)
         what = "gradients" if self.lazy.local_epochs == 1 else "weights"
-        total = self.rounds.collect(given, drawn, precision=self._wire.gradients, label=self._label(what))
+        total = self.rounds.collect(given, drawn, label=self._label(what), wire=self._updates)
         self._take(total)
         return loss
 
@@ -109,7 +95,7 @@ class ClientsTrainer(LazyTrainer):
             config=self.config,
             lr=self.config.lr_at(self._scheduled(epoch)),
             steps=self.lazy.local_epochs,
-            precision=self._wire.gradients,
+            wire=self._updates,
         )
 
     def _take(self, total: Tensor) -> None:
@@ -214,7 +200,7 @@ class ClientsTrainer(LazyTrainer):
         judges = self._holders(self.task, "val")
         self._hear(judges, epoch)
         if self.task.count["val"]:
-            self.rounds.collect(torch.zeros(_SCORES), judges, precision="fp32", label="scores")
+            self.rounds.collect(torch.zeros(_SCORES), judges, label="scores")
         return super()._evaluate(epoch)
 
     def _hear(self, who: Tensor, version: int) -> None:
@@ -250,16 +236,14 @@ class ClientsTrainer(LazyTrainer):
                     rows[stage], self._known.asked(everybody, everybody), label="halo answers"
                 )
             given = model.given(stage, rows)
-            rows.append(model.eval().passed(stage, self.block.with_static(given), given))
+            if stage < int(model.chosen):
+                rows.append(model.eval().passed(stage, self.block.with_static(given), given))
 
     def _learned_in(self, stage: int) -> list[nn.Parameter]:
         return list(parameters_of(self.model.learned(stage)))
 
     def _holders(self, task: Task, split: str) -> Tensor:
-        """Who has nodes of a split, (P,) bool."""
-        found = torch.zeros(self.num_clients, dtype=torch.bool)
-        found[self.owner[task.rows[split]]] = True
-        return found
+        return holders(task, split, self.owner)
 
     def _check(self) -> None:
         apart = self.lazy.local_epochs > 1 or self._wire.gradients != "fp32"
@@ -290,6 +274,13 @@ def owners(graph: Graph, clients: str | int, *, by: str, ranks: int) -> Tensor:
     if clients == "node":
         return torch.arange(graph.num_nodes)
     return assign(graph, parts=int(clients), by=by).long()
+
+
+def holders(task: Task, split: str, owner: Tensor) -> Tensor:
+    """Who has nodes of a split, (P,) bool."""
+    found = torch.zeros(int(owner.max()) + 1, dtype=torch.bool)
+    found[owner[task.rows[split]]] = True
+    return found
 
 
 def _of_those(task: Task, there: Tensor) -> Task:

@@ -92,7 +92,7 @@ class Frugal:
 
 
 @dataclass(frozen=True, eq=False)
-class _Candidate:
+class Candidate:
     """Weights of hops, how what they say is smoothed, and what comes of it.
 
     ``z`` and ``q`` are (D, C) float64: scores, and smoothed probabilities where there are rounds.
@@ -112,8 +112,7 @@ def train_frugal(comm: Comm, block: Block, route: Route, x: Rows, task: Task, co
 
     ``route`` is that of the block's halo. Inputs that are streamed are not passed on over the graph: B is left out.
     """
-    _check(task)
-    return _Recipe(comm, block, route, x, task, config).run()
+    return Recipe(comm, block, route, x, task, config).run()
 
 
 def _check(task: Task) -> None:
@@ -129,10 +128,13 @@ def _check(task: Task) -> None:
         )
 
 
-class _Recipe:
+class Recipe:
+    """What is tried, one after another, on the nodes of one rank."""
+
     def __init__(
         self, comm: Comm, block: Block, route: Route, x: Rows, task: Task, config: FrugalConfig
     ) -> None:
+        _check(task)
         self.comm, self.route, self.task, self.config = comm, route, task, config
         self.x = of_unit_length(x)
         self.halo = PackedHalo(comm, route, num_own=block.num_dst)
@@ -140,11 +142,12 @@ class _Recipe:
         self.block = replace(block, others=others, memo={})
         self.train, self.val = task.rows["train"], task.rows["val"]
         self.known = one_hot(task.y[self.train], task.num_outputs).double()
-        self.best: _Candidate | None = None
+        self.best: Candidate | None = None
         self.tried: list[Tried] = []
         self.before = comm.meter.sent
 
     def run(self) -> Frugal:
+        """Try everything. Collective."""
         self.halo.begin("halo degrees")
         gcn_scales(self.block, torch.float64)
         plain = self._try("head on inputs", lambda: self._plain(self.train, self.known))
@@ -157,11 +160,11 @@ class _Recipe:
             self._try("C: the same, smoothed", lambda: self._smoothed(again))
         return self._result()
 
-    def _try_hops(self, plain: _Candidate, x: Tensor) -> None:
+    def _try_hops(self, plain: Candidate, x: Tensor) -> None:
         """Heads on inputs of hops. Collective."""
         rows: list[Tensor] = []
 
-        def of_hops(made: _Candidate, hop: int) -> _Candidate:
+        def of_hops(made: Candidate, hop: int) -> Candidate:
             if not rows:
                 rows.extend(self._hop_rows(x))
             return self._blended(made, hop, rows[hop - 1], x)
@@ -174,7 +177,7 @@ class _Recipe:
                 made = self._try(f"the same and a head on hop {hop}", partial(of_hops, made, hop))
 
     @property
-    def kept(self) -> _Candidate:
+    def kept(self) -> Candidate:
         """The best so far."""
         assert self.best is not None
         return self.best
@@ -184,7 +187,7 @@ class _Recipe:
         sent = _since(self.before, self.comm.meter.sent)
         return Frugal(model, model.said(best.z, best.q), self.block, tuple(self.tried), sent)
 
-    def _try(self, name: str, make: Callable[[], _Candidate]) -> _Candidate:
+    def _try(self, name: str, make: Callable[[], Candidate]) -> Candidate:
         """Make a candidate, count what that sends, and keep it if it is better than all before. Collective."""
         before = self.comm.meter.sent
         made = make()
@@ -193,7 +196,7 @@ class _Recipe:
             self.best = made
         return made
 
-    def _plain(self, rows: Tensor, target: Tensor) -> _Candidate:
+    def _plain(self, rows: Tensor, target: Tensor) -> Candidate:
         """A head on the inputs of some rows."""
         head = self._head(Picked(self.x, rows), target, Picked(self.x, self.val))
         z = Picked(self.x).times(head.weight) + head.bias.double()
@@ -204,13 +207,16 @@ class _Recipe:
         if self.task.class_weight is not None:
             weight = target @ self.task.class_weight.double()
         return fit_head(
-            Ridge(rows, target, self.comm, precision=config.sums, weight=weight),
+            self._ridge(rows, target, weight),
             rows_val,
             self.task,
             penalties=config.penalties,
             rounds=config.ridge_rounds,
             patience=config.ridge_patience,
         )
+
+    def _ridge(self, rows: Picked, target: Tensor, weight: Tensor | None) -> Ridge:
+        return Ridge(rows, target, self.comm, precision=self.config.sums, weight=weight)
 
     def _hop_rows(self, x: Tensor) -> list[Tensor]:
         """Inputs of each hop, of training nodes, then of validation nodes."""
@@ -219,7 +225,7 @@ class _Recipe:
             self.comm, self.block, self.route, x, wanted=wanted, hops=config.hops, precision=config.scores
         )
 
-    def _blended(self, made: _Candidate, hop: int, rows: Tensor, x: Tensor) -> _Candidate:
+    def _blended(self, made: Candidate, hop: int, rows: Tensor, x: Tensor) -> Candidate:
         """A head on the inputs of a hop, mixed with a candidate as the validation nodes find best."""
         train, val = torch.arange(rows.shape[0]).split([self.train.numel(), self.val.numel()])
         head = self._head(Picked(rows, train), self.known, Picked(rows, val))
@@ -237,7 +243,7 @@ class _Recipe:
         )  # as the model says it, with scores rounded on their way
         return replace(made, z=z, q=z, score=score)
 
-    def _smoothed(self, made: _Candidate) -> _Candidate:
+    def _smoothed(self, made: Candidate) -> Candidate:
         config = self.config
         self.halo.begin("halo smoothing")
         found = search_smoothing(
@@ -252,10 +258,10 @@ class _Recipe:
         )
         return replace(made, temperature=found.temperature, rounds=found.rounds, q=found.q, score=found.score)
 
-    def _candidate(self, weights: dict[int, Tensor], bias: Tensor, score: float, z: Tensor) -> _Candidate:
-        return _Candidate(weights, bias, score, z, z, self.config.temperatures[0])
+    def _candidate(self, weights: dict[int, Tensor], bias: Tensor, score: float, z: Tensor) -> Candidate:
+        return Candidate(weights, bias, score, z, z, self.config.temperatures[0])
 
-    def _model(self, made: _Candidate) -> Propagated:
+    def _model(self, made: Candidate) -> Propagated:
         config = self.config
         return Propagated(
             made.weights,

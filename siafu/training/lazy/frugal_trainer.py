@@ -15,7 +15,7 @@ from siafu.partition.cut import Part
 from siafu.training.config import TrainConfig
 from siafu.training.full import FullTrainer, Watch
 from siafu.training.lazy.bytes_sent import message_bytes, parameter_bytes
-from siafu.training.lazy.frugal import FrugalConfig, Tried, train_frugal
+from siafu.training.lazy.frugal import Frugal, FrugalConfig, Tried, train_frugal
 from siafu.training.task import Task
 
 
@@ -59,7 +59,7 @@ class FrugalTrainer(FullTrainer):
 
     def _train(self, watch: Watch) -> str:
         done, begun = self.done, time.monotonic()
-        found = train_frugal(self.comm, self.block, self._route, self.x_src, self.task, FrugalConfig())
+        found = self._fit(FrugalConfig())
         self.model, self.block, self._out = found.model, found.block, found.out
         done.stages = [self._told(number, tried) for number, tried in enumerate(found.tried, 1)]
         scores = [tried.score for tried in found.tried]
@@ -71,6 +71,9 @@ class FrugalTrainer(FullTrainer):
             watch.say(stage["text"])
         watch.events.write("stop", epoch=done.epoch, reason="done")
         return "done"
+
+    def _fit(self, config: FrugalConfig) -> Frugal:
+        return train_frugal(self.comm, self.block, self._route, self.x_src, self.task, config)
 
     def _told(self, number: int, tried: Tried) -> dict[str, Any]:
         """One thing that was tried, with what all ranks sent for it. Collective."""

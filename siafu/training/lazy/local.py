@@ -4,11 +4,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad
 
-from siafu.comm.codec import rounded
-from siafu.comm.config import Precision
-from siafu.comm.weights import SHARE_A_SCALE
+from siafu.comm.weights import UpdateWire
 from siafu.training.config import TrainConfig
 from siafu.training.lazy.updates import flat, put
 
@@ -23,7 +20,7 @@ def local_moves(
     config: TrainConfig,
     lr: float,
     steps: int,
-    precision: Precision,
+    wire: UpdateWire,
 ) -> tuple[Tensor, float]:
     """The mean of what clients tell, (N,), each by the weight of its rows; and of their losses.
 
@@ -35,7 +32,7 @@ def local_moves(
     for rows, share in zip(clients, shares, strict=True):
         put(learned, before)
         told, first = _told(learned, rows, loss, begin, config=config, lr=lr, steps=steps)
-        mean += share / total * _travelled(told, precision)
+        mean += share / total * wire.arrived(told[None])[0]
         lost += share / total * first
     put(learned, before)
     return mean, lost
@@ -73,9 +70,3 @@ def _told(
         size = (second / (1 - 0.999 ** (local + 1))).sqrt() + 1e-8
         put(learned, flat(learned) - lr * first / (1 - 0.9 ** (local + 1)) / size)
     return flat(learned) - before, losses
-
-
-def _travelled(values: Tensor, precision: Precision) -> Tensor:
-    """Values as they arrive, (N,)."""
-    rows = pad(values, (0, -values.numel() % SHARE_A_SCALE)).view(-1, SHARE_A_SCALE)
-    return rounded(rows, precision).view(-1)[: values.numel()]

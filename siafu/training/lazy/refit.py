@@ -22,7 +22,9 @@ def confident(q: Tensor, task: Task, *, share: float) -> tuple[Tensor, Tensor]:
         free[task.rows[split]] = False
     rows = free.nonzero()[:, 0]
     bins = (q[rows].amax(1) * _BINS).long().clamp(0, _BINS - 1)
-    count = task.comm.all_reduce(torch.bincount(bins, minlength=_BINS).to(torch.int32), label="scores").long()
+    count = task.comm.all_reduce(
+        torch.bincount(bins, minlength=_BINS).to(torch.int32), label="scores confident"
+    ).long()
     from_top = count.flip(0).cumsum(0).flip(0)  # how many nodes have this bin or a higher one
     fits = (from_top <= share * int(from_top[0])).nonzero()[:, 0]
     least = 0 if share >= 1 or not fits.numel() else int(fits[0])

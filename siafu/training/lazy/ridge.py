@@ -21,7 +21,7 @@ from siafu.training.lazy.judged import first_best, val_scores
 from siafu.training.task import Task
 
 _CHUNK_BYTES = 1 << 25
-_SHARE_A_SCALE = 64  # numbers, where sums are rounded
+SHARE_A_SCALE = 64  # numbers, where sums are rounded
 _LEAST = {torch.float32: 1e-6, torch.float64: 1e-10}  # below it a direction is rounding
 
 
@@ -98,12 +98,12 @@ class Ridge:
         weight: Tensor | None = None,
     ) -> None:
         self._rows, self._comm, self._precision = rows, comm, precision
-        self._sums = RoundedSum(comm, precision, width=_SHARE_A_SCALE, remember=False)
+        self._sums = RoundedSum(comm, precision, width=SHARE_A_SCALE, remember=False)
         count = target.shape[0]
         self._weight = (torch.ones(count) if weight is None else weight).double()[:, None]
         target = target.double()
         self._centre(target)
-        self._first = self._add(self._rows.turned(self._weight * (target - self.mean_target)))
+        self._first = self._sum(self._weight * (target - self.mean_target))
         self._next = self._first
         self.basis = self._first.new_empty(rows.width, 0)  # (F, K), orthonormal
         self._image = self.basis  # A times each of them
@@ -131,9 +131,7 @@ class Ridge:
         room = self._rows.width - self.basis.shape[1]
         fresh = fresh[:, :room]
         if fresh.shape[1]:
-            self._next = self._add(
-                self._rows.turned(self._weight * (self._rows.times(fresh) - self.mean @ fresh))
-            )
+            self._next = self._sum(self._weight * (self._rows.times(fresh) - self.mean @ fresh))
             self.basis = torch.cat([self.basis, fresh], 1)
             self._image = torch.cat([self._image, self._next], 1)
             self.rounds += 1
@@ -153,8 +151,9 @@ class Ridge:
         bias, dtype = self.mean_target - self.mean @ weight, self._rows.dtype
         return Head(weight.to(dtype), bias.to(dtype), penalty, self.rounds, score)
 
-    def _add(self, term: Tensor) -> Tensor:
-        """The sum of the terms of all ranks, (F, K) float64."""
+    def _sum(self, values: Tensor) -> Tensor:
+        """``X' V`` over the rows of all ranks: (R, K) -> (F, K) float64."""
+        term = self._rows.turned(values)
         return self._sums.add(term.reshape(-1), label="gradients ridge").view_as(term).double()
 
 
