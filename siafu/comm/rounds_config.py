@@ -15,6 +15,7 @@ class RoundsConfig(BaseModel):
     participation: float = Field(1.0, gt=0, le=1)  # share of the training clients drawn for a round
     away: float = Field(0.0, ge=0, lt=1)  # chance of a client to be away for a stage
     quorum: float = Field(0.0, ge=0, le=1)  # share of the clients that must be there for a stage
+    local_lr: float = Field(0.1, gt=0)  # of the plain steps that a client takes, where they are several
     missing: Literal["mask", "last"] = "mask"  # do without the rows of who is away, or with the last known
 
     @field_validator("clients", mode="plain")

@@ -76,6 +76,12 @@ class Logits(Staged):
         reading, given = self._read(block, x_src, last)
         return self._round(last).embed(reading, given) if last else self.first.embed(reading, given)
 
+    def dense(self, stage: int, block: Block, x_src: Tensor) -> tuple[Gnn, Tensor]:
+        """The MLP of a stage, and the rows that it reads: (S, F) -> (D, F')."""
+        if stage == 0:
+            return self.first, x_src
+        return self._round(stage).mlp, self._round(stage).joined(block, x_src)
+
     def _round(self, stage: int) -> "_Round":
         found = self.rounds[stage - 1]
         assert isinstance(found, _Round)
@@ -115,13 +121,14 @@ class _Round(nn.Module):
 
     def forward(self, block: Block, z_src: Tensor) -> Tensor:
         """The scores of the destinations."""
-        return self.mlp(block, self._joined(block, z_src))
+        return self.mlp(block, self.joined(block, z_src))
 
     def embed(self, block: Block, z_src: Tensor) -> Tensor:
         """The hidden rows of the MLP."""
-        return self.mlp.embed(block, self._joined(block, z_src))
+        return self.mlp.embed(block, self.joined(block, z_src))
 
-    def _joined(self, block: Block, z_src: Tensor) -> Tensor:
+    def joined(self, block: Block, z_src: Tensor) -> Tensor:
+        """What the MLP reads: (S, C) -> (D, C + F)."""
         return torch.cat([z_src[: block.num_dst], self.pool(block, z_src)], 1)
 
 

@@ -23,10 +23,11 @@ from siafu.partition.assign import assign
 from siafu.training.checkpoint import under
 from siafu.training.full import Watch
 from siafu.training.lazy.known import Known
-from siafu.training.lazy.local import flat_gradient, local_moves
+from siafu.training.lazy.local import Gradients, flat_gradient, local_moves, one_by_one
 from siafu.training.lazy.reading import Reading, read_alone
+from siafu.training.lazy.stacked import dense_form, stacked
 from siafu.training.lazy.trainer import LazyTrainer
-from siafu.training.lazy.updates import flat, put
+from siafu.training.lazy.updates import flat
 from siafu.training.task import SPLITS, Task
 
 _SCORES = 4  # numbers of 4 bytes that a score and a loss take
@@ -72,8 +73,7 @@ class ClientsTrainer(LazyTrainer):
         self._hear(drawn, epoch - 1)
         together = self.lazy.local_epochs == 1 and self._wire.gradients == "fp32"
         given, loss = (self._gradient if together else self._moves)(epoch, rows)
-        what = "gradients" if self.lazy.local_epochs == 1 else "weights"
-        total = self.rounds.collect(given, drawn, label=self._label(what), wire=self._updates)
+        total = self.rounds.collect(given, drawn, label=self._label("gradients"), wire=self._updates)
         self._take(total)
         return loss
 
@@ -85,25 +85,42 @@ class ClientsTrainer(LazyTrainer):
 
     def _moves(self, epoch: int, rows: Tensor) -> tuple[Tensor, float]:
         """The mean of what each client tells of its own steps, as it travels; and of their losses."""
-        learned, owner = self._learned(), self.owner[self.task.rows["train"][rows]]
+        nodes = self.task.rows["train"]
+        owner = self.owner[nodes[rows]]
+        clients = [rows[owner == client] for client in owner.unique()]
+        shares = [self.task.weight_of(nodes[mine]) for mine in clients]
         return local_moves(
-            learned,
-            [rows[owner == client] for client in owner.unique()],
-            loss=self._loss_of,
-            begin=lambda local: self._begin_step((epoch << 32) + local if local else epoch),
-            weight=lambda some: self.task.weight_of(self.task.rows["train"][some]),
-            config=self.config,
-            lr=self.config.lr_at(self._scheduled(epoch)),
+            flat(self._learned()),
+            clients,
+            [share / (sum(shares) or 1.0) for share in shares],
+            gradients=self._gradients(epoch),
+            lr=self.lazy.local_lr,
             steps=self.lazy.local_epochs,
             wire=self._updates,
         )
 
+    def _gradients(self, epoch: int) -> Gradients:
+        """How gradients of clients are computed: of many at once, where the stage has a form for it."""
+
+        def begin(local: int) -> None:
+            self._begin_step((epoch << 32) + local if local else epoch)
+
+        task, nodes = self.task, self.task.rows["train"]
+        assert self._training is not None
+        form = dense_form(self.model, self.done.stage, self._training)
+        if form is None:
+            return one_by_one(self._learned(), self._loss_of, begin)
+        return stacked(
+            form,
+            self._learned(),
+            loss=lambda out, rows: task.loss_of(out, nodes[rows]),
+            weight=lambda rows: task.weight_of(nodes[rows]),
+            begin=begin,
+        )
+
     def _take(self, total: Tensor) -> None:
-        """Have the coordinator move its weights: by the mean of all moves, or against the mean gradient."""
+        """Have the coordinator take a step of Adam against the mean of what clients told, (N,)."""
         learned = self._learned()
-        if self.lazy.local_epochs > 1:
-            put(learned, flat(learned) + total)
-            return
         for parameter, grad in zip(learned, total.split([p.numel() for p in learned]), strict=True):
             parameter.grad = grad.view_as(parameter).clone()
         self._move()
