@@ -11,7 +11,7 @@ from siafu.comm.config import Precision
 from siafu.data import community
 from siafu.training.lazy.hops import hop_rows
 from siafu.training.lazy.refit import confident
-from siafu.training.lazy.smooth import known_labels, rounds_of, search_smoothing
+from siafu.training.lazy.smooth import rounds_of, search_smoothing
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -64,25 +64,18 @@ def test_only_rows_that_are_asked_for_travel() -> None:
     assert sum(few) < 0.2 * sum(every)
 
 
-@pytest.mark.parametrize("reset", [False, True])
 @pytest.mark.parametrize("precision", ["fp32", "int4"])
-def test_smoothing_is_the_same_on_any_number_of_ranks(precision: Precision, reset: bool) -> None:
+def test_smoothing_is_the_same_on_any_number_of_ranks(precision: Precision) -> None:
     graph = graph_of()
     p = torch.rand(60, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64).softmax(1)
 
     def work(given: Given) -> tuple[Tensor, Tensor]:
-        known = known_labels(given.task) if reset else lambda q: q
-        passed = rounds_of(given.block, p[given.node_id], share=0.1, precision=precision, reset=known)
+        passed = rounds_of(given.block, p[given.node_id], share=0.1, precision=precision)
         return given.node_id, [next(passed) for _ in range(3)][-1]
 
-    assert graph.y is not None
-    assert graph.train_mask is not None
-    fixed = graph.train_mask & (graph.y >= 0) if reset else torch.zeros(60, dtype=torch.bool)
-    known = torch.nn.functional.one_hot(graph.y.clamp(min=0), 4).double()
-    start = wanted = torch.where(fixed[:, None], known, p)
+    wanted = p
     for _ in range(3):
-        wanted = 0.9 * dense_s(graph) @ rounded(wanted, precision) + 0.1 * start
-        wanted = torch.where(fixed[:, None], known, wanted)
+        wanted = 0.9 * dense_s(graph) @ rounded(wanted, precision) + 0.1 * p
     for ranks in (1, 2, 5):
         torch.testing.assert_close(gathered(graph, on_ranks(graph, ranks, work)), wanted)
 

@@ -1,9 +1,8 @@
 """Predictions passed on over the graph for some rounds, as many as the validation nodes find good."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from siafu.comm.config import Precision
@@ -11,8 +10,6 @@ from siafu.graph import Block
 from siafu.nn.propagated import smoothed
 from siafu.training.lazy.judged import val_scores
 from siafu.training.task import Task
-
-Reset = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,31 +29,12 @@ class Smoothing:
     q: Tensor
 
 
-def rounds_of(
-    block: Block, p: Tensor, *, share: float, precision: Precision, reset: Reset = lambda q: q
-) -> Iterator[Tensor]:
-    """``q <- (1 - share) S q + share p`` from ``q = p``, round by round: (D, C) float64. Each is collective.
-
-    ``reset`` is done to p and after each round, such as :func:`known_labels`.
-    """
-    p = q = reset(p)
+def rounds_of(block: Block, p: Tensor, *, share: float, precision: Precision) -> Iterator[Tensor]:
+    """``q <- (1 - share) S q + share p`` from ``q = p``, round by round: (D, C) float64. Each is collective."""
+    q = p
     while True:
-        q = reset(smoothed(block, q, p, share=share, precision=precision))
+        q = smoothed(block, q, p, share=share, precision=precision)
         yield q
-
-
-def known_labels(task: Task) -> Reset:
-    """Put the labels of training nodes, which are known, in the place of what is said of them.
-
-    A model that does so knows its nodes, and is good for no others.
-    """
-    rows = task.rows["train"]
-    known = torch.nn.functional.one_hot(task.y[rows], task.num_outputs).double()
-
-    def reset(q: Tensor) -> Tensor:
-        return q.index_copy(0, rows, known)
-
-    return reset
 
 
 def search_smoothing(
@@ -76,11 +54,8 @@ def search_smoothing(
     """
     best = Smoothing(temperatures[0], 0, -1.0, z)
     for temperature in temperatures:
-        passed, top, top_round = (
-            rounds_of(block, (temperature * z).softmax(1), share=share, precision=precision),
-            -1.0,
-            0,
-        )
+        passed = rounds_of(block, (temperature * z).softmax(1), share=share, precision=precision)
+        top, top_round = -1.0, 0
         for number in range(1, rounds + 1):
             q = next(passed)
             (score,) = val_scores(task, [q[task.rows["val"]]])
