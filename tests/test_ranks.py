@@ -552,7 +552,7 @@ def store(graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
             2,
             "comm.deadline is 0; expected a number greater than 0",
         ),
-        (["--ranks", 2, "--set", "comm.precision=int4"], 2, "comm.precision is 'int4'; expected 'fp32'"),
+        (["--ranks", 2, "--set", "comm.precision=int3"], 2, "comm.precision is 'int3'; expected 'fp32'"),
     ],
 )
 def test_what_cannot_be_is_told_in_a_line_and_nothing_is_left(
