@@ -219,8 +219,10 @@ class Visit:
                 return
             case Kind.READY:
                 self._begin_work(frame)
-            case Kind.ACCEPT | Kind.DECLINE:
-                self._answered(frame)
+            case Kind.ACCEPT:
+                self._accepted(frame)
+            case Kind.DECLINE:
+                self._declined(frame)
             case Kind.RESULT:
                 key = self._lay_down(frame)
                 self._tasks.commit(key, self.worker, self._result(key, frame))
@@ -306,21 +308,24 @@ class Visit:
         if slot is not None:
             slot.free()
 
-    def _answered(self, frame: Frame) -> None:
-        """It wants what it was offered, or it does not, and then nothing more."""
-        task, self._offered = self._offered, None
-        if task is None and frame.kind == Kind.DECLINE and key_of(frame) in self._holds:
-            key = self._lay_down(frame)
+    def _declined(self, frame: Frame) -> None:
+        """It does not want what it was sent, or offered, and then nothing more."""
+        key = key_of(frame)
+        if key in self._holds:
+            self._put_down(key)
             self._free(key)
-            self._tasks.release(key, self.worker)
-            self._stop()
-            return
-        if task is None:
-            raise FrameError(f"a {frame.kind.name} frame, but it was offered nothing")
-        if frame.kind == Kind.DECLINE or key_of(frame) != task.key:
-            self._tasks.release(task.key, self.worker)
-            self._stop()
-            return
+        elif self._offered is not None and key == self._offered.key:
+            self._offered = None
+        else:
+            raise FrameError(f"a DECLINE frame of task {[*map(int, key)]}, which it was not given")
+        self._tasks.release(key, self.worker)
+        self._stop()
+
+    def _accepted(self, frame: Frame) -> None:
+        """It wants what it was offered."""
+        task, self._offered = self._offered, None
+        if task is None or key_of(frame) != task.key:
+            raise FrameError("an ACCEPT frame of a task that it was not offered")
         self._pick_up(task.key)
         weights = self._weights(task)
         if weights is None:
@@ -360,11 +365,14 @@ class Visit:
             raise FrameError(f"a {frame.kind.name} frame of task {[*map(int, key)]}, which it was not given")
         if frame.kind == Kind.RESULT:
             self._compute_s += field_of(frame, "seconds", float)
-        self._holds.remove(key)
+        self._put_down(key)
         self._num_tasks += 1
+        return key
+
+    def _put_down(self, key: Key) -> None:
+        self._holds.remove(key)
         if not self._holds:
             self._busy_s += time.monotonic() - self._busy_since_s
-        return key
 
 
 def _retired(task: Task) -> str:

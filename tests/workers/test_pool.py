@@ -294,8 +294,28 @@ def assert_goes_on(server: Server, tasks: list[Task], threads: Callable[..., Fut
         ),
         (lambda link, task: link.send(Kind.SETUP), "a SETUP frame, which no worker sends"),
         (lambda link, task: link.send(Kind.FAILED, task), "a FAILED frame has reason None, expected str"),
+        (
+            lambda link, task: link.send(Kind.ACCEPT, {"key": [9, 0, 0, 9], "weights": True}),
+            "an ACCEPT frame of a task that it was not offered",
+        ),
+        (
+            lambda link, task: link.send(Kind.DECLINE, {"key": [9, 0, 0, 9]}),
+            "a DECLINE frame of task [9, 0, 0, 9], which it was not given",
+        ),
     ],
-    ids=["silent", "gone", "noise", "oversize", "no seconds", "not its own", "no key", "no worker's", "why"],
+    ids=[
+        "silent",
+        "gone",
+        "noise",
+        "oversize",
+        "no seconds",
+        "not its own",
+        "no key",
+        "no worker's",
+        "why",
+        "accepts another",
+        "declines another",
+    ],
 )
 def test_a_worker_that_breaks_the_rules_is_lost_and_the_run_goes_on(
     server: Server,

@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from known_server import Server
-from known_tasks import compute, computing, task_at, weights_at
+from known_server import Server, assert_right
+from known_tasks import LONG_S, compute, computing, task_at, weights_at
 
 from siafu.workers.frames import Frame, FrameError, Kind
 from siafu.workers.messages import answer, answered
@@ -95,14 +95,24 @@ def test_gradients_outlive_the_slot(slots: Slots) -> None:
     np.testing.assert_array_equal(result.grads["layers.0.weight"], right.grads["layers.0.weight"])
 
 
-def test_rows_weights_and_results_of_a_worker_of_this_host_do_not_travel() -> None:
-    segments, rows = Segments(), 5000
-    x = segments.rows(rows, 4, np.dtype(np.float32))
-    x[:] = np.arange(rows, dtype=np.float32)[:, None]
-    tasks = [Task(task_at(interval).key, 0, {"x": x}) for interval in range(40)]
+@pytest.fixture
+def segments() -> Iterator[Segments]:
+    segments = Segments()
+    yield segments
+    segments.close()
+
+
+def shared_weights(segments: Segments) -> dict[str, np.ndarray]:
     weights = segments.copies(weights_at(0))
     for name, value in weights_at(0).items():
         weights[name][...] = value
+    return weights
+
+
+def test_rows_weights_and_results_of_a_worker_of_this_host_do_not_travel(segments: Segments) -> None:
+    x = segments.rows(5000, 4, np.dtype(np.float32))
+    x[:] = np.arange(5000, dtype=np.float32)[:, None]
+    tasks = [Task(task_at(interval).key, 0, {"x": x}) for interval in range(40)]
     found: list[np.ndarray] = []
 
     def read(done: Done) -> None:
@@ -110,17 +120,31 @@ def test_rows_weights_and_results_of_a_worker_of_this_host_do_not_travel() -> No
         done.result.spent()
 
     with Server(read, segments=segments) as server, ThreadPoolExecutor(1) as pool:
-        server.tasks.publish(0, weights)
+        server.tasks.publish(0, shared_weights(segments))
         pool.submit(serve, server.pool.lease(seconds=60), computing())
         for task in tasks:
             server.tasks.put(task, (0, task.key.interval))
         outcomes = server.wait(len(tasks))
         (served,) = server.pool.served
         server.pool.close()
-    segments.close()
     assert [outcome.task.key for outcome in outcomes] == [task.key for task in tasks]
     for z in found:
         np.testing.assert_array_equal(z, x @ weights_at(0)["layers.0.weight"])
     size = x.nbytes * 3 // 4
     assert served.bytes_in < 4 * size  # the first ones, of which nothing was known
     assert served.bytes_out < size
+
+
+def test_such_a_worker_declines_what_it_could_not_end_before_its_lease_does(segments: Segments) -> None:
+    with Server(segments=segments) as server, ThreadPoolExecutor(2) as pool:
+        server.tasks.publish(0, shared_weights(segments))
+        short = pool.submit(serve, server.pool.lease(seconds=1.6), computing(0.1))
+        tasks = server.put(40)
+        done = short.result(LONG_S).tasks
+        assert done < 10
+        (served,) = server.pool.served
+        assert served.tasks == done
+        pool.submit(serve, server.pool.lease(seconds=60), computing())
+        assert_right(server.wait(40), tasks)
+        assert server.tasks.counts.relaunched == 0
+        server.pool.close()
