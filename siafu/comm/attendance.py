@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from siafu.comm.rounds import QuorumMissed
+from siafu.native.scatter import scattered
 
 _WAITS = 16  # how often members that are away are waited for
 _STAGES, _ROUNDS = 1, 2  # what is drawn
@@ -62,14 +63,6 @@ class Attendance:
         """A number from 0 up to 1 for each member and these counters."""
         key = np.array([self.seed % 2**64], dtype=np.uint64)
         for counter in counters:
-            key = _scattered(key ^ np.uint64(counter))
-        mixed = _scattered(key ^ _scattered(np.arange(self.num_members, dtype=np.uint64)))
+            key = scattered(key ^ np.uint64(counter))
+        mixed = scattered(key ^ scattered(np.arange(self.num_members, dtype=np.uint64)))
         return (mixed >> np.uint64(11)).astype(np.float64) / 2.0**53
-
-
-def _scattered(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """64 bits, each a function of all that were given: the splitmix64 finaliser."""
-    z = z + np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))

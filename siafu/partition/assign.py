@@ -9,6 +9,7 @@ from torch import Tensor
 
 from siafu import native
 from siafu.graph import Graph
+from siafu.native.scatter import GOLDEN, scattered
 from siafu.partition.config import PartitionConfig
 from siafu.partition.given import read_parts
 from siafu.partition.packages import by_kaminpar, by_metis
@@ -86,16 +87,13 @@ def _by_hash(graph: Graph, parts: int, seed: int) -> Tensor:
     for start in range(0, graph.num_nodes, _CHUNK):
         rows = slice(start, min(start + _CHUNK, graph.num_nodes))
         user_row = np.arange(rows.start, rows.stop) if graph.node_id is None else graph.node_id[rows].numpy()
-        part_of_node[rows] = _splitmix(user_row.astype(np.uint64), seed) % np.uint64(parts)
+        part_of_node[rows] = _mixed(user_row.astype(np.uint64), seed) % np.uint64(parts)
     return torch.from_numpy(part_of_node)
 
 
-def _splitmix(row: np.ndarray, seed: int) -> np.ndarray:
-    """A number of 64 bits for each row and seed (Steele, Lea, Flood 2014)."""
-    z = row * np.uint64(0x9E3779B97F4A7C15) + np.uint64(seed % 2**64)  # wraps
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
+def _mixed(row: np.ndarray, seed: int) -> np.ndarray:
+    """A number of 64 bits for each row and seed."""
+    return scattered((row - np.uint64(1)) * GOLDEN + np.uint64(seed % 2**64))
 
 
 def existing(by: str) -> Path:

@@ -4,6 +4,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from siafu.native.scatter import GOLDEN, scattered
+
 _ROUNDS = 6
 _LEAST_BITS = 3  # of half a number: fewer are mixed badly
 
@@ -36,12 +38,4 @@ class Shuffled:
 
 def _mixed(value: np.ndarray, key: np.uint64) -> np.ndarray:
     """64 bits of each value and the key: the splitmix64 finaliser, twice."""
-    return scattered(value * np.uint64(0x9E3779B97F4A7C15) ^ scattered(np.array([key])))
-
-
-def scattered(z: np.ndarray) -> np.ndarray:
-    """64 bits, each a function of all that were given."""
-    z = z + np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
+    return scattered(value * GOLDEN ^ scattered(np.array([key])))

@@ -20,6 +20,7 @@ from torch import Tensor
 from siafu import native
 from siafu.comm.config import CommConfig, Precision
 from siafu.graph import Block, Whole
+from siafu.native.scatter import scattered
 from siafu.nn.aggregate import widened
 from siafu.nn.dropout import Dropout, mix, set_keys
 from siafu.nn.layer import Layer
@@ -28,7 +29,6 @@ from siafu.nn.product import PROJECTED
 from siafu.nn.streamed import Rows, Streamed
 from siafu.partition.cut import Part
 from siafu.sample import Grown, SampledConfig, grow
-from siafu.sample.shuffle import scattered
 from siafu.training.ahead import ahead
 from siafu.training.config import TrainConfig
 from siafu.training.fetched import Fetched, StaticRows, Table
