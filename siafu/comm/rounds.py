@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from siafu.comm.weights import EXACT, UpdateWire
+from siafu.comm.lengths import EXACT, UpdateWire
 
 
 class QuorumMissed(ValueError):

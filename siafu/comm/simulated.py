@@ -11,10 +11,10 @@ from torch import Tensor
 
 from siafu.comm.attendance import Attendance
 from siafu.comm.frames import wire_bytes
+from siafu.comm.lengths import EXACT, UpdateWire, row_bytes
 from siafu.comm.levels import LEVELS, Step, seconds_of
 from siafu.comm.meter import Meter
 from siafu.comm.rounds import Links
-from siafu.comm.weights import EXACT, UpdateWire, row_bytes
 
 _COUNTS = ("sent", "received", "up", "down")
 

@@ -8,12 +8,12 @@ from siafu.comm.attendance import Attendance
 from siafu.comm.codec import rounded
 from siafu.comm.config import Precision
 from siafu.comm.frames import HEADER_BYTES, wire_bytes
+from siafu.comm.lengths import UpdateWire, row_bytes
 from siafu.comm.levels import LEVELS, Level, Step, seconds_of
 from siafu.comm.meter import Meter
 from siafu.comm.packed import pack
 from siafu.comm.rounds import Links, QuorumMissed, Rounds, links_of
 from siafu.comm.simulated import SimulatedRounds
-from siafu.comm.weights import UpdateWire, row_bytes
 
 # 0 -> 1, 0 -> 2, 1 -> 2, 2 -> 0, 0 -> 3, and a loop 3 -> 3; node 4 is alone
 INDPTR, INDICES = torch.tensor([0, 1, 2, 4, 6, 6]), torch.tensor([2, 0, 0, 1, 0, 3], dtype=torch.int32)

@@ -9,9 +9,9 @@ from siafu.comm import alone
 from siafu.comm.attendance import Attendance
 from siafu.comm.config import CommConfig
 from siafu.comm.frames import wire_bytes
+from siafu.comm.lengths import UpdateWire
 from siafu.comm.rounds import links_of
 from siafu.comm.simulated import SimulatedRounds
-from siafu.comm.weights import UpdateWire
 from siafu.graph import Graph
 from siafu.partition.cut import whole
 from siafu.training.config import TrainConfig

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from siafu.comm.attendance import Attendance
 from siafu.comm.codec import rounded
+from siafu.comm.lengths import UpdateWire
 from siafu.comm.rounds import links_of
 from siafu.comm.simulated import SimulatedRounds
-from siafu.comm.weights import UpdateWire
 from siafu.graph import Graph
 from siafu.nn.staged import parameters_of
 from siafu.partition.assign import assign

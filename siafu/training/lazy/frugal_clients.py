@@ -16,10 +16,10 @@ from siafu.comm import Comm, alone
 from siafu.comm.attendance import Attendance
 from siafu.comm.carry import PackedHalo
 from siafu.comm.codec import rounded
+from siafu.comm.lengths import EXACT, UpdateWire
 from siafu.comm.rounds import links_of
 from siafu.comm.route import no_route
 from siafu.comm.simulated import SimulatedRounds
-from siafu.comm.weights import EXACT, UpdateWire
 from siafu.graph import Block, Fetch
 from siafu.partition.cut import Part
 from siafu.training.lazy.clients import holders

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from siafu.comm.weights import UpdateWire
+from siafu.comm.lengths import UpdateWire
 from siafu.training.lazy.updates import flat, put
 
 _NUMBERS = 1 << 23  # of the weights of clients that step at once
