@@ -5,6 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
+
+from siafu.data import community
+from siafu.graph import Graph
 
 
 @pytest.fixture(scope="session")
@@ -14,6 +18,21 @@ def data_home() -> Path:
     if not (found / "cora.npz").is_file():
         pytest.skip(f"no cora.npz in {found}: set SIAFU_DATA to a folder of data sets")
     return found
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """One thread of torch's, as small graphs want; tests of a module use it by ``usefixtures``."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def graph() -> Graph:
+    """240 nodes of 3 classes."""
+    return community(240, degree=8, classes=3, features=12)
 
 
 @pytest.fixture

@@ -35,12 +35,7 @@ TIMEOUT_S = 120
 FLIPS_EVERY = 47  # bytes; a prime, so that no field of a file is always missed
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def start(*arguments: str) -> "subprocess.Popen[str]":

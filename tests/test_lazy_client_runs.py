@@ -1,40 +1,20 @@
 """Whole runs among simulated clients, through the command line and Python."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from in_process import command
 
 import siafu
-from siafu import cli
-from siafu.data import community
 from siafu.graph import Graph
 from siafu.member import Onlooker
 
 DATA = "community:nodes=240,degree=8,classes=3,features=12"
 LAZY: dict[str, Any] = {"method": "lazy", "hidden": 8, "threads": 1, "epochs": 12}
-
-
-@pytest.fixture(scope="module")
-def graph() -> Graph:
-    """240 nodes of 3 classes."""
-    return community(240, degree=8, classes=3, features=12)
-
-
-def command(*arguments: str | Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
-    """What a command in this process ends with and prints."""
-    before, sys.argv = sys.argv, ["siafu", *map(str, arguments)]
-    try:
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-    finally:
-        sys.argv = before
-    assert isinstance(ended.value.code, int | None)
-    return ended.value.code or 0, *capsys.readouterr()
 
 
 def test_the_command_trains_among_clients_of_a_node_each_and_tells_what_they_sent(

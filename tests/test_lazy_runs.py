@@ -3,10 +3,8 @@
 import json
 import os
 import signal
-import sys
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +13,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from in_process import command
 from torch import nn
 
 import siafu
-from siafu import cli
 from siafu.data import community
 from siafu.graph import Graph
 from siafu.member import Onlooker
@@ -31,30 +29,13 @@ LAZY = {"method": "lazy", "hidden": 8, "threads": 1, "epochs": 12}
 TIMEOUT_S = 120
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.fixture(scope="module")
-def graph() -> Graph:
-    """240 nodes of 3 classes."""
-    return community(240, degree=8, classes=3, features=12)
-
-
-def command(*arguments: str | Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+def found_by(*arguments: object, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     """What a command in this process prints with ``--json``."""
-    before, sys.argv = sys.argv, ["siafu", *map(str, arguments), "--json"]
-    try:
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-    finally:
-        sys.argv = before
-    out, err = capsys.readouterr()
-    assert not ended.value.code, err
+    code, out, err = command(*arguments, "--json", capsys=capsys)
+    assert not code, err
     return json.loads(out)
 
 
@@ -87,7 +68,7 @@ def test_the_command_trains_on_a_given_assignment_and_tells_what_each_stage_sent
     )
     run = tmp_path / "run"
     asked = ("train", DATA, "--method", "lazy", "--ranks", "2", "--out", run, *settings)
-    found = command(*asked, capsys=capsys)
+    found = found_by(*asked, capsys=capsys)
     first, second = found["stages"]
     sent = found["bytes_by_label"]
     assert found["message_bytes"] == sent["halo degrees"] + sent["halo 1"] + sent["halo 2"]
@@ -107,7 +88,7 @@ def test_the_command_trains_on_a_given_assignment_and_tells_what_each_stage_sent
     assert halo * 8 <= sent["halo 2"] <= 4 * halo * 8 + headers, "zeros are not sent"
 
     predictions = tmp_path / "predictions.parquet"
-    command("predict", run, "--out", predictions, "--embeddings", capsys=capsys)
+    found_by("predict", run, "--out", predictions, "--embeddings", capsys=capsys)
     classes = np.asarray(pq.read_table(predictions)["class"]).astype(int)
     test = np.asarray(graph.test_mask)
     assert np.mean(classes[test] == np.asarray(graph.y)[test]) == pytest.approx(found["test_accuracy"])
@@ -148,11 +129,11 @@ def test_a_command_told_to_end_in_the_second_stage_is_resumed_to_the_same_bytes(
     run = tmp_path / "run"
     told = threading.Thread(target=end_at, args=(run / "events.jsonl", 63))
     told.start()
-    stopped = command(*asked, "--out", run, capsys=capsys)
+    stopped = found_by(*asked, "--out", run, capsys=capsys)
     told.join()
     assert 60 < stopped["epochs"] < 120, "within the second of two stages"
-    command("resume", run, capsys=capsys)
-    command(*asked, "--out", tmp_path / "whole", capsys=capsys)
+    found_by("resume", run, capsys=capsys)
+    found_by(*asked, "--out", tmp_path / "whole", capsys=capsys)
     assert weights(run) == weights(tmp_path / "whole")
 
 

@@ -19,10 +19,10 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 import torch
+from in_process import command
 from torch import Tensor, nn
 
 import siafu
-from siafu import cli
 from siafu.comm import Comm
 from siafu.data import community
 from siafu.engine.local import run_threads
@@ -48,12 +48,7 @@ TIMEOUT_S = 120
 SOME = {"hidden": 4, "epochs": 6, "threads": 1}  # of short runs from Python
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def start(*arguments: str) -> "subprocess.Popen[str]":
@@ -107,18 +102,6 @@ def assert_none_left(ranks: list[psutil.Process]) -> None:
 
 def weights(run: Path) -> bytes:
     return (run / "model.safetensors").read_bytes()
-
-
-def command(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
-    """A command in this process: its exit code, its standard output and its standard error."""
-    before, sys.argv = sys.argv, ["siafu", *map(str, arguments)]
-    try:
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-    finally:
-        sys.argv = before
-    code = ended.value.code
-    return (code if isinstance(code, int) else 0), *capsys.readouterr()
 
 
 @pytest.fixture(scope="module")

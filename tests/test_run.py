@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,18 +21,7 @@ from siafu.nn import Gcn
 KINDS = ["gcn", "sage", "gat", "gatv2", "gin", "mlp"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def graph() -> Graph:
-    """240 nodes of 3 classes."""
-    return community(240, degree=8, classes=3, features=12)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def stop_after(epochs: int) -> Onlooker:

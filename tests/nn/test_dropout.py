@@ -1,7 +1,5 @@
 """Dropout: how much falls out, what the mask depends on and what it doesn't, and its gradient."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -14,13 +12,7 @@ from siafu.native import reference
 from siafu.nn import Dropout, Gat, Gnn, ModelConfig
 from siafu.nn.dropout import epilogue, mix, set_keys
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def rows(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:

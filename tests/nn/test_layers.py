@@ -1,7 +1,7 @@
 """The layers without attention: gradients by finite differences, and PyG's layers of the same name."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -34,12 +34,7 @@ LAYERS: dict[str, Callable[[int, int], Layer]] = {
 AGGREGATES = {"sum": sum_in, "mean": mean_in, "gcn": gcn_in, "max": max_in}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def rows(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:

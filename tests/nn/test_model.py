@@ -1,6 +1,5 @@
 """Whole models: every combination trains, draws its weights from a seed, and refuses what cannot be built."""
 
-from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
@@ -20,12 +19,7 @@ EDGES = torch.tensor([[0, 1, 0, 3, 0, 3, 1, 0, 4, 2, 5], [0, 0, 1, 1, 1, 3, 4, 4
 NUM_NODES, WIDTH, HIDDEN, CLASSES = 7, 5, 8, 3
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def rows(*shape: int, seed: int = 0) -> Tensor:

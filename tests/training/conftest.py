@@ -20,13 +20,9 @@ MakeTrainer = Callable[..., FullTrainer]
 MakeWatch = Callable[..., Watch]
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _one_thread() -> Iterator[None]:
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread(one_thread: None) -> None:
     """So small a graph is trained fastest by one thread, above all where tests run side by side."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import cycle
@@ -38,13 +37,7 @@ from siafu.workers.twin import compute
 from siafu.workers.twin.dropout import Drop, kept, key_of
 from siafu.workers.twin.tape import Value, go_back, maximum
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def same(found: Arrays, wanted: Arrays, tolerance: float) -> None:
