@@ -5,7 +5,7 @@ them takes one exchange, whose volume does not grow with the number of ranks; gr
 is run again for its gradient reads what it received the first time, so that nothing is sent twice.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -28,18 +28,23 @@ class RankTurn:
     """
 
     def __init__(
-        self, comm: Comm, cuts: Sequence[Cut], *, precision: Precision = "fp32", label: str = "rows"
+        self,
+        comm: Comm,
+        cuts: Sequence[Cut],
+        *,
+        learning: bool = False,
+        precision: Precision = "fp32",
+        label: str = "rows",
     ) -> None:
+        """Where the pass is ``learning``, all blocks but the last are run again, and what they receive is kept."""
         self._comm, self._cuts, self._precision, self._label = comm, cuts, precision, label
         self._received: dict[int, list[Tensor]] = {}
+        self._last_kept = len(cuts) - 2 if learning and comm.world_size > 1 else -1
         self.own_nodes = cuts[0].nodes_of(comm.rank)
-        self.begin(0, again=False, keep=False)
+        self.begin(0, again=False)
 
-    def begin(self, block: int, *, again: bool, keep: bool = False) -> None:
-        """Block number ``block`` is about to be run: ``again``, for its gradient, or the first time.
-
-        What a first run receives is kept where it is to be run again.
-        """
+    def begin(self, block: int, *, again: bool) -> None:
+        """Block number ``block`` is about to be run: ``again``, for its gradient, or the first time."""
         self._block, self._cut = block, self._cuts[block]
         first, *_ = self._cut.steps_of(self._comm.rank) or [self._cut.start]
         self.own_steps = slice(
@@ -47,8 +52,8 @@ class RankTurn:
         )
         self._replayed = iter(self._received.pop(block)) if again and self._several else None
         self._kept: list[Tensor] | None = None
-        if keep and self._several:
-            self._kept = self._received.setdefault(block, [])
+        if not again and block <= self._last_kept:
+            self._kept = self._received[block] = []
 
     def to_nodes(self, y: Tensor) -> Tensor:
         """Rows of own steps to rows of own nodes: (own steps, N, F) -> (steps, own nodes, F). Collective."""
@@ -73,7 +78,7 @@ class RankTurn:
         parts = [part.view(mine, nodes, width) for part, nodes in zip(came, cut.num_nodes, strict=True)]
         return torch.cat(parts, 1)
 
-    def earlier(self, x: Tensor, kept: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    def earlier(self, x: Tensor, kept: Tensor, *, count: int) -> tuple[Tensor, Tensor]:
         """The rows of the ``count`` steps before the first own one, fewer at the beginning, and what is to be kept.
 
         ``kept`` are own rows of steps before this block that this block or a later one reads: (own steps, N, F),
@@ -106,6 +111,35 @@ class RankTurn:
         sent = rows.reshape(-1, width).repeat(ranks, 1)
         recv = [steps * size for steps in self._cut.num_steps]
         return self._exchanged(sent, [rows.shape[0] * size] * ranks, recv).view(-1, size, width)
+
+    def carried_in(self, state: Tensor, own: Callable[[], tuple[Tensor, Tensor]]) -> Tensor:
+        """The state of a linear recurrence before the first own step, from that before the block: (N, H) -> (N, H).
+
+        What the own steps make of a state h is ``a h + b``, of which ``own`` tells (a, b). Collective.
+        """
+        if not self._several:
+            return state
+        pairs = self._of_everyone(torch.cat(own(), 1))
+        for rank in range(self._comm.rank):
+            decay, gain = pairs[rank].chunk(2, 1)
+            state = decay * state + gain
+        return state
+
+    def carried_out(self, state: Tensor) -> Tensor:
+        """The state after the last step of the block, from that after the last own one: (N, H) -> (N, H). Collective."""
+        if not self._several:
+            return state
+        rows, last, ranks = state.shape[0], self._comm.world_size - 1, self._comm.world_size
+        mine = self._comm.rank == last
+        sent = state.repeat(ranks, 1) if mine else state[:0]
+        return self._exchanged(
+            sent, [rows if mine else 0] * ranks, [rows if rank == last else 0 for rank in range(ranks)]
+        )
+
+    def _of_everyone(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """As many rows of each rank, on every rank. Collective."""
+        counts = [rows.shape[0]] * self._comm.world_size
+        return self._exchanged(rows.repeat(len(counts), 1), counts, counts).split(counts)
 
     @property
     def _several(self) -> bool:
