@@ -223,6 +223,18 @@ void bind_structure(nb::module_& m) {
               return deduplicate_rows(indptr.data(), indices.data(), pointer(from), int64_t(indptr.shape(0)) - 1);
           },
           "indptr"_a, "indices"_a, "from_"_a.none(), released);
+    m.def("apply_delta",
+          [](Array<const int64_t, 1> indptr, Array<const int32_t, 1> indices, Optional<const int64_t, 1> from,
+             Array<const int64_t, 1> add_indptr, Array<const int32_t, 1> add_indices, Optional<const int64_t, 1> add_from,
+             Array<const int64_t, 1> drop_indptr, Array<const int32_t, 1> drop_indices, Array<int64_t, 1> out_indptr,
+             Array<int32_t, 1> out_indices, Optional<int64_t, 1> out_from) {
+              return apply_delta({indptr.data(), indices.data(), pointer(from)},
+                                 {add_indptr.data(), add_indices.data(), pointer(add_from)},
+                                 {drop_indptr.data(), drop_indices.data(), nullptr}, int64_t(indptr.shape(0)) - 1,
+                                 out_indptr.data(), out_indices.data(), pointer(out_from));
+          },
+          "indptr"_a, "indices"_a, "from_"_a.none(), "add_indptr"_a, "add_indices"_a, "add_from"_a.none(), "drop_indptr"_a,
+          "drop_indices"_a, "out_indptr"_a.noconvert(), "out_indices"_a.noconvert(), "out_from"_a.none(), released);
     m.def("take_rows",
           [](Array<const int64_t, 1> indptr, Array<const int32_t, 1> indices, Array<const int64_t, 1> rows,
              Array<const int32_t, 1> name, Array<int64_t, 1> out_indptr, Array<int32_t, 1> out_indices, Optional<int64_t, 1> from) {

@@ -25,7 +25,7 @@ from siafu.results.machine import usable_cores, usable_memory_bytes
 from siafu.results.progress import TrainingProgress, in_notebook
 from siafu.results.read import across_seeds
 from siafu.settings import Settings, build, from_keywords, parse_toml, write_toml
-from siafu.trained import Run, load, model_of, open_run
+from siafu.trained import Run, load_static, model_of, open_run
 from siafu.training import inputs
 from siafu.training.task import SPLITS, task_of
 
@@ -217,7 +217,7 @@ def _settle(graph: Graph | str | Path, tree: Settings, onlooker: Onlooker) -> tu
     source = ""
     if not isinstance(graph, Graph):
         source, path = str(graph), Path(graph).expanduser()
-        graph = load(graph, fold=tree.data.fold, progress=onlooker.progress)
+        graph = load_static(graph, fold=tree.data.fold, progress=onlooker.progress)
         if path.is_file() or is_store(path):
             source = str(path.absolute())  # so that the run can be resumed from elsewhere
     return graph, tree.model_copy(
@@ -244,7 +244,7 @@ def _same_graph(folder: RunFolder, tree: Settings, graph: Graph | None, onlooker
             raise ValueError(
                 f"{folder.path}: trained on a graph given in Python; resume it from there with graph="
             )
-        graph = load(tree.source, fold=tree.data.fold, progress=onlooker.progress)
+        graph = load_static(tree.source, fold=tree.data.fold, progress=onlooker.progress)
     found = inputs.fingerprint(graph)
     if found != tree.fingerprint:
         raise ValueError(

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from siafu import data
+from siafu.dynamic import DynamicGraph
 from siafu.events import Progress, silent
 from siafu.folder import RunFolder, existing_folder
 from siafu.graph import Block, Graph
@@ -58,13 +59,25 @@ class Run:
         return found
 
 
-def load(source: str | Path, *, fold: int = 0, progress: Progress = silent, verify: bool = True) -> Graph:
-    """A graph by the name of a data set, or the path of a store or an ``.npz``.
-
-    Without ``verify`` the edges and features of a store are not read and held to their checksums first.
-    """
+def load(
+    source: str | Path,
+    *,
+    fold: int = 0,
+    progress: Progress = silent,
+    verify: bool = True,
+    step: float | None = None,
+    steps: int | None = None,
+) -> Graph | DynamicGraph:
+    """A graph by the name of a data set, or the path of a store or an ``.npz``; see :func:`siafu.data.load`."""
     home = data.data_home(os.environ)
-    return data.load(source, fold=fold, home=home, progress=progress, verify=verify)
+    return data.load(source, fold=fold, home=home, progress=progress, verify=verify, step=step, steps=steps)
+
+
+def load_static(
+    source: str | Path, *, fold: int = 0, progress: Progress = silent, verify: bool = True
+) -> Graph:
+    """The same, of a graph that does not change over time."""
+    return data.only_static(load(source, fold=fold, progress=progress, verify=verify))
 
 
 def open_run(run: Path | str, *, model: nn.Module | None = None) -> Run:
@@ -162,7 +175,7 @@ def source_graph(run: Run, source: str | None = None, *, progress: Progress = si
     source = source or run.settings.source
     if not source:
         raise ValueError(f"{run.directory}: trained on a graph given in Python; name the data to predict")
-    return load(source, fold=run.settings.data.fold, progress=progress)
+    return load_static(source, fold=run.settings.data.fold, progress=progress)
 
 
 def input_rows(graph: Graph, tree: Settings, *, scratch: Path) -> Rows:

@@ -9,6 +9,8 @@ import platformdirs
 from siafu.data import bundled
 from siafu.data.named import SOURCES, obtain
 from siafu.data.npz import read_headers, read_npz
+from siafu.data.temporal import ALIASES, is_temporal, read_temporal
+from siafu.dynamic import DynamicGraph
 from siafu.events import Progress, silent
 from siafu.graph import Graph
 from siafu.store.manifest import MANIFEST
@@ -28,8 +30,10 @@ def load(
     progress: Progress = silent,
     mirror: str | None = None,
     verify: bool = True,
-) -> Graph:
-    """Load a graph.
+    step: float | None = None,
+    steps: int | None = None,
+) -> Graph | DynamicGraph:
+    """Load a graph; one that changes over time is a :class:`siafu.dynamic.DynamicGraph`.
 
     Args:
         name_or_path: ``karate``, ``community`` or ``rmat``, with settings (``community:nodes=20000,seed=1``);
@@ -41,6 +45,8 @@ def load(
         mirror: an address with copies of the public archives.
         verify: whether to read a store's edges and features once, and hold them to their checksums; without it
             even the largest store opens at once.
+        step: the length of a step of time, for a file of events; by default what is usual for a public set.
+        steps: how many steps of time there are, instead.
     """
     name = str(name_or_path)
     if isinstance(name_or_path, str) and bundled.is_bundled(name):
@@ -53,7 +59,16 @@ def load(
         if name not in SOURCES:
             raise ValueError(_unknown(name, home))
         path = obtain(SOURCES[name], home, mirror=mirror, progress=progress)
-    return _read(path, fold, verify)
+    return _read(path, fold, verify, step, steps)
+
+
+def only_static(graph: Graph | DynamicGraph) -> Graph:
+    """The graph, or an error that says what to do with one that changes over time."""
+    if isinstance(graph, DynamicGraph):
+        raise ValueError(
+            f'{graph.name}: a graph that changes over time; only method "snapshots" trains on it'
+        )
+    return graph
 
 
 def is_store(path: Path) -> bool:
@@ -69,11 +84,12 @@ def _path(given: str | Path) -> Path | None:
 
 
 def _in_home(name: str, home: Path) -> Path | None:
-    candidates = [home / f"{name}.npz", home / name, home / "temporal" / f"{name}.npz"]
+    temporal = home / "temporal" / f"{ALIASES.get(name, name)}.npz"
+    candidates = [home / f"{name}.npz", home / name, temporal]
     return next((path for path in candidates if path.is_file() or is_store(path)), None)
 
 
-def _read(path: Path, fold: int, verify: bool) -> Graph:
+def _read(path: Path, fold: int, verify: bool, step: float | None, steps: int | None) -> Graph | DynamicGraph:
     if path.is_dir():
         from siafu.store import open_store
 
@@ -82,9 +98,8 @@ def _read(path: Path, fold: int, verify: bool) -> Graph:
         raise FileNotFoundError(f'{path}: no such file or store; make one with "siafu import"')
     if path.suffix != ".npz":
         raise ValueError(f'{path}: neither a store nor an .npz file; make a store of it with "siafu import"')
-    headers = read_headers(path)
-    if "edge_index" not in headers and {"src", "dst", "t"} <= headers.keys():
-        raise ValueError(f"{path}: a graph that changes over time; not yet trainable in this version")
+    if is_temporal(read_headers(path)):
+        return read_temporal(path, step=step, steps=steps)
     return read_npz(path, fold=fold)
 
 

@@ -98,7 +98,7 @@ def read_npz(path: Path, *, fold: int = 0, limit_bytes: int | None = None) -> Gr
     )
     if arrays.get("undirected", np.array(0)).any():
         _check_symmetric(graph)
-    return replace(graph, name=path.stem, **_names(path, arrays, rows))
+    return replace(graph, name=path.stem, **read_names(path, arrays, rows))
 
 
 def write_npz(path: Path, arrays: Mapping[str, Array]) -> None:
@@ -288,7 +288,7 @@ def _numbers(path: Path, arrays: dict[str, Array], name: str, shape: tuple[int, 
     return array
 
 
-def _names(path: Path, arrays: dict[str, Array], rows: int) -> dict[str, Any]:
+def read_names(path: Path, arrays: dict[str, Array], rows: int) -> dict[str, Any]:
     """Read what to call nodes and classes, where the file says it."""
     found: dict[str, Any] = {}
     if "node_names" in arrays:

@@ -46,6 +46,7 @@ __all__ = [
     "Edges",
     "PartCounts",
     "Term",
+    "apply_delta",
     "arrays_reused",
     "assign_bytes",
     "assign_parts",
@@ -351,6 +352,23 @@ def deduplicate(csr: Csr) -> Csr:
     return Csr(
         out.indptr, out.indices[:left].clone(), None if out.origin is None else out.origin[:left].clone()
     )
+
+
+def apply_delta(csr: Csr, *, add: Csr, drop: Csr) -> Csr:
+    """The CSR with the edges of ``add`` put in and those of ``drop`` taken out; all have sorted rows, as many.
+
+    Of equal columns the first are taken out, and those put in stand last: what was built of edges in an order, and is
+    changed by later edges put in and the earliest taken out, is what would be built of them. ``origin`` goes along
+    where ``csr`` and ``add`` have it.
+    """
+    if _core is None:
+        return reference.apply_delta(csr, add=add, drop=drop)
+    edges = csr.indices.numel() + add.indices.numel() - drop.indices.numel()
+    out = _empty(csr.indptr.numel() - 1, max(0, edges), csr.origin is not None)
+    row = _core.apply_delta(*csr, *add, drop.indptr, drop.indices, *out)
+    if row >= 0:
+        raise ValueError(reference.not_there(row))
+    return out
 
 
 def relabel(csr: Csr, order: Tensor, *, origin: bool = False) -> Csr:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from siafu import native
+from siafu.ahead import ahead
 from siafu.comm.config import CommConfig, Precision
 from siafu.graph import Block, Whole
 from siafu.native.scatter import scattered
@@ -29,7 +30,6 @@ from siafu.nn.product import PROJECTED
 from siafu.nn.streamed import Rows, Streamed
 from siafu.partition.cut import Part
 from siafu.sample import Grown, SampledConfig, grow
-from siafu.training.ahead import ahead
 from siafu.training.config import TrainConfig
 from siafu.training.fetched import Fetched, StaticRows, Table
 from siafu.training.full import FullTrainer
