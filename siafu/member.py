@@ -15,9 +15,10 @@ from siafu.comm import Comm
 from siafu.comm.everyone import gather_texts
 from siafu.comm.halo import Halo
 from siafu.cost import value
+from siafu.dynamic import DynamicGraph
 from siafu.events import Events, Progress, Unheard, silent
 from siafu.folder import RunFolder
-from siafu.graph import Block
+from siafu.graph import Block, Graph
 from siafu.nn.embedded import build_model
 from siafu.nn.layer import Layer
 from siafu.nn.model import Gnn
@@ -39,6 +40,8 @@ from siafu.training.lazy.stage import build_staged
 from siafu.training.lazy.trainer import LazyTrainer
 from siafu.training.pipeline.trainer import PipelineTrainer
 from siafu.training.sampled import SampledTrainer
+from siafu.training.snapshots.build import build_predictor, build_task, build_timeline
+from siafu.training.snapshots.trainer import SnapshotsTrainer
 from siafu.training.task import SPLITS, Task, task_of
 
 ENDS = ("done", "patience")
@@ -87,9 +90,11 @@ class Assignment:
 
 
 def build_trainer(
-    comm: Comm, part: Part, tree: Settings, custom: nn.Module | None, *, scratch: Path
+    comm: Comm, part: Part | DynamicGraph, tree: Settings, custom: nn.Module | None, *, scratch: Path
 ) -> FullTrainer:
     """The trainer of one rank's part; ``scratch`` is a folder for what does not fit into memory. Collective."""
+    if isinstance(part, DynamicGraph):
+        return _snapshots_trainer(comm, part, tree)
     own, several = part.own, comm.world_size > 1
     x, task = input_rows(own, tree, scratch=scratch), task_of(own, tree.train, comm)
     halo = Halo(comm, part.route, num_own=own.num_nodes, precision=tree.comm.precision) if several else None
@@ -148,6 +153,18 @@ def build_trainer(
         seed=tree.seed,
         wire=tree.comm,
         room=_room(comm, part, model, x, tree, scratch),
+    )
+
+
+def _snapshots_trainer(comm: Comm, graph: DynamicGraph, tree: Settings) -> SnapshotsTrainer:
+    timeline = build_timeline(graph, tree.snapshots, tree.model)
+    task = build_task(graph, tree.asked, comm)
+    model = build_predictor(
+        tree.model, tree.link, task=tree.task, in_features=timeline.in_features, out_features=task.num_outputs
+    )
+    model.reset(torch.Generator().manual_seed(tree.seed))
+    return SnapshotsTrainer(
+        model, timeline, task, tree.train, snapshots=tree.snapshots, seed=tree.seed, wire=tree.comm
     )
 
 
@@ -229,7 +246,7 @@ def _check_custom(custom: nn.Module, x: Rows, name: str, *, several: bool) -> No
 
 def carry_out(
     comm: Comm,
-    part: Part,
+    part: Part | DynamicGraph,
     to_do: Assignment,
     *,
     folder: RunFolder | None,
@@ -258,7 +275,7 @@ def carry_out(
 
 def _carry_out(
     trainer: FullTrainer,
-    part: Part,
+    part: Part | DynamicGraph,
     to_do: Assignment,
     events: Events | Unheard,
     folder: RunFolder | None,
@@ -287,9 +304,11 @@ def _carry_out(
     return _measure(trainer, to_do.tree, scores) | {"finished": reason in ENDS, "stopped_by": reason}
 
 
-def _begin(events: Events | Unheard, trainer: FullTrainer, part: Part, to_do: Assignment) -> None:
+def _begin(
+    events: Events | Unheard, trainer: FullTrainer, part: Part | DynamicGraph, to_do: Assignment
+) -> None:
     if not trainer.done.epoch:
-        about = {"name": part.own.name, "nodes": part.num_nodes, "edges": to_do.edges}
+        about = {"name": _of(part).name, "nodes": part.num_nodes, "edges": to_do.edges}
         about |= {"features": trainer.x_src.shape[1], "outputs": trainer.task.num_outputs}
         events.write("start", config=to_do.tree.model_dump(), graph=about, machine=describe_machine())
     if to_do.resumed:
@@ -297,9 +316,14 @@ def _begin(events: Events | Unheard, trainer: FullTrainer, part: Part, to_do: As
         events.write("resume", epoch=done.epoch, **({"minibatch": done.minibatch} if done.minibatch else {}))
 
 
+def _of(part: Part | DynamicGraph) -> Graph | DynamicGraph:
+    """The graph that a rank has something of."""
+    return part if isinstance(part, DynamicGraph) else part.own
+
+
 def _write_result(
     trainer: FullTrainer,
-    part: Part,
+    part: Part | DynamicGraph,
     events: Events | Unheard,
     out: Tensor,
     scores: dict[str, dict[str, float | None]],
@@ -308,7 +332,7 @@ def _write_result(
     fields: dict[str, Any] = {f"{split}_scores": of for split, of in scores.items()}
     if task.kind == "class" and task.count["test"]:
         fields["confusion"] = task.confusion(out, "test").tolist()
-        fields["class_names"] = list(part.own.class_names or map(str, range(task.num_outputs)))
+        fields["class_names"] = list(_of(part).class_names or map(str, range(task.num_outputs)))
     events.write("result", best_epoch=trainer.done.best_epoch, **fields)
 
 

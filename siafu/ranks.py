@@ -3,8 +3,8 @@
 import copy
 import json
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,6 +14,7 @@ from torch import nn
 from siafu.comm import Comm
 from siafu.engine.recovery import Safe
 from siafu.folder import RunFolder, checksum
+from siafu.dynamic import DynamicGraph
 from siafu.graph import Graph
 from siafu.member import Assignment, Onlooker, carry_out
 from siafu.partition.cut import Part, whole
@@ -42,7 +43,7 @@ class Work:
 
     folder: RunFolder
     tree: Settings
-    graph: Graph
+    graph: Graph | DynamicGraph
     custom: nn.Module | None = None
     resumed: bool = False
 
@@ -52,11 +53,15 @@ class Work:
         return Assignment(
             self.tree,
             self.folder.config_checksum(),
-            self.graph.num_edges,
+            _num_edges(self.graph),
             resumed=self.resumed,
             checkpointed=self.resumed and self.folder.checkpoint.is_file(),
             folder=self.folder.path,
         )
+
+
+def _num_edges(graph: Graph | DynamicGraph) -> int:
+    return graph.num_events if isinstance(graph, DynamicGraph) else graph.num_edges
 
 
 class Ranks(Protocol):
@@ -70,7 +75,7 @@ class Ranks(Protocol):
 class Threads:
     """A rank a thread of this process; a single one is the calling thread."""
 
-    _parts: list[Part] = field(default_factory=list)
+    _parts: Sequence[Part | DynamicGraph] = ()
 
     def carry_out(self, work: Work, onlooker: Onlooker) -> Measured:
         """Train here; the user's own module is trained in place on rank 0."""
@@ -93,10 +98,12 @@ class Threads:
         found = run_threads(rank, ranks=tree.ranks, threads=tree.threads, deadline_s=tree.comm.deadline)
         return found[0]
 
-    def _parts_of(self, work: Work, onlooker: Onlooker) -> list[Part]:
-        """The parts, the same for all seeds and for the baseline."""
+    def _parts_of(self, work: Work, onlooker: Onlooker) -> Sequence[Part | DynamicGraph]:
+        """The parts, the same for all seeds and for the baseline; a graph that changes is shared as it is."""
         if not self._parts:
-            if work.tree.ranks == 1:
+            if isinstance(work.graph, DynamicGraph):
+                self._parts = [work.graph] * work.tree.ranks
+            elif work.tree.ranks == 1:
                 self._parts = [whole(inputs.prepare(work.graph, work.tree.data))]
             else:
                 self._parts = cut_in_memory(work.graph, wanted(work.tree), say=onlooker.say)

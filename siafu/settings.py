@@ -18,6 +18,7 @@ from siafu.training.config import TrainConfig
 from siafu.training.lazy.config import DEFAULTS as OF_LAZY
 from siafu.training.lazy.config import LazyConfig
 from siafu.training.pipeline.config import PipelineConfig
+from siafu.training.snapshots.config import SnapshotsConfig, Wanted
 
 Tree = dict[str, Any]
 
@@ -27,8 +28,8 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    method: Literal["full", "sampled", "pipeline", "lazy"] = "full"
-    task: Literal["node"] = "node"
+    method: Literal["full", "sampled", "pipeline", "lazy", "snapshots"] = "full"
+    task: Literal["node", "link", "edge"] = "node"
     engine: Literal["auto", "local", "processes", "torchrun", "ray"] = "auto"
     ranks: int = Field(1, ge=1)
     threads: int = Field(
@@ -48,6 +49,12 @@ class Settings(BaseModel):
     sampled: SampledConfig = SampledConfig()
     pipeline: PipelineConfig = PipelineConfig()
     lazy: LazyConfig = LazyConfig()
+    snapshots: SnapshotsConfig = SnapshotsConfig()
+
+    @property
+    def asked(self) -> Wanted:
+        """What is to be learned of a graph that changes over time."""
+        return Wanted(self.task, self.snapshots, self.link, self.seed)
 
     @property
     def most_epochs(self) -> int:

@@ -30,6 +30,9 @@ from siafu.training.lazy.stage import build_staged
 from siafu.training.spill import spill_to
 
 
+AnyGraph = Graph | DynamicGraph
+
+
 @dataclass(frozen=True)
 class Run:
     """A trained model and what became of it.

@@ -27,6 +27,7 @@ ORDER = [
     ["plan"],
     ["settings", "folder", "predictions"],
     ["trained", "partitioning"],
+    ["settled"],
     ["member", "loader", "group"],
     ["ranks"],
     ["run", "rank"],

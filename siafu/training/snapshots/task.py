@@ -1,0 +1,102 @@
+"""What samples of a graph that changes over time predict, and how well. A sample is a step and the rows of its nodes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from siafu.comm import Comm
+from siafu.dynamic import DynamicGraph
+from siafu.training import metrics
+
+SPLITS = ("train", "val", "test")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TemporalTask:
+    """What samples predict; known to every rank alike.
+
+    Attributes:
+        graph: whose steps are samples.
+        samples: the steps of each split.
+        count: how many things each split predicts: samples, or nodes.
+        comm: those who share the steps.
+        seed: of everything random.
+        kind: of what is predicted.
+        metric: the score that selects the best weights.
+        num_outputs: the width of what the head gives.
+        num_counts: how many numbers of a sample add up to its scores.
+    """
+
+    graph: DynamicGraph
+    samples: Mapping[str, range]
+    count: Mapping[str, int]
+    comm: Comm
+    seed: int
+    kind: str
+    metric: str
+    num_outputs: int
+    num_counts: int
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether a larger score is a better one."""
+        return self.metric != "mae"
+
+    def loss_of(self, head: nn.Module, step: int, h: Tensor, *, epoch: int) -> Tensor:
+        """The mean loss of one training sample, whose rows are ``h``, (N, H)."""
+        raise NotImplementedError
+
+    def judged(self, head: nn.Module, step: int, h: Tensor, split: str) -> Tensor:
+        """What adds up to the scores of one sample of a split, and its loss: (num_counts + 1,) float64."""
+        raise NotImplementedError
+
+    def scores_of(self, judged: Tensor) -> dict[str, float | None]:
+        """The scores of some samples, (samples, num_counts + 1)."""
+        raise NotImplementedError
+
+    def scores(self, judged: Tensor, split: str) -> dict[str, float | None]:
+        """The scores of a split, of what was judged of validation and test; training samples are not judged."""
+        val = len(self.samples["val"])
+        rows = {"train": slice(0, 0), "val": slice(0, val), "test": slice(val, None)}[split]
+        return self.scores_of(judged[rows])
+
+    def confusion(self, judged: Tensor, split: str) -> Tensor:
+        """Nothing is kept of which class was taken for which."""
+        raise NotImplementedError
+
+
+def split_steps(
+    graph: DynamicGraph, *, window: int, ahead: bool, split: tuple[float, float, float] | None = None
+) -> dict[str, range]:
+    """The samples of each split, in the order of time; those that would see less than their window are left out.
+
+    Where samples look ``ahead`` they predict the step after their own, which the last step does not have.
+    """
+    ends = graph.num_steps - 1 if ahead else graph.num_steps
+    first_val, first_test = graph.protocol.bounds(ends + 1)
+    samples = {
+        "train": range(min(window, first_val), first_val),
+        "val": range(first_val, first_test),
+        "test": range(first_test, ends),
+    }
+    if not samples["train"]:
+        raise ValueError(
+            f"{graph.name}: {graph.num_steps} steps leave none to train on: the first {window} are seen by samples only "
+            f"and {first_val} come before validation; set snapshots.window lower, or snapshots.step so that there are more"
+        )
+    return samples
+
+
+def of_classes(judged: Tensor) -> dict[str, float | None]:
+    """Scores of what was counted of classes, over all samples."""
+    counts = judged[:, :-1].sum(0).view(3, -1)
+    if not bool(counts[1].any()):
+        return {"accuracy": None, "micro_f1": None, "macro_f1": None}
+    return metrics.of_classes(counts)
+
+
+def known(values: Any) -> Any:
+    """Labels that are there: a mask."""
+    return ~values.isnan() if values.is_floating_point() else values >= 0
