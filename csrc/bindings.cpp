@@ -223,6 +223,11 @@ void bind_structure(nb::module_& m) {
               return deduplicate_rows(indptr.data(), indices.data(), pointer(from), int64_t(indptr.shape(0)) - 1);
           },
           "indptr"_a, "indices"_a, "from_"_a.none(), released);
+    m.def("count_distinct",
+          [](Array<const int64_t, 1> indptr, Array<const int32_t, 1> indices, Array<int64_t, 1> out) {
+              count_distinct(indptr.data(), indices.data(), int64_t(indptr.shape(0)) - 1, out.data());
+          },
+          "indptr"_a, "indices"_a, "out"_a.noconvert(), released);
     m.def("apply_delta",
           [](Array<const int64_t, 1> indptr, Array<const int32_t, 1> indices, Optional<const int64_t, 1> from,
              Array<const int64_t, 1> add_indptr, Array<const int32_t, 1> add_indices, Optional<const int64_t, 1> add_from,

@@ -102,6 +102,15 @@ int64_t deduplicate_rows(int64_t* indptr, int32_t* indices, int64_t* from, int64
     return out;
 }
 
+void count_distinct(const int64_t* indptr, const int32_t* indices, int64_t num_rows, int64_t* out) {
+#pragma omp parallel for schedule(dynamic, 1024) if (indptr[num_rows] >= kSmall)
+    for (int64_t r = 0; r < num_rows; ++r) {
+        int64_t count = indptr[r] < indptr[r + 1];
+        for (int64_t e = indptr[r] + 1; e < indptr[r + 1]; ++e) count += indices[e] != indices[e - 1];
+        out[r] = count;
+    }
+}
+
 namespace {
 
 // Merges one row of a delta into out[slot:end]; whether every edge to drop was there.

@@ -19,6 +19,9 @@ void sort_rows(const int64_t* indptr, int32_t* indices, int64_t* from, int64_t n
 // Drops repeated columns of sorted rows in place, keeping the first, and rewrites indptr; returns the edges left.
 int64_t deduplicate_rows(int64_t* indptr, int32_t* indices, int64_t* from, int64_t num_rows);
 
+// How many different columns each sorted row has.
+void count_distinct(const int64_t* indptr, const int32_t* indices, int64_t num_rows, int64_t* out);
+
 // A CSR with sorted rows, and where each edge came from or null.
 struct SortedRows {
     const int64_t* indptr;

@@ -30,7 +30,7 @@ class DynamicGraph:
         num_nodes: N, over all steps.
         undirected: whether a snapshot holds each event in both directions.
         weight: (M,) float32, or None.
-        x: (N, F) or (T, N, F) float32; None: what is known of a node is its out-degree, see ``Snapshots.degree_class``.
+        x: (N, F) or (T, N, F) float32; None: what is known of a node is its out-degree, see ``DegreeFeatures``.
         y: (N,) or (T, N) int64, a class or -1 for none; (T, N) or (T, N, K) float32 targets, NaN for none; or None.
         edge_y: (M,) int64, the class of each event, -1 for none; or None.
         step_time: (T,) float64, when each step begins, in the user's units; None where nobody said.

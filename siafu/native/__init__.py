@@ -56,6 +56,7 @@ __all__ = [
     "attend_v2_backward",
     "build_csr",
     "compiled",
+    "count_distinct",
     "count_parts",
     "deduplicate",
     "draw",
@@ -352,6 +353,15 @@ def deduplicate(csr: Csr) -> Csr:
     return Csr(
         out.indptr, out.indices[:left].clone(), None if out.origin is None else out.origin[:left].clone()
     )
+
+
+def count_distinct(csr: Csr) -> Tensor:
+    """How many different columns each sorted row has, (D,) int64."""
+    if _core is None:
+        return reference.count_distinct(csr)
+    out = torch.empty(csr.indptr.numel() - 1, dtype=torch.int64)
+    _core.count_distinct(csr.indptr, csr.indices, out)
+    return out
 
 
 def apply_delta(csr: Csr, *, add: Csr, drop: Csr) -> Csr:

@@ -199,6 +199,11 @@ def deduplicate(csr: "Csr") -> "Csr":
     return _csr(indptr, csr.indices[first], None if csr.origin is None else csr.origin[first])
 
 
+def count_distinct(csr: "Csr") -> Tensor:
+    """Different columns of each row; see :func:`siafu.native.count_distinct`."""
+    return deduplicate(csr).indptr.diff()
+
+
 def apply_delta(csr: "Csr", *, add: "Csr", drop: "Csr") -> "Csr":
     """Edges put in and taken out; see :func:`siafu.native.apply_delta`."""
     here, gone, new = (_row_edge(rows) << 32 | rows.indices.long() for rows in (csr, drop, add))

@@ -351,3 +351,12 @@ def test_a_delta_that_takes_out_what_is_not_there_is_refused(apply, dropped: Edg
     empty, drop = build([], origin=False), native.sort_rows(build(dropped, origin=False))
     with pytest.raises(ValueError, match=r"an edge out of row [12] that is not in it"):
         apply(old, add=empty, drop=drop)
+
+
+@anything
+@given(edges=edge_lists)
+def test_different_columns_are_counted_once(edges: Edges) -> None:
+    csr = native.sort_rows(build(edges))
+    wanted = [len({col for row, col in edges if row == each}) for each in range(SIZE)]
+    assert native.count_distinct(csr).tolist() == wanted
+    assert reference.count_distinct(csr).tolist() == wanted
