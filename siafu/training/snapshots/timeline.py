@@ -1,15 +1,18 @@
 """The steps of a graph that changes over time, as a model reads them on one rank."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from siafu.dynamic import DynamicGraph, Snapshots
+from siafu.dynamic.degrees import DegreeFeatures
 from siafu.nn.temporal import Step, snapshot_in
 from siafu.nn.temporal.step import StepRows
 
 _NODE_COST = 8  # edges whose sum takes as long as the products of one node's row
+_MOST_DEGREES = 128  # columns of degrees, where nothing else is known of nodes; higher ones share the last
 
 
 class Timeline:
@@ -31,15 +34,15 @@ class Timeline:
     ) -> None:
         self.graph, self.band = graph, band
         self._view = Snapshots(graph, life=edge_life if band is None else band, weighted=weighted)
+        self._degrees = DegreeFeatures(self._view, most=_MOST_DEGREES)
         self._left = keep_bytes
         self._steps: dict[int, Step] = {}
-        self._inputs: dict[int, Tensor] = {}
         self._aggregated: dict[int, Tensor] = {}
 
     @property
     def in_features(self) -> int:
         """The width of the inputs."""
-        return self.inputs_of(0).shape[1]
+        return self._degrees.num_features if self.graph.x is None else self.graph.num_features
 
     def costs(self, numbers: range) -> list[float]:
         """What each step costs, in edges."""
@@ -65,18 +68,14 @@ class Timeline:
         """What is known of the nodes in consecutive steps: one (N, F) for all, or one each."""
         if self.graph.x is not None and self.graph.x.ndim == 2:
             return self.graph.x
-        return [self.inputs_of(number) for number in numbers]
+        return _WhenAsked(self, numbers)
 
     def inputs_of(self, number: int) -> Tensor:
         """What is known of the nodes in a step, (N, F)."""
         if self.graph.x is not None:
             return self.graph.features(number)
-        if number not in self._inputs:
-            rows = self._view.degree_features(number)
-            if not self._fits(rows):
-                return rows
-            self._inputs[number] = rows
-        return self._inputs[number]
+        (step,) = self.steps(range(number, number + 1))
+        return self._degrees.rows(step.block)
 
     def aggregated(self, numbers: range) -> Tensor:
         """What the graphs of consecutive steps make of the inputs, which never changes: (steps, N, F)."""
@@ -100,9 +99,21 @@ class Timeline:
         return True
 
 
+class _WhenAsked(Sequence[Tensor]):
+    """The inputs of consecutive steps, made when they are asked for: they may be wide, and a model may not ask."""
+
+    def __init__(self, timeline: Timeline, numbers: range) -> None:
+        self._timeline, self._numbers = timeline, numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._timeline.inputs_of(self._numbers[place])
+
+
 def stacked(x: StepRows, nodes: slice) -> Tensor:
     """The inputs of some nodes, (R, F) where they are the same in every step, else (T, R, F)."""
     if isinstance(x, Tensor) and x.ndim == 2:
         return x[nodes]
-    rows: Sequence[Tensor] = list(x)
-    return torch.stack([each[nodes] for each in rows])
+    return torch.stack([each[nodes] for each in x])
