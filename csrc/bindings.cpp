@@ -337,6 +337,35 @@ void bind_sample(nb::module_& m) {
           "indptr"_a, "indices"_a.noconvert(), "from_"_a.none(), "id"_a, released);
 }
 
+void bind_pairs(nb::module_& m) {
+    using Rows = Array<const float, 2>;
+    using Values = Array<const float, 1>;
+    using Nodes = Array<const int32_t, 1>;
+    using Ids = Array<const int64_t, 1>;
+    using Counts = Array<int64_t, 1>;
+    m.attr("PAIR_COLUMNS") = kPairColumns;
+    m.attr("PAIR_ROWS") = kPairRows;
+    m.attr("PAIR_CELLS") = kCells;
+    m.def("pair_scores",
+          [](Rows a, Rows b, std::optional<Values> w, Nodes src, Nodes dst, Array<float, 1> out) {
+              chosen.kernels->pair_scores({a.data(), b.data(), pointer(w), int64_t(a.shape(1)), src.data(), dst.data(),
+                                           int64_t(src.shape(0)), out.data()});
+          },
+          "a"_a, "b"_a, "w"_a.none(), "src"_a, "dst"_a, "out"_a.noconvert(), released);
+    m.def("count_above",
+          [](Rows a, Rows b_t, std::optional<Values> w, int64_t num_cols, std::optional<Ids> given_ptr, std::optional<Nodes> given_col,
+             std::optional<Values> given, Ids pos_ptr, Values pos, Values level, Array<int32_t, 1> first, Array<float, 3> room,
+             Array<int64_t, 2> between, Array<int64_t, 2> same, Counts row_above, Counts row_same, Span span) {
+              chosen.kernels->count_above({a.data(), b_t.data(), pointer(w), span.first, span.second, num_cols, int64_t(b_t.shape(1)),
+                                           int64_t(a.shape(1)), pointer(given_ptr), pointer(given_col), pointer(given), pos_ptr.data(),
+                                           pos.data(), level.data(), int64_t(level.shape(0)), first.data(), int(room.shape(0)),
+                                           room.data(), between.data(), same.data(), row_above.data(), row_same.data()});
+          },
+          "a"_a, "b_t"_a, "w"_a.none(), "num_cols"_a, "given_ptr"_a.none(), "given_col"_a.none(), "given"_a.none(), "pos_ptr"_a,
+          "pos"_a, "level"_a, "first"_a.noconvert(), "room"_a.noconvert(), "between"_a.noconvert(), "same"_a.noconvert(),
+          "row_above"_a.noconvert(), "row_same"_a.noconvert(), "span"_a, released);
+}
+
 using Terms = nb::list;  // of (x, weight)
 
 // Fills in the terms; returns how many there are.
@@ -446,6 +475,7 @@ NB_MODULE(_core, m) {
     bind_structure(m);
     bind_partition(m);
     bind_sample(m);
+    bind_pairs(m);
     m.def("expect_rows",
           [](nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu> rows, Array<const int64_t, 1> index) {
               const int64_t num_rows = int64_t(rows.shape(0)), row_bytes = num_rows ? int64_t(rows.nbytes()) / num_rows : 0;

@@ -6,6 +6,7 @@
 #include "epilogue.hpp"
 #include "gather.hpp"
 #include "max.hpp"
+#include "pairs.hpp"
 #include "product.hpp"
 #include "spmm.hpp"
 
@@ -32,6 +33,8 @@ struct RowKernels {
     void (*gather_int8)(const GatherWiden<int8_t>&);
     void (*product)(const Product&);
     void (*product_backward)(const ProductBackward&);
+    void (*pair_scores)(const PairScores&);
+    void (*count_above)(const CountAbove&);
 };
 
 namespace baseline { extern const RowKernels kernels; }

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 from torch import nn
 
 from siafu.comm import Comm
+from siafu.dynamic import DynamicGraph
 from siafu.engine.recovery import Safe
 from siafu.folder import RunFolder, checksum
-from siafu.dynamic import DynamicGraph
 from siafu.graph import Graph
 from siafu.member import Assignment, Onlooker, carry_out
 from siafu.partition.cut import Part, whole

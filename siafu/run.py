@@ -91,7 +91,9 @@ class _Asked:
 def _train(asked: _Asked, onlooker: Onlooker, group: Comm | None) -> Run:
     """Compose a new run and carry it out; ``group`` is the one that this process is rank 0 of, or None."""
     graph, tree = settle(asked.graph, asked.tree, onlooker.progress)
-    onlooker.say(about(graph, tree, asked.custom))  # refuses what cannot be trained, before anything is written
+    onlooker.say(
+        about(graph, tree, asked.custom)
+    )  # refuses what cannot be trained, before anything is written
     name = f"{graph.name}-{tree.model.kind}-{tree.method}"
     with new_folder(asked.out, name=name) as folder:
         folder.write_config(write_toml(tree))

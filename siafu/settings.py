@@ -17,6 +17,7 @@ from siafu.sample.config import SampledConfig
 from siafu.training.config import TrainConfig
 from siafu.training.lazy.config import DEFAULTS as OF_LAZY
 from siafu.training.lazy.config import LazyConfig
+from siafu.training.link.config import LinkConfig
 from siafu.training.pipeline.config import PipelineConfig
 from siafu.training.snapshots.config import SnapshotsConfig, Wanted
 
@@ -50,6 +51,7 @@ class Settings(BaseModel):
     pipeline: PipelineConfig = PipelineConfig()
     lazy: LazyConfig = LazyConfig()
     snapshots: SnapshotsConfig = SnapshotsConfig()
+    link: LinkConfig = LinkConfig()
 
     @property
     def asked(self) -> Wanted:

@@ -20,9 +20,7 @@ from siafu.training.snapshots.config import DEFAULTS as OF_SNAPSHOTS
 from siafu.training.task import SPLITS, task_of
 
 
-def settle(
-    graph: AnyGraph | str | Path, tree: Settings, progress: Progress
-) -> tuple[AnyGraph, Settings]:
+def settle(graph: AnyGraph | str | Path, tree: Settings, progress: Progress) -> tuple[AnyGraph, Settings]:
     """The graph, and the settings with all that depends on it."""
     source = ""
     if not isinstance(graph, Graph | DynamicGraph):

@@ -29,7 +29,6 @@ from siafu.training.lazy.frugal_trainer import no_scores
 from siafu.training.lazy.stage import build_staged
 from siafu.training.spill import spill_to
 
-
 AnyGraph = Graph | DynamicGraph
 
 

@@ -24,6 +24,7 @@ from siafu.native.attention import (
     attend_v2,
     attend_v2_backward,
 )
+from siafu.native.pairs import Above, Factors, count_above, pair_scores
 from siafu.native.partition import PartCounts, assign_bytes, assign_parts, count_parts
 from siafu.native.products import After, Term, product, product_backward
 from siafu.native.sampling import Draws, draw, first_met, sort_rows_by_id, spread_rows
@@ -36,6 +37,7 @@ except ImportError:  # a source tree that was never built
 
 __all__ = [
     "MAX_HEADS",
+    "Above",
     "After",
     "AttendBackward",
     "AttendV2Backward",
@@ -44,6 +46,7 @@ __all__ = [
     "Draws",
     "Dropout",
     "Edges",
+    "Factors",
     "PartCounts",
     "Term",
     "apply_delta",
@@ -56,6 +59,7 @@ __all__ = [
     "attend_v2_backward",
     "build_csr",
     "compiled",
+    "count_above",
     "count_distinct",
     "count_parts",
     "deduplicate",
@@ -72,6 +76,7 @@ __all__ = [
     "locality_order",
     "mark_columns",
     "missing_loops",
+    "pair_scores",
     "product",
     "product_backward",
     "relabel",

@@ -57,10 +57,14 @@ def trainer_of(
         model, link, task=task, in_features=line.in_features, out_features=built.num_outputs
     ).double()
     made.reset(torch.Generator().manual_seed(1))
-    return SnapshotsTrainer(made, line, built, TrainConfig(lr=0.05), snapshots=config, seed=5, wire=CommConfig())
+    return SnapshotsTrainer(
+        made, line, built, TrainConfig(lr=0.05), snapshots=config, seed=5, wire=CommConfig()
+    )
 
 
-def after(graph: DynamicGraph, *, ranks: int, epochs: int = 2, **asked: Any) -> tuple[list[float], Tensor, Tensor]:
+def after(
+    graph: DynamicGraph, *, ranks: int, epochs: int = 2, **asked: Any
+) -> tuple[list[float], Tensor, Tensor]:
     """Losses of some epochs, weights after them, and what was judged then."""
 
     def rank(comm: Comm) -> tuple[list[float], Tensor, Tensor]:

@@ -62,13 +62,14 @@ def build_predictor(
 ) -> Predictor:
     """The model over time of a configuration, with the head that the task needs."""
     temporal = build_temporal(model, in_features=in_features)
+    width = link.hidden or model.hidden
     head: LinkHead | NodeHead
     match task:
         case "link":
-            recencies = 1 if link.recency else 0
-            head = LinkHead(temporal.out_features, model.hidden, kind=link.head, recencies=recencies)
+            recencies = len(link.decay) if link.recency else 0
+            head = LinkHead(temporal.out_features, width, kind=link.head, recencies=recencies)
         case "edge":
-            head = LinkHead(temporal.out_features, model.hidden, classes=out_features)
+            head = LinkHead(temporal.out_features, width, classes=out_features)
         case _:
             head = NodeHead(temporal.out_features, out_features)
     return Predictor(temporal, head)
@@ -108,11 +109,13 @@ def _link_task(graph: DynamicGraph, wanted: Wanted, common: dict[str, Any]) -> L
     link, memory = wanted.link, None
     if link.evaluation == "all":
         judged = len(common["samples"]["val"]) + len(common["samples"]["test"])
-        check_all_pairs(graph.num_nodes, steps=judged)
+        check_all_pairs(graph.num_nodes, steps=judged, most=link.most_pairs)
     if link.recency:
         step = torch.arange(graph.num_steps).repeat_interleave(graph.step_ptr.diff())
         sizes = {"num_nodes": graph.num_nodes, "num_steps": graph.num_steps}
-        memory = Recency.of_events(graph.src, graph.dst, step, **sizes, undirected=graph.undirected)
+        memory = Recency.of_events(
+            graph.src, graph.dst, step, **sizes, undirected=graph.undirected, decays=link.decay
+        )
     return LinkTask(
         **common, kind="link", metric="map", num_outputs=1, num_counts=4, config=link, memory=memory
     )
@@ -124,9 +127,7 @@ def _edge_task(graph: DynamicGraph, common: dict[str, Any]) -> EdgeTask:
             f"{graph.name}: its events have no classes to learn; give edge_y, or use --task link"
         )
     classes = _num_classes(graph, graph.edge_y)
-    return EdgeTask(
-        **common, kind="edge", metric="micro_f1", num_outputs=classes, num_counts=3 * classes
-    )
+    return EdgeTask(**common, kind="edge", metric="micro_f1", num_outputs=classes, num_counts=3 * classes)
 
 
 def _node_task(graph: DynamicGraph, wanted: Wanted, common: dict[str, Any]) -> NodeTask:

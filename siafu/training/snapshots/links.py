@@ -87,7 +87,7 @@ class LinkTask(TemporalTask):
         edges, nodes = self._edges(step + 1), self.graph.num_nodes
         positives = edges.code.numel()
         among = self.graph.seen(step).nonzero()[:, 0] if self.config.sampling == "smart" else None
-        number = torch.arange(positives * self.config.negatives)
+        number = torch.arange(positives * (self.config.negatives or 1))
         key = mix(mix(mix(self.seed) ^ epoch) ^ step)
         src, dst = draw_negatives(number, key=key, edges=edges, among=among)
         y = torch.cat([torch.ones(positives), torch.zeros(number.numel())])

@@ -121,7 +121,10 @@ class SnapshotsTrainer(FullTrainer):
     def _passes(self, samples: Sequence[int]) -> Iterator[tuple[list[Cut], frozenset[int]]]:
         """The passes over time that serve some samples, and the samples of each."""
         if not self._window:
-            yield self._cuts(0, self._blocks, self.task.samples["train"].stop, max(samples) + 1), frozenset(samples)
+            yield (
+                self._cuts(0, self._blocks, self.task.samples["train"].stop, max(samples) + 1),
+                frozenset(samples),
+            )
             return
         for sample in samples:
             yield self._cuts(sample - self._window, self._blocks, sample + 1, sample + 1), frozenset([sample])
@@ -130,7 +133,11 @@ class SnapshotsTrainer(FullTrainer):
         """Blocks of the steps from ``start`` to before ``stop``, and more of the same length up to ``end``."""
         ranks, nodes = self.comm.world_size, self.timeline.graph.num_nodes
         cuts = cut_blocks(
-            self.timeline.costs(range(start, min(stop, end))), blocks=blocks, ranks=ranks, num_nodes=nodes, start=start
+            self.timeline.costs(range(start, min(stop, end))),
+            blocks=blocks,
+            ranks=ranks,
+            num_nodes=nodes,
+            start=start,
         )
         if end > stop:
             length = max(cut.steps[-1] for cut in cuts)

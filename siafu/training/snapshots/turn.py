@@ -120,10 +120,10 @@ class RankTurn:
         if not self._several:
             return state
         pairs = self._of_everyone(torch.cat(own(), 1))
-        for rank in range(self._comm.rank):
-            decay, gain = pairs[rank].chunk(2, 1)
+        for decay, gain in (each.chunk(2, 1) for each in pairs[: self._comm.rank]):
             state = decay * state + gain
-        return state
+        unread = sum(each.sum() for each in pairs[self._comm.rank :])
+        return state + 0 * unread  # so that every rank takes part in the exchange of gradients
 
     def carried_out(self, state: Tensor) -> Tensor:
         """The state after the last step of the block, from that after the last own one: (N, H) -> (N, H). Collective."""
