@@ -102,10 +102,10 @@ def _about_changing(graph: DynamicGraph, tree: Settings, custom: nn.Module | Non
     task = build_task(graph, tree.asked, alone())
     train, val, test = (len(task.samples[split]) for split in SPLITS)
     features = f"{graph.num_features:,} features" if graph.num_features else "degrees as features"
-    life = tree.snapshots.edge_life
+    size = f"{graph.num_nodes:,} nodes, {graph.num_events:,} events in {graph.num_steps:,} steps"
     return (
-        f"{graph.name}: {graph.num_nodes:,} nodes, {graph.num_events:,} events in {graph.num_steps:,} steps, {features}; "
-        f"an edge lives for {life} steps; {train:,} steps train, {val:,} validate, {test:,} test"
+        f"{graph.name}: {size}, {features}; an edge lives for {tree.snapshots.edge_life} steps; {train:,} steps train, "
+        f"{val:,} validate, {test:,} test"
     )
 
 

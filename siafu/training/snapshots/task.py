@@ -1,4 +1,4 @@
-"""What samples of a graph that changes over time predict, and how well. A sample is a step and the rows of its nodes."""
+"""What samples of a graph that changes over time predict, and how well. A sample is a step and its nodes' rows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -83,8 +83,8 @@ def split_steps(
     }
     if not samples["train"]:
         raise ValueError(
-            f"{graph.name}: {graph.num_steps} steps leave none to train on: the first {window} are seen by samples only "
-            f"and {first_val} come before validation; set snapshots.window lower, or snapshots.step so that there are more"
+            f"{graph.name}: {graph.num_steps} steps leave none to train on, since a sample sees {window} steps before "
+            f"its own and validation begins with step {first_val}; set snapshots.window or snapshots.step lower"
         )
     return samples
 

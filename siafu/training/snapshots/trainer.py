@@ -1,4 +1,4 @@
-"""Training on snapshots: ranks own steps of time, turn rows to nodes and back, and keep little between blocks of time."""
+"""Training on snapshots: ranks own steps, turn rows to nodes and back, and keep little between blocks of time."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -89,7 +89,7 @@ class SnapshotsTrainer(FullTrainer):
         return [samples[start : start + size] for start in range(0, len(samples), size)]
 
     def _learned(self, samples: Sequence[int], epoch: int) -> Tensor:
-        """Add the gradients of the mean loss of some samples to what is there; returns this rank's share. Collective."""
+        """Add the gradients of the mean loss of some samples to what is there; returns the share of it. Collective."""
         total = torch.zeros((), dtype=torch.float64)
         for number, (cuts, of) in enumerate(self._passes(samples)):
             reader = self._reader(cuts, number, learning=True)

@@ -126,7 +126,7 @@ class RankTurn:
         return state + 0 * unread  # so that every rank takes part in the exchange of gradients
 
     def carried_out(self, state: Tensor) -> Tensor:
-        """The state after the last step of the block, from that after the last own one: (N, H) -> (N, H). Collective."""
+        """The state after the block's last step, from that after the last own one: (N, H) -> (N, H). Collective."""
         if not self._several:
             return state
         rows, last, ranks = state.shape[0], self._comm.world_size - 1, self._comm.world_size
