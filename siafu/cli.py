@@ -298,9 +298,9 @@ def info(
 ) -> None:
     """Say what a store holds."""
     from siafu.partitioning import list_partitions
-    from siafu.store import open_store
+    from siafu.store import open_any
 
-    store = open_store(path)
+    store = open_any(path)
     if verify:
         store.verify()
     partitions = list_partitions(path, verify=verify)

@@ -179,7 +179,7 @@ def write_features(
     source: FeatureSource, store: StoreWriter, ids: IdMap | None, dtype: FeatureDType, progress: Progress
 ) -> int:
     """Write ``x`` row by row, giving new ids their rows; returns the number of rows."""
-    x = store.array("x", dtype, width=len(source.columns))
+    x = store.array("x", dtype, row=(len(source.columns),))
     scale = store.array("x_scale", "float32") if dtype == "int8" else None
     for block in source.rows(progress):
         if ids is not None and block.ids is not None:
