@@ -434,3 +434,36 @@ def test_importing_and_asking_for_help_need_no_torch() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "train" in done.stdout
+
+
+def test_events_are_imported_and_said_to_be_a_graph_that_changes(siafu: Siafu, tmp_path: Path) -> None:
+    _csv(tmp_path / "events.csv", "src,dst,t", [("ann", "bob", 25), ("bob", "cyd", 3), ("cyd", "ann", 4)])
+    made = siafu("import", "calls", "--events", "events.csv", "--step", 10, "--undirected", "--json")
+    assert made.code == 0
+    assert "1 of 3 steps have no event; they are kept" in made.err
+    assert "2 of 3 events come after one of a later time; sorted by step" in made.err
+    found = siafu("info", "calls", "--verify", "--json")
+    about = json.loads(found.out)
+    assert about | json.loads(made.out) == about
+    assert (about["events"], about["steps"], about["largest_snapshot"]) == (3, 3, 6)
+    assert (about["first_step"], about["last_step"]) == (3, 23)
+    wrong = siafu("train", "calls")
+    assert (wrong.code, "a graph that changes over time" in wrong.err) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "give either --edges, or --events"),
+        (["--edges", "e.csv", "--events", "e.csv"], "give either --edges, or --events"),
+        (["--edges", "e.csv", "--step", 10], "--step cuts the time of --events"),
+        (["--events", "e.csv", "--step", 10, "--steps", 5], "give either --step or --steps"),
+        (["--events", "e.csv", "--split", "s.csv"], "--split goes with --edges"),
+        (["--events", "e.csv", "--feature-dtype", "int8"], "--feature-dtype goes with --edges"),
+    ],
+)
+def test_options_of_import_that_do_not_go_together_are_wrong_use(
+    siafu: Siafu, options: list[Any], message: str
+) -> None:
+    found = siafu("import", "out", *options)
+    assert (found.code, message in found.err) == (2, True)

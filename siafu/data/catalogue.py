@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from siafu.data.lookup import is_store, names_in
 from siafu.data.named import SOURCES, Source
 from siafu.data.npz import read_arrays, read_headers
-from siafu.store import open_store
+from siafu.store import DynamicStore, open_any
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,12 @@ def _file(name: str, path: Path) -> Description:
 
 
 def _stored(name: str, path: Path) -> Description:
-    manifest = open_store(path).manifest
+    store = open_any(path)
+    if isinstance(store, DynamicStore):
+        about = store.manifest
+        size = about.num_nodes, about.num_events, about.num_features
+        return Description(name, *size, None, f"{path} (changes over time: {about.num_steps} steps)")
+    manifest = store.manifest
     classes = None if manifest.class_names is None else len(manifest.class_names)
     y = manifest.arrays.get("y")
     if classes is None and (y is None or y.dtype != "float32"):

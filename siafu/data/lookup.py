@@ -13,6 +13,7 @@ from siafu.data.temporal import ALIASES, is_temporal, read_temporal
 from siafu.dynamic import DynamicGraph
 from siafu.events import Progress, silent
 from siafu.graph import Graph
+from siafu.store import DynamicStore, open_any
 from siafu.store.manifest import MANIFEST
 
 
@@ -59,7 +60,10 @@ def load(
         if name not in SOURCES:
             raise ValueError(_unknown(name, home))
         path = obtain(SOURCES[name], home, mirror=mirror, progress=progress)
-    return _read(path, fold, verify, step, steps)
+    graph = _read(path, fold, verify, step, steps)
+    if isinstance(graph, DynamicGraph) and fold != 0:
+        raise ValueError(f"{name}: fold {fold} was asked for, but its split is by time; set data.fold to 0")
+    return graph
 
 
 def only_static(graph: Graph | DynamicGraph) -> Graph:
@@ -91,9 +95,14 @@ def _in_home(name: str, home: Path) -> Path | None:
 
 def _read(path: Path, fold: int, verify: bool, step: float | None, steps: int | None) -> Graph | DynamicGraph:
     if path.is_dir():
-        from siafu.store import open_store
-
-        return open_store(path).graph(fold=fold, verify=verify)
+        if step is not None or steps is not None:
+            raise ValueError(
+                f'{path}: the steps of a store were cut by "siafu import"; import it again with others'
+            )
+        store = open_any(path)
+        if isinstance(store, DynamicStore):
+            return store.graph(verify=verify)
+        return store.graph(fold=fold, verify=verify)
     if not path.exists():
         raise FileNotFoundError(f'{path}: no such file or store; make one with "siafu import"')
     if path.suffix != ".npz":
