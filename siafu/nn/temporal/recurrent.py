@@ -1,0 +1,131 @@
+"""Layers whose temporal part is a recurrence per node: CD-GCN, GCN-GRU."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from siafu.nn.layer import first_generator, glorot
+from siafu.nn.temporal.convolution import convolved
+from siafu.nn.temporal.layer import Span, State, TemporalLayer, own_number
+from siafu.nn.temporal.step import snapshots_in
+from siafu.nn.temporal.turn import Turn, alone
+
+
+class Recurrent(TemporalLayer):
+    """A graph convolution in each step, then a recurrence per node, whose weights all nodes share.
+
+    An absent node keeps its state and gives zeros.
+    """
+
+    num_gates: ClassVar[int]
+    reads_inputs: ClassVar[bool]  # the recurrence reads X_t beside Y_t
+
+    def __init__(self, in_features: int, out_features: int, *, activation: str = "relu") -> None:
+        super().__init__()
+        self.in_features, self.out_features, self.activation = in_features, out_features, activation
+        width = self.num_gates * out_features
+        self.weight = nn.Parameter(torch.empty(in_features, out_features))
+        self.weight_y = nn.Parameter(torch.empty(out_features, width))
+        self.weight_x = nn.Parameter(torch.empty(in_features, width)) if self.reads_inputs else None
+        self.weight_h = nn.Parameter(torch.empty(out_features, width))
+        self.bias = nn.Parameter(torch.empty(width))
+        self.reset(first_generator())
+
+    def reset(self, generator: torch.Generator) -> None:
+        """Draw new parameters; each gate's weights are drawn as a matrix of their own."""
+        glorot(self.weight, generator)
+        for weight in (self.weight_y, self.weight_x, self.weight_h):
+            for gate in () if weight is None else weight.data.split(self.out_features, 1):
+                glorot(gate, generator)
+        nn.init.zeros_(self.bias)
+
+    def begin(self, num_nodes: int, turn: Turn = alone) -> State:
+        """Zeros."""
+        shape = own_number(num_nodes, turn), self.out_features
+        return [self.weight.new_zeros(shape) for _ in self.carried]
+
+    def aggregated(self, span: Span, state: State, turn: Turn = alone) -> tuple[Tensor, State]:
+        """``A_t X_t``."""
+        return snapshots_in(span.steps, span.x), state
+
+    def forward(self, span: Span, state: State, turn: Turn = alone) -> tuple[Span, State]:
+        """The convolution by steps, the recurrence by nodes."""
+        y_nodes = turn.to_nodes(convolved(span, self.weight, self.activation))
+        h_nodes, state = self.recur(self._inputs(y_nodes, span.x_nodes), span.present_nodes, state)
+        return span._replace(x=turn.to_steps(h_nodes), x_nodes=h_nodes, m=None), state
+
+    def recur(
+        self, inputs: Sequence[tuple[Tensor, Tensor]], present: Tensor | None, state: State
+    ) -> tuple[Tensor, State]:
+        """The recurrence over rows, each with its weights: (T, R, I), or (R, I) for all steps -> (T, R, H)."""
+        raise NotImplementedError
+
+    def _inputs(self, y_nodes: Tensor, x_nodes: Tensor | None) -> list[tuple[Tensor, Tensor]]:
+        if self.weight_x is None:
+            return [(y_nodes, self.weight_y)]
+        if x_nodes is None:
+            raise ValueError("this layer reads the inputs of its own nodes; give the span x_nodes")
+        return [(y_nodes, self.weight_y), (x_nodes, self.weight_x)]
+
+
+def gates_of(inputs: Sequence[tuple[Tensor, Tensor]], bias: Tensor) -> tuple[Tensor, ...]:
+    """What the inputs give to the gates of each step: T times (R, G)."""
+    num_steps = inputs[0][0].shape[0]
+    summed = sum((x @ weight for x, weight in inputs), bias)
+    return torch.broadcast_to(summed, (num_steps, *summed.shape[-2:])).unbind()
+
+
+def chosen(present: Tensor | None, new: Tensor, old: Tensor) -> Tensor:
+    """The new state where a node is there, else the old: (R,), (R, H) -> (R, H)."""
+    return new if present is None else torch.where(present[:, None], new, old)
+
+
+class CdGcn(Recurrent):
+    """CD-GCN (https://arxiv.org/abs/1704.06199): ``Y_t = s(A_t X_t W)``, an LSTM per node over ``[Y_t, X_t]``."""
+
+    spatial = "Y_t = s(A_t X_t W)"
+    temporal = "h_t, c_t = LSTM([Y_t, X_t], h_{t-1}, c_{t-1})"
+    carried = ("h", "c")
+    num_gates = 4
+    reads_inputs = True
+
+    def recur(
+        self, inputs: Sequence[tuple[Tensor, Tensor]], present: Tensor | None, state: State
+    ) -> tuple[Tensor, State]:
+        """An LSTM; the gates are input, forget, new value, output."""
+        (h, c), outputs = state, []
+        for step, given in enumerate(gates_of(inputs, self.bias)):
+            there = None if present is None else present[step]
+            i, f, g, o = (given + h @ self.weight_h).chunk(4, 1)
+            c_new = f.sigmoid() * c + i.sigmoid() * g.tanh()
+            h_new = o.sigmoid() * c_new.tanh()
+            outputs.append(chosen(there, h_new, torch.zeros_like(h_new)))
+            h, c = chosen(there, h_new, h), chosen(there, c_new, c)
+        return torch.stack(outputs), [h, c]
+
+
+class GcnGru(Recurrent):
+    """A graph convolution in each step, then a GRU per node."""
+
+    spatial = "Y_t = s(A_t X_t W)"
+    temporal = "h_t = GRU(Y_t, h_{t-1})"
+    carried = ("h",)
+    num_gates = 3
+    reads_inputs = False
+
+    def recur(
+        self, inputs: Sequence[tuple[Tensor, Tensor]], present: Tensor | None, state: State
+    ) -> tuple[Tensor, State]:
+        """A GRU; the gates are update, reset, new value, and reset acts on the state before its product."""
+        (h,), outputs, width = state, [], self.out_features
+        of_gates, of_new = self.weight_h.split([2 * width, width], 1)
+        for step, given in enumerate(gates_of(inputs, self.bias)):
+            there = None if present is None else present[step]
+            z, r = (given[:, : 2 * width] + h @ of_gates).sigmoid().chunk(2, 1)
+            new = (given[:, 2 * width :] + (r * h) @ of_new).tanh()
+            h_new = (1 - z) * h + z * new
+            outputs.append(chosen(there, h_new, torch.zeros_like(h_new)))
+            h = chosen(there, h_new, h)
+        return torch.stack(outputs), [h]
