@@ -5,6 +5,7 @@
 #include "attention_v2.hpp"
 #include "epilogue.hpp"
 #include "gather.hpp"
+#include "lstm.hpp"
 #include "max.hpp"
 #include "product.hpp"
 #include "spmm.hpp"
@@ -32,6 +33,8 @@ struct RowKernels {
     void (*gather_int8)(const GatherWiden<int8_t>&);
     void (*product)(const Product&);
     void (*product_backward)(const ProductBackward&);
+    void (*lstm)(const Lstm&);
+    void (*lstm_backward)(const LstmBackward&);
 };
 
 namespace baseline { extern const RowKernels kernels; }

@@ -26,6 +26,7 @@ from siafu.native.attention import (
 )
 from siafu.native.partition import PartCounts, assign_bytes, assign_parts, count_parts
 from siafu.native.products import After, Term, product, product_backward
+from siafu.native.recurrent import Lstm, LstmPassed, lstm, lstm_backward
 from siafu.native.sampling import Draws, draw, first_met, sort_rows_by_id, spread_rows
 
 _core: Any
@@ -44,6 +45,8 @@ __all__ = [
     "Draws",
     "Dropout",
     "Edges",
+    "Lstm",
+    "LstmPassed",
     "PartCounts",
     "Term",
     "arrays_reused",
@@ -59,6 +62,7 @@ __all__ = [
     "deduplicate",
     "draw",
     "empty_rows",
+    "empty_steps",
     "epilogue",
     "epilogue_backward",
     "expect_all",
@@ -68,6 +72,8 @@ __all__ = [
     "gather",
     "instruction_set",
     "locality_order",
+    "lstm",
+    "lstm_backward",
     "mark_columns",
     "missing_loops",
     "product",
@@ -295,6 +301,13 @@ def empty_rows(rows: int, width: int, dtype: torch.dtype) -> Tensor:
     storage = _core.take(num_bytes).untyped_storage()
     out: Any = torch.empty(0, dtype=dtype)
     return out.set_(storage, 0, (rows, width))  # not a view, so that autograd lets it be overwritten
+
+
+def empty_steps(steps: int, rows: int, width: int, dtype: torch.dtype) -> Tensor:
+    """The same for rows of several steps: (steps, rows, width)."""
+    storage = empty_rows(steps * rows, width, dtype).untyped_storage()
+    out: Any = torch.empty(0, dtype=dtype)
+    return out.set_(storage, 0, (steps, rows, width))
 
 
 @contextmanager
