@@ -420,6 +420,58 @@ void bind_products(nb::module_& m) {
           "terms"_a, "grad"_a.noconvert(), "output"_a.none(), "after"_a.none(), "sums"_a.noconvert(), "out"_a.noconvert(), "grad_x"_a);
 }
 
+// (x, weight) of each input of an LSTM; x is (rows, in) where every step has the same.
+int read_inputs(const nb::list& given, LstmInput* inputs) {
+    int count = 0;
+    for (nb::handle each : given) {
+        const auto [x, weight] =
+            nb::cast<std::pair<nb::ndarray<const float, nb::c_contig, nb::device::cpu>, Array<const float, 2>>>(each);
+        inputs[count++] = {x.data(), int64_t(weight.shape(0)), x.ndim() == 2, weight.data()};
+    }
+    return count;
+}
+
+using State = std::pair<Array<float, 2>, Array<float, 2>>;
+
+Lstm lstm_of(const nb::list& inputs, const Array<const float, 2>& weight_h, const Array<const float, 1>& bias,
+             const Optional<const uint8_t, 2>& present, const State& before, int64_t steps, const Optional<float, 3>& gates) {
+    Lstm a{};
+    a.steps = steps, a.rows = int64_t(before.first.shape(0)), a.hidden = int64_t(weight_h.shape(0));
+    a.num_inputs = read_inputs(inputs, a.inputs);
+    a.weight_h = weight_h.data(), a.bias = bias.data(), a.present = pointer(present);
+    a.h = before.first.data(), a.c = before.second.data(), a.gates = pointer(gates);
+    return a;
+}
+
+void bind_lstm(nb::module_& m) {
+    m.def("lstm",
+          [](nb::list inputs, Array<const float, 2> weight_h, Array<const float, 1> bias, Optional<const uint8_t, 2> present, State before,
+             Array<float, 3> out, State after, Optional<float, 3> gates) {
+              Lstm a = lstm_of(inputs, weight_h, bias, present, before, int64_t(out.shape(0)), gates);
+              a.out = out.data(), a.h_end = after.first.data(), a.c_end = after.second.data();
+              const nb::gil_scoped_release release;
+              chosen.kernels->lstm(a);
+          },
+          "inputs"_a, "weight_h"_a.noconvert(), "bias"_a.noconvert(), "present"_a.none(), "before"_a, "out"_a.noconvert(), "after"_a,
+          "gates"_a.none());
+    m.def("lstm_backward",
+          [](nb::list inputs, Array<const float, 2> weight_h, Array<const float, 1> bias, Optional<const uint8_t, 2> present, State before,
+             Optional<float, 3> gates, Array<const float, 3> grad, Optional<const float, 2> grad_h, Optional<const float, 2> grad_c,
+             nb::list grad_x, State grad_before, Array<float, 2> sums, Array<float, 1> sum) {
+              LstmBackward b{};
+              b.was = lstm_of(inputs, weight_h, bias, present, before, int64_t(grad.shape(0)), gates);
+              b.grad = grad.data(), b.grad_h = pointer(grad_h), b.grad_c = pointer(grad_c);
+              for (int k = 0; k < b.was.num_inputs; ++k)
+                  b.grad_x[k] = pointer(nb::cast<std::optional<nb::ndarray<float, nb::c_contig, nb::device::cpu>>>(grad_x[size_t(k)]));
+              b.grad_h_begin = grad_before.first.data(), b.grad_c_begin = grad_before.second.data();
+              b.parts = int64_t(sums.shape(0)), b.sums = sums.data(), b.sum = sum.data();
+              const nb::gil_scoped_release release;
+              chosen.kernels->lstm_backward(b);
+          },
+          "inputs"_a, "weight_h"_a.noconvert(), "bias"_a.noconvert(), "present"_a.none(), "before"_a, "gates"_a.none(), "grad"_a.noconvert(),
+          "grad_h"_a.none(), "grad_c"_a.none(), "grad_x"_a, "grad_before"_a, "sums"_a.noconvert(), "sum"_a.noconvert());
+}
+
 }  // namespace
 
 NB_MODULE(_core, m) {
@@ -472,6 +524,7 @@ NB_MODULE(_core, m) {
           },
           "rows"_a, "index"_a, "out"_a.noconvert(), released);
     bind_products(m);
+    bind_lstm(m);
     bind_structure(m);
     bind_partition(m);
     bind_sample(m);

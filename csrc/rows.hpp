@@ -5,6 +5,7 @@
 #include "attention_v2.hpp"
 #include "epilogue.hpp"
 #include "gather.hpp"
+#include "lstm.hpp"
 #include "max.hpp"
 #include "pairs.hpp"
 #include "product.hpp"
@@ -35,6 +36,8 @@ struct RowKernels {
     void (*product_backward)(const ProductBackward&);
     void (*pair_scores)(const PairScores&);
     void (*count_above)(const CountAbove&);
+    void (*lstm)(const Lstm&);
+    void (*lstm_backward)(const LstmBackward&);
 };
 
 namespace baseline { extern const RowKernels kernels; }

@@ -27,6 +27,7 @@ from siafu.native.attention import (
 from siafu.native.pairs import Above, Factors, count_above, pair_scores
 from siafu.native.partition import PartCounts, assign_bytes, assign_parts, count_parts
 from siafu.native.products import After, Term, product, product_backward
+from siafu.native.recurrent import Lstm, LstmPassed, lstm, lstm_backward
 from siafu.native.sampling import Draws, draw, first_met, sort_rows_by_id, spread_rows
 
 _core: Any
@@ -47,6 +48,8 @@ __all__ = [
     "Dropout",
     "Edges",
     "Factors",
+    "Lstm",
+    "LstmPassed",
     "PartCounts",
     "Term",
     "apply_delta",
@@ -65,6 +68,7 @@ __all__ = [
     "deduplicate",
     "draw",
     "empty_rows",
+    "empty_steps",
     "epilogue",
     "epilogue_backward",
     "expect_all",
@@ -74,6 +78,8 @@ __all__ = [
     "gather",
     "instruction_set",
     "locality_order",
+    "lstm",
+    "lstm_backward",
     "mark_columns",
     "missing_loops",
     "pair_scores",
@@ -302,6 +308,13 @@ def empty_rows(rows: int, width: int, dtype: torch.dtype) -> Tensor:
     storage = _core.take(num_bytes).untyped_storage()
     out: Any = torch.empty(0, dtype=dtype)
     return out.set_(storage, 0, (rows, width))  # not a view, so that autograd lets it be overwritten
+
+
+def empty_steps(steps: int, rows: int, width: int, dtype: torch.dtype) -> Tensor:
+    """The same for rows of several steps: (steps, rows, width)."""
+    storage = empty_rows(steps * rows, width, dtype).untyped_storage()
+    out: Any = torch.empty(0, dtype=dtype)
+    return out.set_(storage, 0, (steps, rows, width))
 
 
 @contextmanager

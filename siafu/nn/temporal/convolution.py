@@ -9,7 +9,7 @@ from siafu import native
 from siafu.native import After, Dropout, Term
 from siafu.nn.product import products
 from siafu.nn.temporal.layer import Span
-from siafu.nn.temporal.step import StepRows, empty_steps, snapshots_in
+from siafu.nn.temporal.step import StepRows, snapshots_in
 
 
 def convolved(span: Span, weight: Tensor, activation: str) -> Tensor:
@@ -56,7 +56,7 @@ class _Stepwise(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, m: Tensor, weights: Tensor, activation: str) -> Tensor:
         num_steps, num_rows, _ = m.shape
-        out = empty_steps(num_steps, num_rows, weights.shape[2], m.dtype)
+        out = native.empty_steps(num_steps, num_rows, weights.shape[2], m.dtype)
         for rows, weight, into in zip(m, weights, out, strict=True):
             native.product([Term(rows, weight)], after=after(activation), out=into)
         ctx.activation = activation
@@ -78,6 +78,6 @@ class _Stepwise(torch.autograd.Function):
                 wants_x=[wants_m],
             )
             grad_weights[step] = of_weight
-            if grad_m is not None:
+            if grad_m is not None and of_rows is not None:
                 grad_m[step] = of_rows
         return grad_m, grad_weights, None

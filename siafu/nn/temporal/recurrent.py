@@ -1,11 +1,14 @@
 """Layers whose temporal part is a recurrence per node: CD-GCN, GCN-GRU."""
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from siafu import native
+from siafu.native import Lstm, Term
+from siafu.native.recurrent_reference import chosen
 from siafu.nn.layer import first_generator, glorot
 from siafu.nn.temporal.convolution import convolved
 from siafu.nn.temporal.layer import Span, State, TemporalLayer, own_number
@@ -77,11 +80,6 @@ def gates_of(inputs: Sequence[tuple[Tensor, Tensor]], bias: Tensor) -> tuple[Ten
     return torch.broadcast_to(summed, (num_steps, *summed.shape[-2:])).unbind()
 
 
-def chosen(present: Tensor | None, new: Tensor, old: Tensor) -> Tensor:
-    """The new state where a node is there, else the old: (R,), (R, H) -> (R, H)."""
-    return new if present is None else torch.where(present[:, None], new, old)
-
-
 class CdGcn(Recurrent):
     """CD-GCN (https://arxiv.org/abs/1704.06199): ``Y_t = s(A_t X_t W)``, an LSTM per node over ``[Y_t, X_t]``."""
 
@@ -95,15 +93,40 @@ class CdGcn(Recurrent):
         self, inputs: Sequence[tuple[Tensor, Tensor]], present: Tensor | None, state: State
     ) -> tuple[Tensor, State]:
         """An LSTM; the gates are input, forget, new value, output."""
-        (h, c), outputs = state, []
-        for step, given in enumerate(gates_of(inputs, self.bias)):
-            there = None if present is None else present[step]
-            i, f, g, o = (given + h @ self.weight_h).chunk(4, 1)
-            c_new = f.sigmoid() * c + i.sigmoid() * g.tanh()
-            h_new = o.sigmoid() * c_new.tanh()
-            outputs.append(chosen(there, h_new, torch.zeros_like(h_new)))
-            h, c = chosen(there, h_new, h), chosen(there, c_new, c)
-        return torch.stack(outputs), [h, c]
+        flat = [each for pair in inputs for each in pair]
+        out, *after = _Lstm.apply(present, *flat, self.weight_h, self.bias, *state)
+        return out, after
+
+
+class _Lstm(torch.autograd.Function):
+    """Gates are kept, unless there is no way back."""
+
+    @staticmethod
+    def forward(ctx: Any, present: Tensor | None, *given: Tensor) -> tuple[Tensor, ...]:
+        keep = any(ctx.needs_input_grad)
+        out, after, gates = native.lstm(_lstm(present, given), keep=keep)
+        ctx.present = present
+        ctx.save_for_backward(*given, *([] if gates is None else [gates]))
+        ctx.kept = gates is not None
+        ctx.set_materialize_grads(False)
+        return out, *after
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        given = ctx.saved_tensors
+        *given, gates = given if ctx.kept else (*given, None)
+        lstm, (grad, *of_after) = _lstm(ctx.present, given), grads
+        if grad is None:
+            grad = given[-1].new_zeros(lstm.num_steps, *given[-1].shape)
+        wants = ctx.needs_input_grad[1 : 1 + 2 * len(lstm.inputs) : 2]
+        found = native.lstm_backward(lstm, grad, (of_after[0], of_after[1]), gates=gates, wants=wants)
+        return None, *found
+
+
+def _lstm(present: Tensor | None, given: Sequence[Tensor]) -> Lstm:
+    *flat, weight_h, bias, h, c = given
+    inputs = [Term(x, weight) for x, weight in zip(flat[::2], flat[1::2], strict=True)]
+    return Lstm(inputs, weight_h, bias, present, (h, c), flat[0].shape[0])
 
 
 class GcnGru(Recurrent):

@@ -65,19 +65,10 @@ def rows_of(x: StepRows, step: int) -> Tensor:
     return x if isinstance(x, Tensor) and x.ndim == 2 else x[step]
 
 
-def empty_steps(num_steps: int, num_rows: int, width: int, dtype: torch.dtype) -> Tensor:
-    """Rows of some steps for a kernel to fill; see :func:`siafu.native.empty_rows`."""
-    flat = native.empty_rows(num_steps * num_rows, width, dtype)
-    out: Any = torch.empty(0, dtype=dtype)
-    return out.set_(
-        flat.untyped_storage(), 0, (num_steps, num_rows, width)
-    )  # not a view, so that it may be overwritten
-
-
 def _summed(steps: Sequence[Step], x: StepRows, *, turned: bool) -> Tensor:
     """The sum of each step's in-neighbours, or out-neighbours where it is turned."""
     num_rows, width = rows_of(x, 0).shape
-    out = empty_steps(len(steps), num_rows, width, rows_of(x, 0).dtype)
+    out = native.empty_steps(len(steps), num_rows, width, rows_of(x, 0).dtype)
     for place, step in enumerate(steps):
         _sum_step(step, rows_of(x, place), out[place], turned=turned)
     return out
