@@ -17,6 +17,7 @@ from siafu.sample.config import SampledConfig
 from siafu.training.config import TrainConfig
 from siafu.training.lazy.config import DEFAULTS as OF_LAZY
 from siafu.training.lazy.config import LazyConfig
+from siafu.training.link.config import LinkConfig
 from siafu.training.pipeline.config import PipelineConfig
 
 Tree = dict[str, Any]
@@ -28,7 +29,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     method: Literal["full", "sampled", "pipeline", "lazy"] = "full"
-    task: Literal["node"] = "node"
+    task: Literal["node", "link", "edge"] = "node"
     engine: Literal["auto", "local", "processes", "torchrun", "ray"] = "auto"
     ranks: int = Field(1, ge=1)
     threads: int = Field(
@@ -48,6 +49,7 @@ class Settings(BaseModel):
     sampled: SampledConfig = SampledConfig()
     pipeline: PipelineConfig = PipelineConfig()
     lazy: LazyConfig = LazyConfig()
+    link: LinkConfig = LinkConfig()
 
     @property
     def most_epochs(self) -> int:
