@@ -124,7 +124,7 @@ def train(
     seeds: Annotated[
         int | None, typer.Option(help="Train with so many seeds; print mean and deviation.")
     ] = None,
-    task: Annotated[str | None, typer.Option(help="node.")] = None,
+    task: Annotated[str | None, typer.Option(help="node, link or edge.")] = None,
     baseline: Annotated[
         bool, typer.Option("--baseline", help="Also train a model without the graph.")
     ] = False,

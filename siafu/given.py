@@ -83,6 +83,20 @@ def read_edge_weight(edge_weight: ArrayLike | Tensor, num_edges: int, name: str)
     return weight
 
 
+def read_edge_split(edge_split: ArrayLike | Tensor, num_edges: int, name: str) -> Tensor:
+    """0, 1 or 2 for each edge, (E,) uint8."""
+    split = _tensor(edge_split, "edge_split")
+    if split.shape != (num_edges,):
+        raise ValueError(f"{name}: edge_split is {tuple(split.shape)}; expected ({num_edges},)")
+    bad = ~((split == 0) | (split == 1) | (split == 2))
+    if bool(bad.any()):
+        edge = int(bad.nonzero()[0])
+        raise ValueError(
+            f"{name}: edge_split[{edge}] is {split[edge].item()}; expected 0 train, 1 validation or 2 test"
+        )
+    return split.to(torch.uint8)
+
+
 def read_node_rows(values: ArrayLike | Tensor, name: str) -> Tensor:
     """What was given for each node, as the field of that name keeps it."""
     rows = read_numbers(values, name)

@@ -19,8 +19,9 @@ from siafu.dynamic import DynamicGraph
 from siafu.events import Events, Progress, Unheard, silent
 from siafu.folder import RunFolder
 from siafu.graph import Block, Graph
-from siafu.nn.embedded import build_model
+from siafu.nn.embedded import Embedded, build_model
 from siafu.nn.layer import Layer
+from siafu.nn.link import build_linked, link_of
 from siafu.nn.model import Gnn
 from siafu.nn.norm import BatchNorm
 from siafu.nn.streamed import Rows, Streamed
@@ -38,6 +39,9 @@ from siafu.training.lazy.frugal_clients import FrugalClients
 from siafu.training.lazy.frugal_trainer import FrugalTrainer
 from siafu.training.lazy.stage import build_staged
 from siafu.training.lazy.trainer import LazyTrainer
+from siafu.training.link.split import split_edges
+from siafu.training.link.task import LinkTask, link_task
+from siafu.training.link.trainer import LinkTrainer, SampledLinkTrainer
 from siafu.training.pipeline.trainer import PipelineTrainer
 from siafu.training.sampled import SampledTrainer
 from siafu.training.snapshots.build import build_predictor, build_task, build_timeline
@@ -95,6 +99,8 @@ def build_trainer(
     """The trainer of one rank's part; ``scratch`` is a folder for what does not fit into memory. Collective."""
     if isinstance(part, DynamicGraph):
         return _snapshots_trainer(comm, part, tree)
+    if tree.task == "link":
+        return _link_trainer(comm, part, tree, scratch=scratch)
     own, several = part.own, comm.world_size > 1
     x, task = input_rows(own, tree, scratch=scratch), task_of(own, tree.train, comm)
     halo = Halo(comm, part.route, num_own=own.num_nodes, precision=tree.comm.precision) if several else None
@@ -168,6 +174,42 @@ def _snapshots_trainer(comm: Comm, graph: DynamicGraph, tree: Settings) -> Snaps
     )
 
 
+def _link_trainer(
+    comm: Comm, part: Part, tree: Settings, *, scratch: Path
+) -> LinkTrainer | SampledLinkTrainer:
+    split = split_edges(part.own, shares=tree.link.split, fold=tree.data.fold)
+    part = replace(part, own=split.graph)
+    own = part.own
+    x = input_rows(own, tree, scratch=scratch)
+    block = part.block(None, narrow=tree.comm.narrow)
+    if isinstance(x, Streamed):
+        block = replace(block, spill=x.spill)
+    model = build_linked(
+        tree.model,
+        in_features=x.shape[1],
+        num_nodes=part.num_nodes,
+        kind=tree.link.head,
+        hidden=tree.link.hidden or tree.model.hidden,
+    )
+    model.reset(torch.Generator().manual_seed(tree.seed))
+    how: dict[str, Any] = {"config": tree.train, "link": tree.link, "seed": tree.seed, "fold": tree.data.fold}
+    task = link_task(own, split, link_of(model), **how, comm=comm)
+    if tree.method == "full":
+        return LinkTrainer(model, block, x, task, tree.train, seed=tree.seed, wire=tree.comm)
+    return SampledLinkTrainer(
+        model,
+        part,
+        block,
+        x,
+        task,
+        tree.train,
+        sampled=tree.sampled,
+        seed=tree.seed,
+        wire=tree.comm,
+        room=_room(comm, part, model, x, tree, scratch),
+    )
+
+
 def _lazy_trainer(
     part: Part, block: Block, x: Rows, task: Task, tree: Settings
 ) -> LazyTrainer | FrugalTrainer:
@@ -217,7 +259,9 @@ def _check_pipeline(tree: Settings) -> None:
         )
 
 
-def _room(comm: Comm, part: Part, model: Gnn, x: Rows, tree: Settings, scratch: Path) -> Room | None:
+def _room(
+    comm: Comm, part: Part, model: Gnn | Embedded, x: Rows, tree: Settings, scratch: Path
+) -> Room | None:
     """Where activations of all nodes lie while they are scored; None where they fit into memory. Collective."""
     layers = [layer for layer in model.layers if isinstance(layer, Layer)]
     widest = max(max(layer.z_features, layer.out_features) for layer in layers)
@@ -366,10 +410,12 @@ def _measure(
 
 
 def _of_method(trainer: FullTrainer) -> dict[str, Any]:
-    """What one method alone measures."""
+    """What one method or task alone measures."""
     done = trainer.done
+    if isinstance(trainer.task, LinkTask):
+        return {"protocol": trainer.task.link.protocol, **_of_sampled(trainer)}
     if isinstance(trainer, SampledTrainer):
-        return {f"{what}_seconds": spent for what, spent in trainer.spent.items()}
+        return _of_sampled(trainer)
     if isinstance(trainer, PipelineTrainer):
         worth = value(done.seconds, done.dollars)
         counts = {"tasks": done.tasks, "tasks_relaunched": done.tasks_relaunched}
@@ -381,3 +427,9 @@ def _of_method(trainer: FullTrainer) -> dict[str, Any]:
             counts |= trainer.clients()
         return {**counts, "stage": trainer.stage, "stages": trainer.bytes_by_stage()}
     return {}
+
+
+def _of_sampled(trainer: FullTrainer) -> dict[str, Any]:
+    if not isinstance(trainer, SampledTrainer):
+        return {}
+    return {f"{what}_seconds": spent for what, spent in trainer.spent.items()}

@@ -1,6 +1,7 @@
 """What settings mean for the graph at hand, and what a person is told of both before a run begins."""
 
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -9,12 +10,16 @@ from siafu.data.lookup import is_store
 from siafu.dynamic import DynamicGraph
 from siafu.events import Progress
 from siafu.graph import Graph
+from siafu.nn.link import link_of
 from siafu.nn.model import TEMPORAL
 from siafu.partition.assign import resolve
 from siafu.results.machine import usable_memory_bytes
 from siafu.settings import Settings, build
 from siafu.trained import AnyGraph, load, model_of
 from siafu.training import inputs
+from siafu.training.link.scores import check_all_pairs
+from siafu.training.link.split import split_edges
+from siafu.training.link.task import link_task
 from siafu.training.snapshots.build import build_task
 from siafu.training.snapshots.config import DEFAULTS as OF_SNAPSHOTS
 from siafu.training.task import SPLITS, task_of
@@ -54,6 +59,8 @@ def about(graph: AnyGraph, tree: Settings, custom: nn.Module | None) -> str:
     """What is trained on, for a person to read; refuses what cannot be."""
     if isinstance(graph, DynamicGraph):
         return _about_changing(graph, tree, custom)
+    if tree.task != "node":
+        return _about_pairs(graph, tree, custom)
     task, outputs = (
         task_of(graph, tree.train),
         {"class": "classes", "labels": "labels", "regression": "targets"},
@@ -67,6 +74,40 @@ def about(graph: AnyGraph, tree: Settings, custom: nn.Module | None) -> str:
         f"{graph.name}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {features}, "
         f"{task.num_outputs} {outputs[task.kind]}; {train:,} nodes train, {val:,} validate, {test:,} test"
     )
+
+
+def _about_pairs(graph: Graph, tree: Settings, custom: nn.Module | None) -> str:
+    """The same of tasks on pairs."""
+    _check_pairs(tree, custom)
+    split = split_edges(graph, shares=tree.link.split, fold=tree.data.fold)
+    width = 0 if graph.x is None else graph.x.shape[1]
+    model = model_of(tree, in_features=width, out_features=tree.model.hidden, num_nodes=1)
+    how: dict[str, Any] = {"config": tree.train, "link": tree.link, "seed": tree.seed, "fold": tree.data.fold}
+    task = link_task(graph, split, link_of(model), **how)
+    if tree.link.evaluation == "all":
+        check_all_pairs(graph.num_nodes, most=tree.link.most_pairs)
+    train, val, test = (task.count[name] for name in SPLITS)
+    features = f"{width:,} features" if width else "no features (a row is learned for each node)"
+    return (
+        f"{graph.name}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {features}; of pairs {train:,} train, "
+        f"{val:,} validate, {test:,} test, ranked among {tree.link.protocol}"
+    )
+
+
+def _check_pairs(tree: Settings, custom: nn.Module | None) -> None:
+    """Refuse what cannot learn pairs."""
+    if tree.task == "edge":
+        raise ValueError(
+            "task edge tells classes of events apart, so it needs a graph that changes over time"
+        )
+    if custom is not None:
+        raise ValueError("task link trains siafu's own models; a module of your own trains with task node")
+    if tree.method not in ("full", "sampled"):
+        raise ValueError(f"method {tree.method} learns nodes; use method full or sampled with task link")
+    if tree.ranks > 1:
+        raise ValueError(
+            f"ranks is {tree.ranks}, but task link on a graph that does not change trains on one; use --ranks 1"
+        )
 
 
 def _as_it_changes(tree: Settings, graph: DynamicGraph) -> Settings:

@@ -15,6 +15,7 @@ from siafu.folder import RunFolder, existing_folder
 from siafu.graph import Block, Graph
 from siafu.nn.embedded import Embedded, build_model
 from siafu.nn.layer import Layer
+from siafu.nn.link import build_linked
 from siafu.nn.model import Gnn
 from siafu.nn.propagated import Propagated
 from siafu.nn.staged import Staged
@@ -199,6 +200,11 @@ def room_of(tree: Settings, *, scratch: Path) -> Room:
 
 def model_of(tree: Settings, *, in_features: int, out_features: int, num_nodes: int) -> nn.Module:
     """The model that a run of siafu's own kinds has, without its weights."""
+    if tree.task == "link":
+        hidden = tree.link.hidden or tree.model.hidden
+        return build_linked(
+            tree.model, in_features=in_features, num_nodes=num_nodes, kind=tree.link.head, hidden=hidden
+        )
     if _is_frugal(tree):
         return no_scores(in_features, out_features)
     if tree.method == "lazy":

@@ -5,8 +5,12 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from siafu.graph import Block
 from siafu.native import Factors
+from siafu.nn.embedded import Embedded
 from siafu.nn.layer import first_generator, glorot
+from siafu.nn.model import Gnn, ModelConfig
+from siafu.nn.streamed import Rows
 
 Head = Literal["mlp", "dot"]
 _SEEN = 3  # what a head reads of one recency
@@ -91,6 +95,50 @@ class LinkHead(nn.Module):
         """What scores every pair that nobody remembers, up to the constant ``bias``; not for classes."""
         assert self.classes is None
         return Factors(*self.factors(h), self.weight[:, 0] if self.kind == "mlp" else None)
+
+
+class Linked(Gnn):
+    """A model whose output is a row a node, and the head that scores pairs of such rows.
+
+    Shapes:
+        x_src: (S, in_features).
+        returns: (D, out_features), what :attr:`link` reads; so are embeddings.
+    """
+
+    def __init__(
+        self, config: ModelConfig, *, in_features: int, out_features: int, kind: Head, hidden: int
+    ) -> None:
+        super().__init__(config, in_features=in_features, out_features=out_features)
+        self.link = LinkHead(out_features, hidden, kind=kind)
+
+    def reset(self, generator: torch.Generator) -> None:
+        """Draw new parameters, in a fixed order."""
+        super().reset(generator)
+        self.link.reset(generator)
+
+    def embed(self, block: Block, x_src: Rows) -> Tensor:
+        """The rows of nodes: (S, in_features) -> (D, out_features)."""
+        return self(block, x_src)
+
+
+def link_of(model: nn.Module) -> LinkHead:
+    """The head of a model that has one, with features or without."""
+    inner = model.inner if isinstance(model, Embedded) else model
+    assert isinstance(inner, Linked)
+    return inner.link
+
+
+def build_linked(
+    config: ModelConfig, *, in_features: int, num_nodes: int, kind: Head, hidden: int
+) -> Linked | Embedded:
+    """A model of pairs whose rows are as wide as its hidden layers; see :func:`siafu.nn.embedded.build_model`."""
+    widths = {"out_features": config.hidden, "hidden": hidden}
+    if in_features:
+        return Linked(config, in_features=in_features, kind=kind, **widths)
+    if config.input_dropout is None:
+        config = config.model_copy(update={"input_dropout": 0.0})
+    inner = Linked(config, in_features=config.hidden, kind=kind, **widths)
+    return Embedded(inner, num_nodes=num_nodes)
 
 
 def _seen(recency: Tensor) -> Tensor:

@@ -114,7 +114,15 @@ def test_a_step_without_edges_is_left_out_of_the_means() -> None:
     none = rank_by_memory(src[:0], dst[:0], recency=memory().all_at(4)).scores()
     assert none.positives == 0
     assert mean_scores([step, none])["map"] == step.average_precision
-    assert mean_scores([none]) == {"map": None, "mrr": None, "auc": None}
+    assert mean_scores([none]) == {
+        "map": None,
+        "mrr": None,
+        "roc_auc": None,
+        "hits_1": None,
+        "hits_3": None,
+        "hits_10": None,
+        "hits_50": None,
+    }
 
 
 def test_classes_of_pairs_have_a_number_each_and_gradients_reach_all_parameters() -> None:

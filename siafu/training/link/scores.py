@@ -5,8 +5,8 @@ among equal scores is its mean over all orders of them, so it depends on no orde
 count as any other.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -17,6 +17,8 @@ from siafu.nn.link import LinkHead
 from siafu.sample.negatives import codes, found_in
 
 MOST_PAIRS = 10**10  # of a step: minutes, beyond which somebody has to ask for it
+HITS = (1, 3, 10, 50)
+NAMES = ("map", "mrr", "roc_auc", *(f"hits_{k}" for k in HITS))
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class StepScore:
         area: under the ROC curve.
         positives: how many there are.
         pairs: how many were looked at.
+        hits: for some k, the share of positives among the first k pairs of their source.
     """
 
     average_precision: float
@@ -37,16 +40,21 @@ class StepScore:
     area: float
     positives: int
     pairs: int
+    hits: Mapping[int, float] = field(default_factory=dict)
 
 
 def mean_scores(steps: Sequence[StepScore]) -> dict[str, float | None]:
-    """MAP, MRR and AUC: the means over steps that have positives; None where none has."""
+    """MAP, MRR, hits and AUC: the means over steps that have positives; None where none has."""
     told = [step for step in steps if step.positives]
-    names = {"average_precision": "map", "reciprocal_rank": "mrr", "area": "auc"}
     if not told:
-        return dict.fromkeys(names.values())
-    assert set(names) < {field.name for field in fields(StepScore)}
-    return {short: sum(getattr(step, name) for step in told) / len(told) for name, short in names.items()}
+        return dict.fromkeys(NAMES)
+    each = [
+        (step.average_precision, step.reciprocal_rank, step.area, *(step.hits[k] for k in HITS))
+        for step in told
+    ]
+    return {
+        name: sum(values) / len(told) for name, values in zip(NAMES, zip(*each, strict=True), strict=True)
+    }
 
 
 def check_all_pairs(num_nodes: int, *, steps: int = 1, width: int = 64, most: int = MOST_PAIRS) -> None:
@@ -80,8 +88,7 @@ def all_pairs(
     score = native.pair_scores(factors, src.int(), dst.int())
     if given is not None:
         csr, values = given
-        row = torch.arange(num_src).repeat_interleave(csr.indptr.diff())
-        there, place = found_in(codes(row, csr.indices, num_nodes=num_dst), code)
+        there, place = found_in(_row_codes(csr, num_dst), code)
         score = torch.where(there, values[place], score) if values.numel() else score
     _check_finite(score)
     indptr = torch.searchsorted(src, torch.arange(num_src + 1))
@@ -121,6 +128,43 @@ def rank_by_memory(
     return all_pairs(
         Factors(nothing, nothing, None), src, dst, given=(csr, seen[:, 0].contiguous()), rows=rows
     )
+
+
+def rank_sampled(src: Tensor, score: Tensor, negative: Tensor) -> "Counted":
+    """Rank positives (P,), by sources that ascend, each among K negatives of its own source: (P,), (P, K)."""
+    row_above, row_same = (negative > score[:, None]).sum(1), (negative == score[:, None]).sum(1) + 1
+    every = torch.cat([negative.reshape(-1), score]).sort().values
+    below, up_to = (torch.searchsorted(every, score, right=right) for right in (False, True))
+    return Counted(
+        src, score, Above(every.numel() - up_to, up_to - below, row_above, row_same), every.numel()
+    )
+
+
+def rank_targets(factors: Factors, src: Tensor, dst: Tensor, *, known: Csr) -> tuple[Tensor, Tensor]:
+    """Rank each pair (P,), (P,) among all targets of its source but other known ones: a filtered rank.
+
+    ``known`` stand row by row, and the pairs are among them. Returns how many targets are greater and how many are the
+    same, itself included. Only rows of sources that occur are looked at; ``src`` ascends.
+    """
+    source, indptr = _rows(src)
+    there = native.take_rows(known, source, name=torch.arange(factors.b_dst.shape[0], dtype=torch.int32))
+    score = native.pair_scores(factors, src.int(), dst.int())
+    _check_finite(score)
+    left_out = torch.full((there.indices.numel(),), -torch.inf)
+    some = Factors(factors.a_src[source], factors.b_dst, factors.weight)
+    found = native.count_above(some, indptr, score, given=(there, left_out))
+    return found.row_above, found.row_same + 1
+
+
+def _rows(src: Tensor) -> tuple[Tensor, Tensor]:
+    """The sources that occur, and where the pairs of each begin and the last ends; ``src`` ascends."""
+    source, count = src.unique_consecutive(return_counts=True)
+    return source, torch.cat([count.new_zeros(1), count.cumsum(0)])
+
+
+def _row_codes(csr: Csr, num_dst: int) -> Tensor:
+    row = torch.arange(csr.indptr.numel() - 1).repeat_interleave(csr.indptr.diff())
+    return codes(row, csr.indices, num_nodes=num_dst)
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,6 +210,7 @@ class Counted:
             float(1 - lost),
             positives,
             self.pairs,
+            hits_of(self.above.row_above, self.above.row_same),
         )
 
 
@@ -174,6 +219,11 @@ def reciprocal_ranks(above: Tensor, same: Tensor) -> Tensor:
     last = int((above + same).max()) if above.numel() else 0
     harmonic = torch.cat([torch.zeros(1), 1 / torch.arange(1, last + 1)]).double().cumsum(0)
     return (harmonic[above + same] - harmonic[above]) / same
+
+
+def hits_of(above: Tensor, same: Tensor) -> dict[int, float]:
+    """The mean over positives of the chance to be among the first k, in any order of equal scores."""
+    return {k: float(((k - above) / same).clamp(0, 1).double().mean()) for k in HITS}
 
 
 def mean_over_sources(values: Tensor, src: Tensor) -> float:
