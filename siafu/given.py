@@ -85,7 +85,7 @@ def read_edge_weight(edge_weight: ArrayLike | Tensor, num_edges: int, name: str)
 
 def read_edge_split(edge_split: ArrayLike | Tensor, num_edges: int, name: str) -> Tensor:
     """0, 1 or 2 for each edge, (E,) uint8."""
-    split = _tensor(edge_split, "edge_split")
+    split = read_numbers(edge_split, "edge_split")
     if split.shape != (num_edges,):
         raise ValueError(f"{name}: edge_split is {tuple(split.shape)}; expected ({num_edges},)")
     bad = ~((split == 0) | (split == 1) | (split == 2))

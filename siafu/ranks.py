@@ -19,14 +19,17 @@ from siafu.graph import Graph
 from siafu.member import Assignment, Onlooker, carry_out
 from siafu.partition.cut import Part, whole
 from siafu.partition.deliver import deliver
+from siafu.partition.log import deliver_log
 from siafu.partition.make import Wanted, cut_in_memory, find_or_make
-from siafu.partition.parts import Partition, open_partition
+from siafu.partition.parts import open_partition
 from siafu.partitioning import PARTS, home_of
 from siafu.settings import Settings, parse_toml
+from siafu.store import is_dynamic, open_dynamic, write_dynamic
 from siafu.trained import load_weights
 from siafu.training import inputs
 
 Measured = tuple[dict[str, Any], nn.Module | None]
+LOG = "graph"  # of a run on a graph that changes and is in no store
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,10 +127,10 @@ class Processes:
         """Train there."""
         from siafu.engine.recovery import run_recovering
 
-        partition = _cut_on_disk(work, self.home, onlooker)
+        parts = _laid_out(work, self.home, onlooker)
         folder, tree = work.folder, work.tree
         folder.measured.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "siafu.rank", str(folder.path), str(partition.path)]
+        command = [sys.executable, "-m", "siafu.rank", str(folder.path), str(parts)]
         if work.resumed:
             command.append("--resumed")
         followed = Followed(folder, onlooker, total=tree.most_epochs)
@@ -201,10 +204,10 @@ class OnRay:
         """Train there; where a worker is lost, Ray starts all again, from the last checkpoint."""
         from siafu.engine.ray import run_on_ray
 
-        partition = _cut_on_disk(work, self.home, onlooker)
+        parts = _laid_out(work, self.home, onlooker)
         folder, tree = work.folder, work.tree
         program = partial(
-            take_part, folder=folder.path.absolute(), parts=partition.path.absolute(), resumed=work.resumed
+            take_part, folder=folder.path.absolute(), parts=parts.absolute(), resumed=work.resumed
         )
         found = run_on_ray(
             program,
@@ -230,8 +233,8 @@ class Group:
 
     def carry_out(self, work: Work, onlooker: Onlooker) -> Measured:
         """Tell the others, and train with them."""
-        partition = _cut_on_disk(work, self.home, onlooker)
-        order = _order(work.folder, partition.path, resumed=work.resumed)
+        parts = _laid_out(work, self.home, onlooker)
+        order = _order(work.folder, parts, resumed=work.resumed)
         self.comm.broadcast_text(json.dumps(order), label="control")
         return _obey(self.comm, order, work.folder, onlooker, work.custom)
 
@@ -270,7 +273,9 @@ def _order(folder: RunFolder, parts: Path, *, resumed: bool) -> dict[str, Any]:
     return {
         "config": config,
         "run": checksum(config),
-        "edges": open_partition(parts).num_edges,
+        "edges": open_dynamic(parts).manifest.num_events
+        if is_dynamic(parts)
+        else open_partition(parts).num_edges,
         "resumed": resumed,
         "checkpointed": resumed and folder.checkpoint.is_file(),
         "parts": str(parts.absolute()),
@@ -288,12 +293,23 @@ def _obey(
     """Train as rank 0 says. Collective."""
     facts = {key: order[key] for key in ("run", "edges", "resumed", "checkpointed")}
     to_do = Assignment(parse_toml(order["config"]), **facts, folder=Path(order["folder"]))
-    part = deliver(comm, Path(order["parts"]))
+    path, changes = Path(order["parts"]), to_do.tree.method == "snapshots"
+    part = deliver_log(comm, path) if changes else deliver(comm, path)
     return carry_out(comm, part, to_do, folder=folder, onlooker=onlooker, custom=custom)
 
 
-def _cut_on_disk(work: Work, home: Path, onlooker: Onlooker) -> Partition:
-    return find_or_make(home, work.graph, wanted(work.tree), say=onlooker.say, progress=onlooker.progress)
+def _laid_out(work: Work, home: Path, onlooker: Onlooker) -> Path:
+    """The folder that ranks read their parts from; of a graph that changes, its log as a whole."""
+    graph, source = work.graph, Path(work.tree.source)
+    if isinstance(graph, Graph):
+        made = find_or_make(home, graph, wanted(work.tree), say=onlooker.say, progress=onlooker.progress)
+        return made.path
+    if is_dynamic(source):
+        return source
+    path = work.folder.path / LOG
+    if not is_dynamic(path):
+        write_dynamic(graph, path)
+    return path
 
 
 def home_of_partitions(tree: Settings, folder: RunFolder) -> Path:

@@ -4,7 +4,14 @@ Reading order: ``manifest`` (what a store says of itself), ``names`` and ``split
 kept), ``reader``, ``writer``, ``dynamic`` (graphs that change over time), ``pages`` (what stays in memory).
 """
 
-from siafu.store.dynamic import DynamicStore, DynamicWriter, open_any, open_dynamic, write_dynamic
+from siafu.store.dynamic import (
+    DynamicStore,
+    DynamicWriter,
+    is_dynamic,
+    open_any,
+    open_dynamic,
+    write_dynamic,
+)
 from siafu.store.manifest import ArraySpec, DynamicManifest, Manifest
 from siafu.store.reader import Store, open_store
 from siafu.store.splits import TEST, TRAIN, UNUSED, VALIDATION, split_masks
@@ -23,6 +30,7 @@ __all__ = [
     "Manifest",
     "Store",
     "StoreWriter",
+    "is_dynamic",
     "open_any",
     "open_dynamic",
     "open_store",

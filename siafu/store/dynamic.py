@@ -11,7 +11,7 @@ from torch import Tensor
 
 from siafu.dynamic import DynamicGraph, Protocol
 from siafu.dynamic.graph import check
-from siafu.store.manifest import DynamicManifest, ProtocolSpec, read_manifest, write_manifest
+from siafu.store.manifest import MANIFEST, DynamicManifest, ProtocolSpec, read_manifest, write_manifest
 from siafu.store.names import names_from_arrays, names_to_arrays
 from siafu.store.reader import Store, Stored, ascends, check_ids, check_sizes, open_store
 from siafu.store.writer import FolderWriter, made_from
@@ -32,10 +32,15 @@ def open_dynamic(path: str | Path) -> "DynamicStore":
     return DynamicStore(folder, manifest)
 
 
+def is_dynamic(path: str | Path) -> bool:
+    """Whether a path is the store of a graph that changes over time."""
+    there = (Path(path) / MANIFEST).is_file()
+    return there and isinstance(read_manifest(Path(path)), DynamicManifest)
+
+
 def open_any(path: str | Path) -> "Store | DynamicStore":
     """Open a store of either kind."""
-    dynamic = isinstance(read_manifest(Path(path)), DynamicManifest)
-    return open_dynamic(path) if dynamic else open_store(path)
+    return open_dynamic(path) if is_dynamic(path) else open_store(path)
 
 
 class DynamicStore(Stored[DynamicManifest]):

@@ -277,10 +277,15 @@ def read_manifest(folder: Path) -> Manifest | DynamicManifest:
         ) from None
     except NotADirectoryError:
         raise ValueError(f"{folder} is a file; expected the folder of a store") from None
+    return parse_manifest(text, str(path))
+
+
+def parse_manifest(text: bytes, what: str) -> Manifest | DynamicManifest:
+    """What a manifest says, of a graph of either kind; ``what`` names it in errors."""
     again = "copy or import the store again"
-    if _parse(text, str(path), again).get("kind") == "dynamic":
-        return parse_sealed(text, DynamicManifest, str(path), again=again)
-    return parse_sealed(text, Manifest, str(path), again=again)
+    if _parse(text, what, again).get("kind") == "dynamic":
+        return parse_sealed(text, DynamicManifest, what, again=again)
+    return parse_sealed(text, Manifest, what, again=again)
 
 
 def write_sealed(path: Path, values: BaseModel) -> None:
