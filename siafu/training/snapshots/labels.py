@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from siafu.nn.loss import sum_of_losses
+from siafu.nn.loss import Kind, sum_of_losses
 from siafu.training import metrics
 from siafu.training.snapshots.task import TemporalTask, known, of_classes
 
@@ -77,7 +77,7 @@ class NodeTask(TemporalTask):
     def _loss(self, out: Tensor, rows: Tensor, y: Tensor) -> Tensor:
         if not rows.numel():
             return 0 * out.sum()
-        kind = "class" if self.kind == "class" else "regression"
+        kind: Kind = "class" if self.kind == "class" else "regression"
         return sum_of_losses(kind, out[rows], y, None) / int(known(y).sum())
 
     def _labelled(self, step: int, split: str) -> tuple[Tensor, Tensor]:

@@ -98,7 +98,7 @@ class SnapshotsTrainer(FullTrainer):
             turn, span_of, numbers_of = reader
 
             def loss_of(
-                block: int, out: Tensor, of: Sequence[int] = of, numbers_of: Any = numbers_of
+                block: int, out: Tensor, of: frozenset[int] = of, numbers_of: Any = numbers_of
             ) -> Tensor:
                 loss = 0 * out.sum()  # so that every rank takes part in all exchanges of gradients
                 for place, step in enumerate(numbers_of(block)):
