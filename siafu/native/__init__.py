@@ -24,6 +24,7 @@ from siafu.native.attention import (
     attend_v2,
     attend_v2_backward,
 )
+from siafu.native.pairs import pack_ascending, pack_pairs, unpack_ascending, unpack_pairs
 from siafu.native.partition import PartCounts, assign_bytes, assign_parts, count_parts
 from siafu.native.products import After, Term, product, product_backward
 from siafu.native.sampling import Draws, draw, first_met, sort_rows_by_id, spread_rows
@@ -72,6 +73,8 @@ __all__ = [
     "locality_order",
     "mark_columns",
     "missing_loops",
+    "pack_ascending",
+    "pack_pairs",
     "product",
     "product_backward",
     "relabel",
@@ -85,6 +88,8 @@ __all__ = [
     "spread_rows",
     "take_rows",
     "transpose",
+    "unpack_ascending",
+    "unpack_pairs",
 ]
 
 Dropout = reference.Dropout

@@ -53,5 +53,5 @@ def test_it_is_written_step_by_step_as_it_is_in_memory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("spec", ["transactions:nodes=2", "transactions:events=0", "transactions:again=2"])
 def test_what_cannot_be_is_refused(spec: str) -> None:
-    with pytest.raises(ValueError, match="transactions: .* expected"):
+    with pytest.raises(ValueError, match=r"transactions: .* expected"):
         load(spec)
