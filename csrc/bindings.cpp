@@ -12,7 +12,9 @@
 #include <tuple>
 #include <utility>
 
+#include "ascending.hpp"
 #include "memory.hpp"
+#include "pairs.hpp"
 #include "partition.hpp"
 #include "rows.hpp"
 #include "sample.hpp"
@@ -266,6 +268,34 @@ void bind_structure(nb::module_& m) {
               locality_order(indptr.data(), indices.data(), int64_t(order.shape(0)), max_community, rounds, order.data());
           },
           "indptr"_a, "indices"_a, "max_community"_a, "rounds"_a, "order"_a, released);
+}
+
+void bind_ascending(nb::module_& m) {
+    using Ids = Array<const int32_t, 1>;
+    m.def("ascending_bytes", [](Array<const int64_t, 1> values) { return ascending_bytes(values.data(), int64_t(values.shape(0))); },
+          "values"_a, released);
+    m.def("pack_ascending",
+          [](Array<const int64_t, 1> values, Array<uint8_t, 1> out) { pack_ascending(values.data(), int64_t(values.shape(0)), out.data()); },
+          "values"_a, "out"_a.noconvert(), released);
+    m.def("unpack_ascending",
+          [](Array<const uint8_t, 1> data, int64_t limit, Array<int64_t, 1> values) {
+              return unpack_ascending(data.data(), int64_t(data.shape(0)), limit, values.data(), int64_t(values.shape(0)));
+          },
+          "data"_a, "limit"_a, "values"_a.noconvert(), released);
+    m.def("pairs_bytes",
+          [](Ids row, Ids col, int64_t num_cols) { return pairs_bytes(row.data(), col.data(), int64_t(row.shape(0)), num_cols); },
+          "row"_a, "col"_a, "num_cols"_a, released);
+    m.def("pack_pairs",
+          [](Ids row, Ids col, int64_t num_cols, Array<uint8_t, 1> out) {
+              pack_pairs(row.data(), col.data(), int64_t(row.shape(0)), num_cols, out.data());
+          },
+          "row"_a, "col"_a, "num_cols"_a, "out"_a.noconvert(), released);
+    m.def("unpack_pairs",
+          [](Array<const uint8_t, 1> data, int64_t num_rows, int64_t num_cols, Array<int32_t, 1> row, Array<int32_t, 1> col) {
+              return unpack_pairs(data.data(), int64_t(data.shape(0)), num_rows, num_cols, row.data(), col.data(),
+                                  int64_t(row.shape(0)));
+          },
+          "data"_a, "num_rows"_a, "num_cols"_a, "row"_a.noconvert(), "col"_a.noconvert(), released);
 }
 
 void bind_partition(nb::module_& m) {
@@ -526,6 +556,7 @@ NB_MODULE(_core, m) {
     bind_products(m);
     bind_lstm(m);
     bind_structure(m);
+    bind_ascending(m);
     bind_partition(m);
     bind_sample(m);
     bind_pairs(m);

@@ -35,6 +35,10 @@ _BUNDLED = [
     Description("karate", 34, 156, 34, 4, "bundled"),
     Description("community", None, None, 100, 47, "generated: community:nodes=20000,degree=25,seed=0"),
     Description("rmat", None, None, None, None, "generated: rmat:nodes=65536,edges=1048576,seed=0"),
+    Description(
+        *("transactions", None, None, 2, 2),
+        "generated: transactions:nodes=20000,steps=150,events=120000,seed=0 (changes over time)",
+    ),
 ]
 
 

@@ -26,7 +26,7 @@ class DegreeFeatures:
     @cached_property
     def num_features(self) -> int:
         """F, the largest degree of any step and one more, or the most there may be; goes over all steps once."""
-        blocks = self._snapshots.walk(0, self._snapshots.num_steps)
+        blocks = self._snapshots.walk(self._snapshots.steps.start, self._snapshots.steps.stop)
         largest = max(int(self._degree(block).max()) for block in blocks)
         return min(largest + 1, self._most)
 

@@ -13,6 +13,7 @@ import torch  # before _core: both then share the thread pool of torch's OpenMP 
 from torch import Tensor
 
 from siafu.native import reference
+from siafu.native.ascending import pack_ascending, pack_pairs, unpack_ascending, unpack_pairs
 from siafu.native.attention import (
     MAX_HEADS,
     AttendBackward,
@@ -82,6 +83,8 @@ __all__ = [
     "lstm_backward",
     "mark_columns",
     "missing_loops",
+    "pack_ascending",
+    "pack_pairs",
     "pair_scores",
     "product",
     "product_backward",
@@ -96,6 +99,8 @@ __all__ = [
     "spread_rows",
     "take_rows",
     "transpose",
+    "unpack_ascending",
+    "unpack_pairs",
 ]
 
 Dropout = reference.Dropout

@@ -18,7 +18,7 @@ logs = st.lists(
     min_size=1,
     max_size=60,
 )
-anything = settings(max_examples=60, deadline=None)
+anything = settings(max_examples=30, deadline=None)
 
 
 def graph_of(events: Events, *, undirected: bool = False) -> DynamicGraph:

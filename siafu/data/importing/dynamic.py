@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from siafu.data.bundled import transactions
 from siafu.data.importing.arrays import NpyFile, open_npy, unpack_npz
 from siafu.data.importing.event_spool import EventSpool, write_log
 from siafu.data.importing.events import EventSource, array_events, table_events
@@ -17,6 +18,7 @@ from siafu.data.importing.labels import checked_labels, labels_of_nodes
 from siafu.data.importing.nodes import NodeTable, NodeValues
 from siafu.data.importing.places import format_of
 from siafu.data.temporal import KNOWN, read_temporal
+from siafu.data.transactions import CLASS_NAMES, PROTOCOL, Transactions
 from siafu.dynamic import Protocol
 from siafu.events import Progress, silent
 from siafu.store import DynamicStore, DynamicWriter, write_dynamic
@@ -69,7 +71,8 @@ def import_events(
         events: columns ``src``, ``dst``, ``t`` and, where there are any, ``w`` (weight) and ``label`` (a class from
             0, -1 for none), else the first three and maybe a fourth for weights, in a Parquet file, a folder of
             such, ``.csv`` or ``.tsv`` (also ``.gz``); or an ``.npz`` in the layout of :mod:`siafu.data.temporal`.
-            Times are numbers, or time stamps, which become seconds since 1970.
+            Times are numbers, or time stamps, which become seconds since 1970. ``transactions:nodes=1000000,…``
+            is made on the way.
         step: the length of a step in units of the times; the last step may be shorter.
         steps: how many steps of equal length to make, instead. Without either each distinct time is a step, if
             there are at most 1000.
@@ -83,6 +86,14 @@ def import_events(
     if step is not None and steps is not None:
         raise ValueError(
             f"both a step ({step}) and a number of steps ({steps}) were given; expected one of them"
+        )
+    if made := transactions(str(events)):
+        if any(value is not None for value in (step, steps, features, labels)):
+            raise ValueError(
+                f"{events}: its steps, features and labels are made with it; leave those options out"
+            )
+        return _write_transactions(
+            made, out, name=name, undirected=undirected, spec=str(events), progress=progress
         )
     given = Given(Path(events), _path(features), _path(labels))
     if _is_known(given):
@@ -120,6 +131,36 @@ def import_events(
             protocol=Protocol(step=cut.length),
             class_names=class_names,
             sources={"events" if what == "edges" else what: path for what, path in given.sources().items()},
+        )
+
+
+def _write_transactions(
+    made: Transactions, out: str | Path, *, name: str | None, undirected: bool, spec: str, progress: Progress
+) -> DynamicStore:
+    """Write what is made step by step, a step at a time."""
+    with DynamicWriter(out) as store:
+        src, dst, weight = (
+            store.array("src", "int32"),
+            store.array("dst", "int32"),
+            store.array("weight", "float32"),
+        )
+        for payments in made.by_step():
+            src.append(payments.src)
+            dst.append(payments.dst)
+            weight.append(payments.weight)
+            progress("events", src.num_rows, made.events)
+        store.add("step_ptr", made.step_ptr)
+        store.add("step_time", np.arange(made.steps, dtype=np.float64))
+        store.add("y", made.labels())
+        if (x := made.inputs()) is not None:
+            store.add("x", x)
+        return store.finish(
+            name=name or Path(out).name,
+            num_nodes=made.nodes,
+            undirected=undirected,
+            protocol=PROTOCOL,
+            class_names=CLASS_NAMES,
+            sources={"events": spec},
         )
 
 
