@@ -9,7 +9,7 @@ from siafu import native
 from siafu.native import After, Dropout, Term
 from siafu.nn.product import products
 from siafu.nn.temporal.layer import Span
-from siafu.nn.temporal.step import StepRows, snapshots_in
+from siafu.nn.temporal.step import StepRows, snapshots_in, stacked
 
 
 def convolved(span: Span, weight: Tensor, activation: str) -> Tensor:
@@ -26,8 +26,7 @@ def convolved(span: Span, weight: Tensor, activation: str) -> Tensor:
 
 def projected(x: StepRows, weight: Tensor) -> Tensor:
     """``X_t W``: (T, N, F) -> (T, N, H), or (N, F) -> (N, H)."""
-    if not isinstance(x, Tensor):
-        x = torch.stack(list(x))
+    x = stacked(x)
     return products([(x.reshape(-1, x.shape[-1]), weight)]).view(*x.shape[:-1], -1)
 
 

@@ -6,7 +6,8 @@ from torch import Tensor, nn
 from siafu.nn.layer import first_generator, glorot
 from siafu.nn.temporal.convolution import followed, stepwise
 from siafu.nn.temporal.layer import Span, State, TemporalLayer, where_present
-from siafu.nn.temporal.step import StepRows, rows_of, snapshots_in
+from siafu.nn.temporal.step import StepRows, snapshots_in, stacked
+from siafu.nn.temporal.summary import summaries
 from siafu.nn.temporal.turn import Turn, alone
 
 
@@ -48,18 +49,18 @@ class EvolveGcnO(TemporalLayer):
 
     def forward(self, span: Span, state: State, turn: Turn = alone) -> tuple[Span, State]:
         """Weights of all steps, then the convolution of the own ones."""
-        weights = self.evolved(span, state[0], turn)
+        span, weights = self.evolved(span, state[0], turn)
         own = torch.stack(weights[turn.own_steps])
         h = where_present(convolved_by_step(span, own, self.activation), span.present)
         return span._replace(x=h, x_nodes=None, m=None), [weights[-1]]
 
-    def evolved(self, span: Span, weight: Tensor, turn: Turn) -> list[Tensor]:
-        """The weights of every step of the block, each (in_features, out_features)."""
+    def evolved(self, span: Span, weight: Tensor, turn: Turn) -> tuple[Span, list[Tensor]]:
+        """The weights of every step of the block, each (in_features, out_features), and the span to go on with."""
         weights: list[Tensor] = []
         for _ in range(span.num_steps):
             weight = self._gru(weight, weight)
             weights.append(weight)
-        return weights
+        return span, weights
 
     def _gru(self, given: Tensor, weight: Tensor) -> Tensor:
         """One step of the GRU; the gates are update, reset, new value."""
@@ -94,47 +95,17 @@ class EvolveGcnH(EvolveGcnO):
         super().reset(generator)
         glorot(self.scorer.data[:, None], generator)
 
-    def evolved(self, span: Span, weight: Tensor, turn: Turn) -> list[Tensor]:
+    def evolved(self, span: Span, weight: Tensor, turn: Turn) -> tuple[Span, list[Tensor]]:
         """The weights of every step of the block."""
-        own = [
-            summary(rows_of(span.x, step), self.scorer, k=self.top_k, present=_at(span.present, step))
-            for step in range(len(span.steps))
-        ]
-        own_rows = torch.stack(own) if own else weight.new_zeros(0, self.top_k, self.in_features)
+        x, own_rows = summaries(
+            stacked(span.x), self.scorer, k=self.top_k, num_steps=len(span.steps), present=span.present
+        )
         weights: list[Tensor] = []
         for rows in turn.everyone(own_rows).unbind():
             given = nn.functional.pad(rows.t(), (0, self.out_features - self.top_k))
             weight = self._gru(given, weight)
             weights.append(weight)
-        return weights
-
-
-def _at(present: Tensor | None, step: int) -> Tensor | None:
-    return None if present is None else present[step]
-
-
-def summary(x: Tensor, scorer: Tensor, *, k: int, present: Tensor | None = None) -> Tensor:
-    """The k rows with the largest ``y = x p / |p|``, each times ``tanh(y)``: (N, F), (F,) -> (k, F).
-
-    Of equal ones the first; zeros where there are fewer, absent nodes left out.
-    """
-    score = x @ (scorer / scorer.norm())
-    rows = _largest(score.detach(), k, present)
-    picked = x[rows] * score[rows].tanh()[:, None]
-    return nn.functional.pad(picked, (0, 0, 0, k - len(rows)))
-
-
-def _largest(score: Tensor, k: int, present: Tensor | None) -> Tensor:
-    """The places of the k largest, (k,) int64, the largest first, and of equal ones the first."""
-    there = torch.arange(len(score)) if present is None else present.nonzero()[:, 0]
-    score = score[there]
-    if k < len(score):
-        least = score.topk(k, sorted=False).values.min()
-        above, equal = (score > least).nonzero()[:, 0], (score == least).nonzero()[:, 0]
-        place = torch.cat([above, equal[: k - len(above)]]).sort().values
-    else:
-        place = torch.arange(len(score))
-    return there[place[score[place].argsort(descending=True, stable=True)]]
+        return span._replace(x=x), weights
 
 
 def convolved_by_step(span: Span, weights: Tensor, activation: str) -> Tensor:
@@ -147,5 +118,5 @@ def convolved_by_step(span: Span, weights: Tensor, activation: str) -> Tensor:
 
 
 def _all_steps(x: StepRows, num_steps: int) -> Tensor:
-    x = x if isinstance(x, Tensor) else torch.stack(list(x))
+    x = stacked(x)
     return x.expand(num_steps, *x.shape[-2:]) if x.ndim == 2 else x

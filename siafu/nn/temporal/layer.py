@@ -6,7 +6,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from siafu.nn.temporal.step import Step, StepRows
+from siafu.nn.temporal.step import Step, StepRows, stacked
 from siafu.nn.temporal.turn import Turn, alone
 
 State = list[Tensor]  # what is known of all steps before a block of time; no layer hides any
@@ -47,8 +47,7 @@ def span_alone(
     present: Tensor | None = None,
 ) -> Span:
     """A block of time of which all steps and all nodes are here."""
-    x_nodes = x if isinstance(x, Tensor) else torch.stack(list(x))
-    return Span(steps, len(steps), first, x, x_nodes, m, present, present)
+    return Span(steps, len(steps), first, x, stacked(x), m, present, present)
 
 
 class TemporalLayer(nn.Module):

@@ -60,6 +60,11 @@ def snapshots_in(steps: Sequence[Step], x_src: StepRows) -> Tensor:
     return _summed(steps, x_src, turned=False)
 
 
+def stacked(x: StepRows) -> Tensor:
+    """The rows of all steps as one tensor."""
+    return x if isinstance(x, Tensor) else torch.stack(list(x))
+
+
 def rows_of(x: StepRows, step: int) -> Tensor:
     """The rows of one step, (N, F)."""
     return x if isinstance(x, Tensor) and x.ndim == 2 else x[step]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from siafu.nn.layer import first_generator, glorot
 from siafu.nn.temporal.convolution import convolved
 from siafu.nn.temporal.layer import Span, State, TemporalLayer, where_present
-from siafu.nn.temporal.step import snapshots_in
+from siafu.nn.temporal.step import snapshots_in, stacked
 from siafu.nn.temporal.turn import Turn, alone
 
 BAND = 20
@@ -57,7 +57,7 @@ class TmGcn(TemporalLayer):
         return span._replace(x=h, x_nodes=None, m=None), state
 
     def _smoothed(self, span: Span, state: State, turn: Turn) -> tuple[Span, State]:
-        x = span.x if isinstance(span.x, Tensor) else torch.stack(list(span.x))
+        x = stacked(span.x)
         if x.ndim == 2 or self.band == 1:
             return span, state
         earlier, kept = turn.earlier(x, state[0], count=self.band - 1)

@@ -3,9 +3,10 @@
 import pytest
 import torch
 from timeline import rows
+from torch import Tensor
 
-from siafu.nn.temporal.evolve import summary
 from siafu.nn.temporal.mingru import composed, scanned
+from siafu.nn.temporal.summary import summaries
 from siafu.nn.temporal.tmgcn import moving_mean
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -48,20 +49,36 @@ def test_steps_missing_before_a_moving_mean_are_an_error() -> None:
         moving_mean(rows(4, 2, 3), rows(1, 2, 3), first=5, band=4)
 
 
+def summary(x: Tensor, k: int, present: Tensor | None = None) -> Tensor:
+    """Of one step, by its first column."""
+    there = None if present is None else present[None]
+    _, found = summaries(x[None], torch.tensor([2.0, 0.0]), k=k, num_steps=1, present=there)
+    return found[0]
+
+
 def test_of_equal_scores_the_first_node_is_in_the_summary() -> None:
     x = torch.tensor([[1.0, 0], [3, 5], [2, 1], [3, 4], [2, 2], [2, 3]])
-    found = summary(x, torch.tensor([2.0, 0.0]), k=3)
     expected = torch.stack([x[1], x[3], x[2]]) * torch.tensor([[3.0], [3], [2]]).tanh()
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(summary(x, 3), expected)
+    equal = torch.ones(5, 2) * torch.tensor([1.0, 0]) + torch.arange(5)[:, None] * torch.tensor([0.0, 1])
+    torch.testing.assert_close(summary(equal, 2), equal[:2] * torch.tensor(1.0).tanh())
 
 
 def test_a_summary_of_fewer_nodes_than_it_has_rows_ends_with_zeros() -> None:
     x = torch.tensor([[1.0, 0], [3, 5], [2, 1]])
-    there = torch.tensor([True, False, True])
-    found = summary(x, torch.tensor([1.0, 0.0]), k=4, present=there)
-    expected = torch.stack(
-        [x[2] * torch.tensor(2.0).tanh(), x[0] * torch.tensor(1.0).tanh(), *torch.zeros(2, 2)]
-    )
-    torch.testing.assert_close(found, expected)
-    nobody = torch.zeros(3, dtype=torch.bool)
-    assert (summary(x, torch.tensor([1.0, 0.0]), k=4, present=nobody) == 0).all()
+    first, second = x[2] * torch.tensor(2.0).tanh(), x[0] * torch.tensor(1.0).tanh()
+    found = summary(x, 4, torch.tensor([True, False, True]))
+    torch.testing.assert_close(found, torch.stack([first, second, *torch.zeros(2, 2)]))
+    assert (summary(x, 4, torch.zeros(3, dtype=torch.bool)) == 0).all()
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_a_summary_has_the_gradients_of_its_formula(static: bool) -> None:
+    x = (rows(6, 3) if static else rows(4, 6, 3)).requires_grad_()
+    scorer, present = rows(3, seed=1).requires_grad_(), rows(4, 6, seed=2) > -0.5
+
+    def weighed(x: Tensor, scorer: Tensor) -> Tensor:
+        passed, found = summaries(x, scorer, k=4, num_steps=4, present=present)
+        return (passed * 2).sum() + (found * rows(4, 4, 3, seed=3)).sum()
+
+    assert torch.autograd.gradcheck(weighed, (x, scorer))
