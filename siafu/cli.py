@@ -171,15 +171,26 @@ def predict(
     embeddings: Annotated[
         bool, typer.Option("--embeddings", help="Also write the last hidden rows.")
     ] = False,
+    pairs: Annotated[
+        Path | None, typer.Option(help="Score pairs of nodes: Parquet, CSV, TSV or .npy with src and dst.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write what a trained model says of every node."""
+    """Write what a trained model says of every node, or of given pairs."""
     from siafu import trained
     from siafu.results.progress import LiveProgress
 
     run = trained.open_run(path)
     with LiveProgress() as progress:
         graph = trained.source_graph(run, data, progress=progress)
+    if pairs is not None:
+        count = trained.predict_pairs(run, graph, pairs, out=out)
+        _print(
+            {"run": str(path), "out": str(out), "pairs": count},
+            as_json,
+            f"wrote the scores of {count:,} pairs to {out}",
+        )
+        return
     trained.predict(run, graph, embeddings=embeddings, out=out)
     found = {"run": str(path), "out": str(out), "nodes": graph.num_nodes}
     _print(found, as_json, f"wrote the predictions of {graph.num_nodes:,} nodes to {out}")

@@ -189,7 +189,7 @@ def _link_trainer(
         in_features=x.shape[1],
         num_nodes=part.num_nodes,
         kind=tree.link.head,
-        hidden=tree.link.hidden or tree.model.hidden,
+        hidden=tree.link.width or tree.model.hidden,
     )
     model.reset(torch.Generator().manual_seed(tree.seed))
     how: dict[str, Any] = {"config": tree.train, "link": tree.link, "seed": tree.seed, "fold": tree.data.fold}

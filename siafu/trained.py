@@ -6,21 +6,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from siafu import data
+from siafu.data.pairs import read_pairs
 from siafu.dynamic import DynamicGraph
 from siafu.events import Progress, silent
 from siafu.folder import RunFolder, existing_folder
+from siafu.given import check_edges, read_edges
 from siafu.graph import Block, Graph
 from siafu.nn.embedded import Embedded, build_model
 from siafu.nn.layer import Layer
-from siafu.nn.link import build_linked
+from siafu.nn.link import build_linked, link_of
 from siafu.nn.model import Gnn
 from siafu.nn.propagated import Propagated
 from siafu.nn.staged import Staged
 from siafu.nn.streamed import Rows, Streamed
-from siafu.predictions import write_predictions
+from siafu.predictions import write_pairs, write_predictions
 from siafu.results.machine import usable_memory_bytes
 from siafu.settings import Settings, parse_toml
 from siafu.store.tensors import load_tensors
@@ -31,6 +34,7 @@ from siafu.training.lazy.stage import build_staged
 from siafu.training.spill import spill_to
 
 AnyGraph = Graph | DynamicGraph
+_PAIRS_AT_ONCE = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -97,12 +101,19 @@ def open_run(run: Path | str, *, model: nn.Module | None = None) -> Run:
 
 
 def predict(
-    run: Run, graph: Graph, *, embeddings: bool = False, out: Path | str | None = None
+    run: Run,
+    graph: Graph,
+    *,
+    embeddings: bool = False,
+    out: Path | str | None = None,
+    pairs: ArrayLike | Tensor | None = None,
 ) -> dict[str, Tensor]:
     """What a run's model says of a graph's nodes, in the user's order.
 
     Returns ``output`` (N, C), the model's bare output, and with ``embeddings`` also ``embedding`` (N, H). ``out`` is
-    a Parquet file to write it to, with the ids, the class and the probabilities of each node.
+    a Parquet file to write it to, with the ids, the class and the probabilities of each node. Of a run of task link the
+    output is a row a node, and with ``pairs`` (2, P), rows of sources above those of targets, ``score`` (P,) tells how
+    likely each is an edge, as a logit; messages pass over all edges of the graph.
     """
     if run.model is None:
         raise ValueError(_without_model(run))
@@ -116,9 +127,31 @@ def predict(
     else:
         found = _outputs(run.model, prepared.block.with_static(x), x, embeddings=embeddings, graph=graph)
     found = {name: inputs.in_user_order(rows, prepared) for name, rows in found.items()}
+    if pairs is not None:
+        found["score"] = score_pairs(run, graph, found["output"], pairs)
     if out is not None:
         write_predictions(Path(out), graph, found, kind=run.metrics["task"], names=run.settings.class_names)
     return found
+
+
+def predict_pairs(run: Run, graph: Graph, pairs: Path, *, out: Path) -> int:
+    """Score the pairs of a file and write them to a Parquet file; returns how many."""
+    given = read_pairs(pairs, graph)
+    write_pairs(out, given.src, given.dst, predict(run, graph, pairs=given.rows)["score"])
+    return given.rows.shape[1]
+
+
+@torch.no_grad()
+def score_pairs(run: Run, graph: Graph, rows: Tensor, pairs: ArrayLike | Tensor) -> Tensor:
+    """The logit of each pair, (2, P) -> (P,), given the rows of all nodes; see :func:`predict`."""
+    if run.settings.task != "link" or run.model is None:
+        raise ValueError(f"{run.directory}: trained on nodes, not on pairs; leave pairs out")
+    ends = read_edges(pairs, "pairs")
+    check_edges(ends, graph.num_nodes, f"{graph.name}: pairs")
+    head = link_of(run.model)
+    a_src, b_dst = head.factors(rows)
+    parts = zip(*(of.long().split(_PAIRS_AT_ONCE) for of in ends), strict=True)
+    return torch.cat([torch.empty(0), *(head.pairs(a_src, b_dst, src, dst) for src, dst in parts)])
 
 
 @torch.no_grad()
@@ -201,7 +234,7 @@ def room_of(tree: Settings, *, scratch: Path) -> Room:
 def model_of(tree: Settings, *, in_features: int, out_features: int, num_nodes: int) -> nn.Module:
     """The model that a run of siafu's own kinds has, without its weights."""
     if tree.task == "link":
-        hidden = tree.link.hidden or tree.model.hidden
+        hidden = tree.link.width or tree.model.hidden
         return build_linked(
             tree.model, in_features=in_features, num_nodes=num_nodes, kind=tree.link.head, hidden=hidden
         )

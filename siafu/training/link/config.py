@@ -17,7 +17,7 @@ class LinkConfig(BaseModel):
     evaluation: Literal["all"] | int = "all"  # rank edges among all pairs, or so many sampled negatives
     most_pairs: int = Field(10**10, ge=1)  # of a step, beyond which an evaluation over all is refused
     head: Literal["mlp", "dot"] = "mlp"
-    hidden: int | None = Field(None, ge=1)  # width of the head; None: as model.hidden
+    width: int | None = Field(None, ge=1)  # of the head; None: as model.hidden
     recency: bool = False  # over time: the head also reads how lately and how often two nodes met
     decay: tuple[float, ...] = (0.2,)  # how fast that fades, a step; several are read side by side
     split: tuple[float, float, float] = (0.85, 0.05, 0.1)  # of edges, where the data set has none

@@ -10,8 +10,6 @@ from functools import cached_property
 
 import torch
 from torch import Tensor
-from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
 from siafu import native
 from siafu.comm import Comm, alone
@@ -23,6 +21,7 @@ from siafu.sample.negatives import Edges, codes, draw_negatives
 from siafu.training import metrics
 from siafu.training.config import TrainConfig
 from siafu.training.link.config import LinkConfig
+from siafu.training.link.loss import pair_loss
 from siafu.training.link.scores import (
     NAMES,
     check_all_pairs,
@@ -35,7 +34,6 @@ from siafu.training.link.scores import (
 from siafu.training.link.split import SIDES, PairSplit
 from siafu.training.task import SPLITS, Task
 
-_AT_ONCE = 1 << 24  # numbers of pairs that are kept for a gradient
 _MOST_TRAIN = 10_000  # pairs of training that are scored
 
 
@@ -89,18 +87,7 @@ class LinkTask(Task):
         src, dst = self._rows(torch.cat([positive, negative], 1), place)
         y = torch.zeros(src.numel())
         y[: positive.shape[1]] = 1
-        a_src, b_dst = self.head.factors(out)
-        step = max(1, _AT_ONCE // a_src.shape[1])
-
-        def losses(u: Tensor, v: Tensor, label: Tensor) -> Tensor:
-            logit = self.head.pairs(a_src, b_dst, u, v)
-            return functional.binary_cross_entropy_with_logits(logit, label, reduction="sum")
-
-        parts = list(zip(src.split(step), dst.split(step), y.split(step), strict=True))
-        if len(parts) == 1:
-            return losses(src, dst, y) / y.numel()
-        total = [checkpoint(losses, *part, use_reentrant=False, preserve_rng_state=False) for part in parts]
-        return torch.stack(total).sum() / y.numel()
+        return pair_loss(self.head, out, src, dst, y)
 
     @torch.no_grad()
     def evaluate(self, out: Tensor) -> tuple[dict[str, float | None], float]:
