@@ -8,12 +8,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from torch import Tensor
 
+from siafu.dynamic import DynamicGraph
 from siafu.graph import Graph
 from siafu.store.tensors import write_atomically
 
 
 def write_predictions(
-    path: Path, graph: Graph, predicted: dict[str, Tensor], *, kind: str, names: Sequence[str]
+    path: Path, graph: Graph | DynamicGraph, predicted: dict[str, Tensor], *, kind: str, names: Sequence[str]
 ) -> None:
     """One row a node: ``id``, then by the task ``class`` and ``probability``, ``labels``, ``value``, or its row.
 
@@ -50,7 +51,7 @@ def _columns(output: Tensor, names: Sequence[str], kind: str) -> dict[str, pa.Ar
     return {"value": pa.array(output[:, 0].numpy()) if output.shape[1] == 1 else _lists(output)}
 
 
-def _ids(graph: Graph) -> pa.Array:
+def _ids(graph: Graph | DynamicGraph) -> pa.Array:
     return graph.node_names if graph.node_names is not None else pa.array(np.arange(graph.num_nodes))
 
 

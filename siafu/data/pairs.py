@@ -12,6 +12,7 @@ from siafu.data.importing.arrays import open_npy
 from siafu.data.importing.edges import EdgeSource, array_edges, table_edges
 from siafu.data.importing.ids import IdMap, Ids, RowNumbers
 from siafu.data.importing.places import Place
+from siafu.dynamic import DynamicGraph
 from siafu.events import Progress, silent
 from siafu.graph import Graph
 from siafu.store.names import is_string
@@ -30,7 +31,7 @@ class Pairs(NamedTuple):
     rows: Tensor
 
 
-def read_pairs(path: Path, graph: Graph, *, progress: Progress = silent) -> Pairs:
+def read_pairs(path: Path, graph: Graph | DynamicGraph, *, progress: Progress = silent) -> Pairs:
     """Read Parquet, CSV or TSV with columns ``src`` and ``dst`` (else the first two), or an ``.npy`` of integers."""
     source: EdgeSource = array_edges(open_npy(path)) if path.suffix == ".npy" else table_edges(path)
     ids, src, dst, rows = _ids(graph), list[pa.Array](), list[pa.Array](), [np.empty((2, 0), dtype=np.int64)]
@@ -43,7 +44,7 @@ def read_pairs(path: Path, graph: Graph, *, progress: Progress = silent) -> Pair
     return Pairs(pa.chunked_array(src), pa.chunked_array(dst), torch.from_numpy(np.concatenate(rows, 1)))
 
 
-def _ids(graph: Graph) -> Ids:
+def _ids(graph: Graph | DynamicGraph) -> Ids:
     if graph.node_names is None:
         return RowNumbers(graph.num_nodes, graph.name)
     known = IdMap(strings=is_string(graph.node_names.type))

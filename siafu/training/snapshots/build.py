@@ -11,7 +11,7 @@ from siafu.dynamic import DynamicGraph
 from siafu.nn.layer import first_generator, glorot
 from siafu.nn.link import LinkHead
 from siafu.nn.model import ModelConfig
-from siafu.nn.temporal import TemporalModel, build_temporal
+from siafu.nn.temporal import TemporalLayer, TemporalModel, build_temporal
 from siafu.sample.shuffle import Shuffled
 from siafu.training.link.config import LinkConfig
 from siafu.training.link.recency import Recency
@@ -51,6 +51,13 @@ class Predictor(nn.Module):
         super().__init__()
         self.temporal, self.head = temporal, head
 
+    @property
+    def in_features(self) -> int:
+        """The width of the inputs."""
+        first = self.temporal.layers[0]
+        assert isinstance(first, TemporalLayer)
+        return first.in_features
+
     def reset(self, generator: torch.Generator) -> None:
         """Draw new parameters, in a fixed order."""
         self.temporal.reset(generator)
@@ -62,7 +69,7 @@ def build_predictor(
 ) -> Predictor:
     """The model over time of a configuration, with the head that the task needs."""
     temporal = build_temporal(model, in_features=in_features)
-    width = link.hidden or model.hidden
+    width = link.width or model.hidden
     head: LinkHead | NodeHead
     match task:
         case "link":
@@ -106,18 +113,27 @@ def _sampled(samples: Mapping[str, range]) -> dict[str, Any]:
 
 
 def _link_task(graph: DynamicGraph, wanted: Wanted, common: dict[str, Any]) -> LinkTask:
-    link, memory = wanted.link, None
+    link = wanted.link
     if link.evaluation == "all":
         judged = len(common["samples"]["val"]) + len(common["samples"]["test"])
         check_all_pairs(graph.num_nodes, steps=judged, most=link.most_pairs)
-    if link.recency:
-        step = torch.arange(graph.num_steps).repeat_interleave(graph.step_ptr.diff())
-        sizes = {"num_nodes": graph.num_nodes, "num_steps": graph.num_steps}
-        memory = Recency.of_events(
-            graph.src, graph.dst, step, **sizes, undirected=graph.undirected, decays=link.decay
-        )
-    return LinkTask(
-        **common, kind="link", metric="map", num_outputs=1, num_counts=4, config=link, memory=memory
+    how: dict[str, Any] = {"config": link, "memory": remembered(graph, link)}
+    return LinkTask(**common, **how, kind="link", metric="map", num_outputs=1, num_counts=4)
+
+
+def remembered(graph: DynamicGraph, link: LinkConfig) -> Recency | None:
+    """How lately and how often pairs met, where the head reads that."""
+    if not link.recency:
+        return None
+    step = torch.arange(graph.num_steps).repeat_interleave(graph.step_ptr.diff())
+    return Recency.of_events(
+        graph.src,
+        graph.dst,
+        step,
+        num_nodes=graph.num_nodes,
+        num_steps=graph.num_steps,
+        undirected=graph.undirected,
+        decays=link.decay,
     )
 
 
