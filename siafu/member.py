@@ -374,7 +374,7 @@ def _write_result(
 ) -> None:
     task = trainer.task
     fields: dict[str, Any] = {f"{split}_scores": of for split, of in scores.items()}
-    if task.kind == "class" and task.count["test"]:
+    if task.kind in ("class", "edge") and task.count["test"]:
         fields["confusion"] = task.confusion(out, "test").tolist()
         fields["class_names"] = list(_of(part).class_names or map(str, range(task.num_outputs)))
     events.write("result", best_epoch=trainer.done.best_epoch, **fields)

@@ -143,7 +143,7 @@ def _edge_task(graph: DynamicGraph, common: dict[str, Any]) -> EdgeTask:
             f"{graph.name}: its events have no classes to learn; give edge_y, or use --task link"
         )
     classes = _num_classes(graph, graph.edge_y)
-    return EdgeTask(**common, kind="edge", metric="micro_f1", num_outputs=classes, num_counts=3 * classes)
+    return EdgeTask(**common, kind="edge", metric="micro_f1", num_outputs=classes, num_counts=classes**2)
 
 
 def _node_task(graph: DynamicGraph, wanted: Wanted, common: dict[str, Any]) -> NodeTask:
@@ -165,7 +165,7 @@ def _node_task(graph: DynamicGraph, wanted: Wanted, common: dict[str, Any]) -> N
         )
     outputs = _num_classes(graph, y)
     return NodeTask(
-        **common, kind="class", metric="accuracy", num_outputs=outputs, num_counts=3 * outputs, rows=rows
+        **common, kind="class", metric="accuracy", num_outputs=outputs, num_counts=outputs**2, rows=rows
     )
 
 

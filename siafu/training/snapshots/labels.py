@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from siafu.nn.loss import Kind, sum_of_losses
-from siafu.training import metrics
-from siafu.training.snapshots.task import TemporalTask, known, of_classes
+from siafu.training.snapshots.task import TemporalTask, count_taken, known, of_classes
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -21,17 +20,16 @@ class EdgeTask(TemporalTask):
         return nn.functional.cross_entropy(head(h, src, dst), y) if y.numel() else 0 * h.sum()
 
     def judged(self, head: nn.Module, step: int, h: Tensor, split: str) -> Tensor:
-        """What is right, there and guessed of each class, and the loss."""
+        """How often each class was taken for which, and the loss."""
         src, dst, y = self._events(step)
         if not y.numel():
             return torch.zeros(self.num_counts + 1, dtype=torch.float64)
         out = head(h, src, dst)
-        loss = nn.functional.cross_entropy(out, y).double()
-        return torch.cat([metrics.count_classes(out, y).reshape(-1), loss[None]])
+        return count_taken(out, y, nn.functional.cross_entropy(out, y))
 
     def scores_of(self, judged: Tensor) -> dict[str, float | None]:
         """Over all events of all samples."""
-        return of_classes(judged)
+        return of_classes(judged, self.num_outputs)
 
     def _events(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
         """Sources, targets and classes of the events that have one."""
@@ -60,17 +58,17 @@ class NodeTask(TemporalTask):
     def judged(self, head: nn.Module, step: int, h: Tensor, split: str) -> Tensor:
         """What adds up to the scores of the labelled nodes, and the loss."""
         (rows, y), out = self._labelled(step, split), head(h)
-        loss = self._loss(out, rows, y).double()
+        loss = self._loss(out, rows, y)
         if self.kind == "class":
-            return torch.cat([metrics.count_classes(out[rows], y).reshape(-1), loss[None]])
+            return count_taken(out[rows], y, loss)
         off = (out[rows] - y).abs()
         counted = torch.stack([off.nansum(dtype=torch.float64), known(off).sum().double()])
-        return torch.cat([counted, loss[None]])
+        return torch.cat([counted, loss.double()[None]])
 
     def scores_of(self, judged: Tensor) -> dict[str, float | None]:
         """Over all nodes of all samples."""
         if self.kind == "class":
-            return of_classes(judged)
+            return of_classes(judged, self.num_outputs)
         total, number = judged[:, :2].sum(0).tolist()
         return {"mae": total / number if number else None}
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from siafu.comm import Comm
@@ -58,13 +59,15 @@ class TemporalTask:
 
     def scores(self, judged: Tensor, split: str) -> dict[str, float | None]:
         """The scores of a split, of what was judged of validation and test; training samples are not judged."""
-        val = len(self.samples["val"])
-        rows = {"train": slice(0, 0), "val": slice(0, val), "test": slice(val, None)}[split]
-        return self.scores_of(judged[rows])
+        return self.scores_of(self._of_split(judged, split))
 
     def confusion(self, judged: Tensor, split: str) -> Tensor:
-        """Nothing is kept of which class was taken for which."""
-        raise NotImplementedError
+        """Of tasks that tell classes apart: (C, C) int64, rows true, columns predicted."""
+        return self._of_split(judged, split)[:, :-1].sum(0).view(self.num_outputs, -1).long()
+
+    def _of_split(self, judged: Tensor, split: str) -> Tensor:
+        val = len(self.samples["val"])
+        return judged[{"train": slice(0, 0), "val": slice(0, val), "test": slice(val, None)}[split]]
 
 
 def split_steps(
@@ -89,12 +92,18 @@ def split_steps(
     return samples
 
 
-def of_classes(judged: Tensor) -> dict[str, float | None]:
-    """Scores of what was counted of classes, over all samples."""
-    counts = judged[:, :-1].sum(0).view(3, -1)
-    if not bool(counts[1].any()):
+def count_taken(out: Tensor, y: Tensor, loss: Tensor) -> Tensor:
+    """How often each class was taken for which, and the loss: (C * C + 1,) float64."""
+    taken = metrics.confusion(out.argmax(1), y, out.shape[1])
+    return torch.cat([taken.reshape(-1).double(), loss.double()[None]])
+
+
+def of_classes(judged: Tensor, num_classes: int) -> dict[str, float | None]:
+    """Scores of classes, of what :func:`count_taken` counted of all samples."""
+    taken = judged[:, :-1].sum(0).view(num_classes, num_classes)
+    if not bool(taken.any()):
         return {"accuracy": None, "micro_f1": None, "macro_f1": None}
-    return metrics.of_classes(counts)
+    return metrics.of_classes(torch.stack([taken.diag(), taken.sum(1), taken.sum(0)]))
 
 
 def known(values: Any) -> Any:
