@@ -242,6 +242,13 @@ void bind_structure(nb::module_& m) {
           },
           "indptr"_a, "indices"_a, "from_"_a.none(), "add_indptr"_a, "add_indices"_a, "add_from"_a.none(), "drop_indptr"_a,
           "drop_indices"_a, "out_indptr"_a.noconvert(), "out_indices"_a.noconvert(), "out_from"_a.none(), released);
+    m.def("places_lacking",
+          [](Array<const int64_t, 1> indptr, Array<const int32_t, 1> indices, Array<const int64_t, 1> other_indptr,
+             Array<const int32_t, 1> other_indices, Array<int64_t, 1> places) {
+              return places_lacking({indptr.data(), indices.data(), nullptr}, {other_indptr.data(), other_indices.data(), nullptr},
+                                    int64_t(indptr.shape(0)) - 1, places.data());
+          },
+          "indptr"_a, "indices"_a, "other_indptr"_a, "other_indices"_a, "places"_a.noconvert(), released);
     m.def("take_rows",
           [](Array<const int64_t, 1> indptr, Array<const int32_t, 1> indices, Array<const int64_t, 1> rows,
              Array<const int32_t, 1> name, Array<int64_t, 1> out_indptr, Array<int32_t, 1> out_indices, Optional<int64_t, 1> from) {

@@ -173,6 +173,20 @@ int64_t apply_delta(const SortedRows& old, const SortedRows& add, const SortedRo
     return missing;
 }
 
+int64_t places_lacking(const SortedRows& rows, const SortedRows& others, int64_t num_rows, int64_t* places) {
+    int64_t count = 0;
+    for (int64_t r = 0; r < num_rows; ++r) {
+        int64_t o = others.indptr[r];
+        const int64_t end = others.indptr[r + 1];
+        for (int64_t e = rows.indptr[r]; e < rows.indptr[r + 1]; ++e) {
+            while (o < end && others.indices[o] < rows.indices[e]) ++o;
+            if (o < end && others.indices[o] == rows.indices[e]) ++o;
+            else places[count++] = e;
+        }
+    }
+    return count;
+}
+
 void take_rows(const int64_t* indptr, const int32_t* indices, const int64_t* rows, int64_t num_rows, const int32_t* name,
                int64_t* out_indptr, int32_t* out_indices, int64_t* from) {
     out_indptr[0] = 0;

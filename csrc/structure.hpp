@@ -35,6 +35,10 @@ struct SortedRows {
 int64_t apply_delta(const SortedRows& old, const SortedRows& add, const SortedRows& drop, int64_t num_rows, int64_t* out_indptr,
                     int32_t* out_indices, int64_t* from);
 
+// The places in `rows` of edges that `others` lacks, ascending; what stands several times there is had as often, the first being
+// those it has. places: as many as `rows` has edges. Returns how many there are.
+int64_t places_lacking(const SortedRows& rows, const SortedRows& others, int64_t num_rows, int64_t* places);
+
 // The CSR of some rows, columns c renamed name[c], which must not be negative; rows come out sorted. out_indptr: (num_rows + 1),
 // out_indices: as many as the rows hold. from: position of each edge in the input, or null.
 void take_rows(const int64_t* indptr, const int32_t* indices, const int64_t* rows, int64_t num_rows, const int32_t* name,

@@ -137,8 +137,7 @@ class Packer:
 
 def difference(old: Csr, new: Csr) -> tuple[Csr, Tensor]:
     """What a snapshot has more than the one before, and the places in that one of what it has less."""
-    had, has = (rows_of(csr) << 32 | csr.indices.long() for csr in (old, new))
-    return taken(new, (~_among(has, had)).nonzero()[:, 0]), (~_among(had, has)).nonzero()[:, 0]
+    return taken(new, native.places_lacking(new, old)), native.places_lacking(old, new)
 
 
 def taken(csr: Csr, places: Tensor) -> Csr:
@@ -149,15 +148,6 @@ def taken(csr: Csr, places: Tensor) -> Csr:
 def rows_of(csr: Csr) -> Tensor:
     """(E,) int64, the row of each edge."""
     return torch.arange(csr.indptr.numel() - 1).repeat_interleave(csr.indptr.diff())
-
-
-def _among(some: Tensor, others: Tensor) -> Tensor:
-    """Which of some ascending numbers are among others, each as often as it stands there."""
-    which = torch.arange(some.numel()) - torch.searchsorted(
-        some, some
-    )  # 0 for the first of equal ones, 1, ...
-    there = torch.searchsorted(others, some, right=True) - torch.searchsorted(others, some)
-    return which < there
 
 
 def _checksum(*parts: Tensor) -> Tensor:

@@ -86,6 +86,7 @@ __all__ = [
     "pack_ascending",
     "pack_pairs",
     "pair_scores",
+    "places_lacking",
     "product",
     "product_backward",
     "relabel",
@@ -402,6 +403,18 @@ def apply_delta(csr: Csr, *, add: Csr, drop: Csr) -> Csr:
     if row >= 0:
         raise ValueError(reference.not_there(row))
     return out
+
+
+def places_lacking(csr: Csr, others: Csr) -> Tensor:
+    """The places of edges that another CSR of as many sorted rows lacks, ascending, (n,) int64.
+
+    Where it has an edge, but not as often, the later ones are lacking.
+    """
+    if _core is None:
+        return reference.places_lacking(csr, others)
+    places = torch.empty(csr.indices.numel(), dtype=torch.int64)
+    count = _core.places_lacking(csr.indptr, csr.indices, others.indptr, others.indices, places)
+    return places[:count].clone()
 
 
 def relabel(csr: Csr, order: Tensor, *, origin: bool = False) -> Csr:

@@ -224,6 +224,16 @@ def apply_delta(csr: "Csr", *, add: "Csr", drop: "Csr") -> "Csr":
     return _csr(csr.indptr + add.indptr - drop.indptr, (keys[order] & 0x7FFFFFFF).int(), origin)
 
 
+def places_lacking(csr: "Csr", others: "Csr") -> Tensor:
+    """Edges that another lacks; see :func:`siafu.native.places_lacking`."""
+    here, there = (_row_edge(rows) << 32 | rows.indices.long() for rows in (csr, others))
+    which = torch.arange(here.numel()) - torch.searchsorted(
+        here, here
+    )  # 0 for the first of equal ones, 1, ...
+    had = torch.searchsorted(there, here, right=True) - torch.searchsorted(there, here)
+    return (which >= had).nonzero()[:, 0]
+
+
 def not_there(row: int) -> str:
     """What to say of a delta that does not fit."""
     return f"a delta takes an edge out of row {row} that is not in it; the two are not of the same graph"

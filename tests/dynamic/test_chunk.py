@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from siafu.dynamic import Chunk, DynamicGraph, Snapshots, unpack
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 NODES, STEPS = 6, 8
 logs = st.lists(
     st.tuples(st.integers(0, NODES - 1), st.integers(0, NODES - 1), st.integers(0, STEPS - 1)),

@@ -11,6 +11,7 @@ from siafu.dynamic import DynamicGraph, Snapshots
 from siafu.dynamic import snapshots as module
 from siafu.graph import Block
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 NODES, STEPS = 6, 9
 Events = list[tuple[int, int, int]]  # source, target, step
 logs = st.lists(

@@ -360,3 +360,13 @@ def test_different_columns_are_counted_once(edges: Edges) -> None:
     wanted = [len({col for row, col in edges if row == each}) for each in range(SIZE)]
     assert native.count_distinct(csr).tolist() == wanted
     assert reference.count_distinct(csr).tolist() == wanted
+
+
+@anything
+@given(edges=edge_lists, others=edge_lists)
+def test_places_of_edges_that_another_lacks(edges: Edges, others: Edges) -> None:
+    one, other = native.sort_rows(build(edges)), native.sort_rows(build(others))
+    places = native.places_lacking(one, other)
+    assert torch.equal(places, reference.places_lacking(one, other))
+    lacking = Counter(edges_of(one)[place] for place in places.tolist())
+    assert lacking == Counter(edges) - Counter(others)
