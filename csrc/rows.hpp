@@ -6,6 +6,7 @@
 #include "epilogue.hpp"
 #include "gather.hpp"
 #include "max.hpp"
+#include "pair_rows.hpp"
 #include "pairs.hpp"
 #include "product.hpp"
 #include "spmm.hpp"
@@ -35,6 +36,8 @@ struct RowKernels {
     void (*product_backward)(const ProductBackward&);
     void (*pair_scores)(const PairScores&);
     void (*count_above)(const CountAbove&);
+    void (*pair_rows)(const PairRows&);
+    void (*pair_rows_backward)(const PairRows&);
 };
 
 namespace baseline { extern const RowKernels kernels; }

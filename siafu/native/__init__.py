@@ -24,7 +24,7 @@ from siafu.native.attention import (
     attend_v2,
     attend_v2_backward,
 )
-from siafu.native.pairs import Above, Factors, count_above, pair_scores
+from siafu.native.pairs import Above, Factors, count_above, pair_rows, pair_rows_backward, pair_scores
 from siafu.native.partition import PartCounts, assign_bytes, assign_parts, count_parts
 from siafu.native.products import After, Term, product, product_backward
 from siafu.native.sampling import Draws, draw, first_met, sort_rows_by_id, spread_rows
@@ -74,6 +74,8 @@ __all__ = [
     "locality_order",
     "mark_columns",
     "missing_loops",
+    "pair_rows",
+    "pair_rows_backward",
     "pair_scores",
     "product",
     "product_backward",
