@@ -389,6 +389,21 @@ void bind_pairs(nb::module_& m) {
                                            int64_t(src.shape(0)), out.data()});
           },
           "a"_a, "b"_a, "w"_a.none(), "src"_a, "dst"_a, "out"_a.noconvert(), released);
+    m.attr("PAIR_WIDTH") = kPairWidth;
+    m.attr("PAIR_PARTS") = kPairParts;
+    m.def("pair_rows",
+          [](Ids indptr, Nodes indices, Rows a, Rows b, std::optional<Values> w, Array<float, 1> score) {
+              chosen.kernels->pair_rows({indptr.data(), indices.data(), int64_t(a.shape(0)), int64_t(a.shape(1)), a.data(), b.data(),
+                                         pointer(w), score.data(), nullptr, nullptr, nullptr});
+          },
+          "indptr"_a, "indices"_a, "a"_a, "b"_a, "w"_a.none(), "score"_a.noconvert(), released);
+    m.def("pair_rows_backward",
+          [](Ids indptr, Nodes indices, Rows a, Rows b, std::optional<Values> w, Values grad, Array<float, 2> grad_a,
+             Optional<float, 2> weight_parts) {
+              chosen.kernels->pair_rows_backward({indptr.data(), indices.data(), int64_t(a.shape(0)), int64_t(a.shape(1)), a.data(),
+                                                  b.data(), pointer(w), nullptr, grad.data(), grad_a.data(), pointer(weight_parts)});
+          },
+          "indptr"_a, "indices"_a, "a"_a, "b"_a, "w"_a.none(), "grad"_a, "grad_a"_a.noconvert(), "weight_parts"_a.none(), released);
     m.def("count_above",
           [](Rows a, Rows b_t, std::optional<Values> w, int64_t num_cols, std::optional<Ids> given_ptr, std::optional<Nodes> given_col,
              std::optional<Values> given, Ids pos_ptr, Values pos, Values level, Array<int32_t, 1> first, Array<float, 3> room,

@@ -7,6 +7,7 @@
 #include "gather.hpp"
 #include "lstm.hpp"
 #include "max.hpp"
+#include "pair_rows.hpp"
 #include "pairs.hpp"
 #include "product.hpp"
 #include "spmm.hpp"
@@ -38,6 +39,8 @@ struct RowKernels {
     void (*count_above)(const CountAbove&);
     void (*lstm)(const Lstm&);
     void (*lstm_backward)(const LstmBackward&);
+    void (*pair_rows)(const PairRows&);
+    void (*pair_rows_backward)(const PairRows&);
 };
 
 namespace baseline { extern const RowKernels kernels; }

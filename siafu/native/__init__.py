@@ -25,7 +25,7 @@ from siafu.native.attention import (
     attend_v2,
     attend_v2_backward,
 )
-from siafu.native.pairs import Above, Factors, count_above, pair_scores
+from siafu.native.pairs import Above, Factors, count_above, pair_rows, pair_rows_backward, pair_scores
 from siafu.native.partition import PartCounts, assign_bytes, assign_parts, count_parts
 from siafu.native.products import After, Term, product, product_backward
 from siafu.native.recurrent import Lstm, LstmPassed, lstm, lstm_backward
@@ -85,6 +85,8 @@ __all__ = [
     "missing_loops",
     "pack_ascending",
     "pack_pairs",
+    "pair_rows",
+    "pair_rows_backward",
     "pair_scores",
     "places_lacking",
     "product",

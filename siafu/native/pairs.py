@@ -93,11 +93,45 @@ def count_above(
     return Above(above[place], same.sum(0)[place], row_above, row_same)
 
 
+def pair_rows(factors: Factors, pairs: "Csr") -> Tensor:
+    """The scores of pairs that stand row by row, (E,), to be learned from: they are added up in another order."""
+    if native._core is None:
+        return reference.pair_rows(factors, pairs)
+    score = torch.empty(pairs.indices.numel())
+    native._core.pair_rows(pairs.indptr, pairs.indices, *_widened(factors), score)
+    return score
+
+
+def pair_rows_backward(
+    factors: Factors, pairs: "Csr", grad: Tensor, *, with_weight: bool
+) -> tuple[Tensor, Tensor | None]:
+    """The gradients of sources, (S, D), and of the weight, (D,), given those of the scores, (E,).
+
+    Those of candidates are had with the two exchanged. Sums run in an order that depends on no thread.
+    """
+    if native._core is None:
+        return reference.pair_rows_backward(factors, pairs, grad, with_weight=with_weight)
+    a_src, b_dst, weight = _widened(factors)
+    out, width = torch.empty_like(a_src), factors.a_src.shape[1]
+    parts = torch.zeros(native._core.PAIR_PARTS, a_src.shape[1]) if with_weight else None
+    native._core.pair_rows_backward(
+        pairs.indptr, pairs.indices, a_src, b_dst, weight, grad.contiguous(), out, parts
+    )
+    return out[:, :width], None if parts is None else parts.sum(0)[:width]
+
+
+def _widened(factors: Factors) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The arrays as kernels take them, with columns of zeros up to a whole number of vectors."""
+    a_src, b_dst, weight = _plain(factors)
+    more = -a_src.shape[1] % native._core.PAIR_WIDTH
+    if not more:
+        return a_src, b_dst, weight
+    a_src, b_dst = (torch.nn.functional.pad(rows, (0, more)) for rows in (a_src, b_dst))
+    return a_src, b_dst, None if weight is None else torch.nn.functional.pad(weight, (0, more))
+
+
 def _plain(factors: Factors) -> tuple[Tensor, Tensor, Tensor | None]:
     """The arrays as kernels take them."""
     a_src, b_dst, weight = factors
-    return (
-        a_src.detach().contiguous(),
-        b_dst.detach().contiguous(),
-        None if weight is None else weight.detach(),
-    )
+    weight = None if weight is None else weight.detach().contiguous()
+    return a_src.detach().contiguous(), b_dst.detach().contiguous(), weight

@@ -61,3 +61,21 @@ def _scores(factors: "Factors", a: Tensor, b: Tensor) -> Tensor:
     for column in each.unbind(1):
         total = total + column
     return total
+
+
+def pair_rows(factors: "Factors", pairs: "Csr") -> Tensor:
+    """Score pairs row by row; see :func:`siafu.native.pair_rows`."""
+    row = torch.arange(pairs.indptr.numel() - 1).repeat_interleave(pairs.indptr.diff())
+    return pair_scores(factors, row, pairs.indices)
+
+
+def pair_rows_backward(
+    factors: "Factors", pairs: "Csr", grad: Tensor, *, with_weight: bool
+) -> tuple[Tensor, Tensor | None]:
+    """The gradients of that; see :func:`siafu.native.pair_rows_backward`."""
+    row = torch.arange(pairs.indptr.numel() - 1).repeat_interleave(pairs.indptr.diff())
+    a, b = factors.a_src[row], factors.b_dst[pairs.indices.long()]
+    z = a + b
+    each = b if factors.weight is None else (z > 0) * factors.weight
+    out = torch.zeros_like(factors.a_src).index_add(0, row, each * grad[:, None])
+    return out, (z.relu() * grad[:, None]).sum(0) if with_weight else None

@@ -10,6 +10,7 @@ from siafu.native import Factors
 from siafu.nn.embedded import Embedded
 from siafu.nn.layer import first_generator, glorot
 from siafu.nn.model import Gnn, ModelConfig
+from siafu.nn.pairs import score_pairs
 from siafu.nn.streamed import Rows
 
 Head = Literal["mlp", "dot"]
@@ -81,6 +82,19 @@ class LinkHead(nn.Module):
         self, a_src: Tensor, b_dst: Tensor, src: Tensor, dst: Tensor, recency: Tensor | None = None
     ) -> Tensor:
         """The scores of some pairs; see the class."""
+        if self.classes is not None or a_src.dtype != torch.float32:
+            return self._each(a_src, b_dst, src, dst, recency)
+        weight = self.weight[:, 0] if self.kind == "mlp" else None
+        if recency is None or not self.recencies:
+            return score_pairs(a_src, b_dst, weight, src, dst) + self.bias
+        known = (recency > 0).any(1)
+        there, not_there = known.nonzero()[:, 0], (~known).nonzero()[:, 0]
+        some = self._each(a_src, b_dst, src[there], dst[there], recency[there])
+        others = score_pairs(a_src, b_dst, weight, src[not_there], dst[not_there]) + self.bias
+        return torch.cat([some, others])[torch.cat([there, not_there]).argsort()]
+
+    def _each(self, a_src: Tensor, b_dst: Tensor, src: Tensor, dst: Tensor, recency: Tensor | None) -> Tensor:
+        """The same in plain torch, which holds all hidden rows of pairs: (P, D)."""
         a, b = a_src.index_select(0, src), b_dst.index_select(0, dst)
         seen = None if recency is None or not self.recencies else _seen(recency).to(a.dtype)
         if self.kind == "mlp":

@@ -93,3 +93,29 @@ def test_counts_do_not_depend_on_threads() -> None:
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(a, b) for a, b in zip(one, three, strict=True))
+
+
+@anything
+@given(
+    num_src=st.integers(1, 70),
+    num_dst=st.integers(1, 20),
+    width=st.integers(1, 70),
+    pairs=st.integers(0, 60),
+    dot=st.booleans(),
+    seed=st.integers(0, 10**6),
+)
+def test_pairs_to_learn_from_have_the_scores_and_gradients_of_plain_torch(
+    num_src: int, num_dst: int, width: int, pairs: int, dot: bool, seed: int
+) -> None:
+    factors = factors_of(num_src, num_dst, width, dot=dot, seed=seed)
+    draw = torch.Generator().manual_seed(seed)
+    src = torch.randint(0, num_src, (pairs,), generator=draw).int()
+    dst = torch.randint(0, num_dst, (pairs,), generator=draw).int()
+    csr, grad = native.build_csr(src, dst, num_rows=num_src), whole_numbers(pairs, seed=seed + 7)
+    assert torch.equal(native.pair_rows(factors, csr), pairs_reference.pair_rows(factors, csr))
+    found = native.pair_rows_backward(factors, csr, grad, with_weight=not dot)
+    wanted = pairs_reference.pair_rows_backward(factors, csr, grad, with_weight=not dot)
+    assert torch.equal(found[0], wanted[0])
+    assert (found[1] is None) == dot
+    if found[1] is not None and wanted[1] is not None:
+        assert torch.equal(found[1], wanted[1])

@@ -138,21 +138,6 @@ def test_negatives_of_an_epoch_are_no_edges_and_belong_to_their_edges(small: Gra
     assert not torch.equal(task.drawn(some, 5), wanted)
 
 
-def test_a_loss_in_pieces_is_the_loss_and_has_its_gradient(
-    small: Graph, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    task, found = task_on(small), []
-    for at_once in (1 << 24, 600):
-        monkeypatch.setattr("siafu.training.link.loss._AT_ONCE", at_once)
-        h = torch.randn(60, 4, generator=torch.Generator().manual_seed(1)).requires_grad_()
-        loss = task.loss_at(h, 1)
-        loss.backward()
-        assert h.grad is not None
-        found.append((loss.item(), h.grad))
-    assert found[0][0] == pytest.approx(found[1][0], rel=1e-6)
-    torch.testing.assert_close(found[0][1], found[1][1])
-
-
 def test_settings_that_do_not_fit_are_refused(small: Graph) -> None:
     split = split_edges(small, shares=SHARES, fold=0)
     with pytest.raises(ValueError, match=r"train\.metric is accuracy, which does not fit task link"):
