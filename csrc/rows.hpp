@@ -3,6 +3,7 @@
 
 #include "attention.hpp"
 #include "attention_v2.hpp"
+#include "draw.hpp"
 #include "epilogue.hpp"
 #include "gather.hpp"
 #include "lstm.hpp"
@@ -41,6 +42,7 @@ struct RowKernels {
     void (*lstm_backward)(const LstmBackward&);
     void (*pair_rows)(const PairRows&);
     void (*pair_rows_backward)(const PairRows&);
+    DrawRows draw_rows;
 };
 
 namespace baseline { extern const RowKernels kernels; }

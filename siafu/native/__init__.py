@@ -29,7 +29,7 @@ from siafu.native.pairs import Above, Factors, count_above, pair_rows, pair_rows
 from siafu.native.partition import PartCounts, assign_bytes, assign_parts, count_parts
 from siafu.native.products import After, Term, product, product_backward
 from siafu.native.recurrent import Lstm, LstmPassed, lstm, lstm_backward
-from siafu.native.sampling import Draws, draw, first_met, sort_rows_by_id, spread_rows
+from siafu.native.sampling import Draws, Met, draw, draw_met, first_met, sort_rows_by_id, spread_rows
 
 _core: Any
 try:
@@ -51,6 +51,7 @@ __all__ = [
     "Factors",
     "Lstm",
     "LstmPassed",
+    "Met",
     "PartCounts",
     "Term",
     "apply_delta",
@@ -68,6 +69,7 @@ __all__ = [
     "count_parts",
     "deduplicate",
     "draw",
+    "draw_met",
     "empty_rows",
     "empty_steps",
     "epilogue",
