@@ -371,7 +371,7 @@ def test_a_fault_of_our_own_is_one_line_too(siafu: Siafu, monkeypatch: pytest.Mo
     def fail(_: object) -> None:
         raise KeyError("oops")
 
-    monkeypatch.setattr("siafu.store.open_store", fail)
+    monkeypatch.setattr("siafu.store.open_any", fail)
     found = siafu("info", "store")
     assert (found.code, found.err) == (
         1,
@@ -392,7 +392,7 @@ def test_a_lack_of_memory_is_told_as_such(
     def fail(_: object) -> None:
         raise error
 
-    monkeypatch.setattr("siafu.store.open_store", fail)
+    monkeypatch.setattr("siafu.store.open_any", fail)
     assert siafu("info", "store").err.startswith("error: not enough memory; lower --hidden")
 
 
@@ -447,8 +447,8 @@ def test_events_are_imported_and_said_to_be_a_graph_that_changes(siafu: Siafu, t
     assert about | json.loads(made.out) == about
     assert (about["events"], about["steps"], about["largest_snapshot"]) == (3, 3, 6)
     assert (about["first_step"], about["last_step"]) == (3, 23)
-    wrong = siafu("train", "calls")
-    assert (wrong.code, "a graph that changes over time" in wrong.err) == (1, True)
+    wrong = siafu("train", "calls", "--method", "full")
+    assert (wrong.code, "use method snapshots" in wrong.err) == (1, True)
 
 
 @pytest.mark.parametrize(
