@@ -282,8 +282,8 @@ void bind_sample(nb::module_& m) {
     using Nodes = Array<const int32_t, 1>;
     const auto draw_of = [](const Ids& indptr, const Nodes& indices, const std::optional<Nodes>& name, const std::optional<Ids>& id,
                             const Nodes& rows, const Ids& group_ptr, const Ids& key, int64_t fanout, bool replace) {
-        return Draw{indptr.data(), indices.data(), pointer(name), pointer(id), rows.data(), int64_t(rows.shape(0)), group_ptr.data(),
-                    key.data(), int64_t(key.shape(0)), fanout, replace};
+        return Draw{indptr.data(), indices.data(), int64_t(indices.shape(0)), pointer(name), pointer(id), rows.data(),
+                    int64_t(rows.shape(0)), group_ptr.data(), key.data(), int64_t(key.shape(0)), fanout, replace && fanout >= 0};
     };
     m.def("count_draws",
           [draw_of](Ids indptr, Nodes indices, std::optional<Nodes> name, std::optional<Ids> id, Nodes rows, Ids group_ptr, Ids key,
@@ -295,11 +295,20 @@ void bind_sample(nb::module_& m) {
     m.def("draw_edges",
           [draw_of](Ids indptr, Nodes indices, std::optional<Nodes> name, std::optional<Ids> id, Nodes rows, Ids group_ptr, Ids key,
                     int64_t fanout, bool replace, Ids out_indptr, Array<int32_t, 1> source, Optional<int64_t, 1> edge) {
-              draw_edges(draw_of(indptr, indices, name, id, rows, group_ptr, key, fanout, replace), out_indptr.data(), source.data(),
-                         pointer(edge));
+              draw_edges(draw_of(indptr, indices, name, id, rows, group_ptr, key, fanout, replace), chosen.kernels->draw_rows,
+                         out_indptr.data(), source.data(), pointer(edge));
           },
           "indptr"_a, "indices"_a, "name"_a.none(), "id"_a.none(), "rows"_a, "group_ptr"_a, "key"_a, "fanout"_a, "replace"_a,
           "out_indptr"_a, "source"_a.noconvert(), "edge"_a.none(), released);
+    m.def("draw_met",
+          [draw_of](Ids indptr, Nodes indices, std::optional<Nodes> name, std::optional<Ids> id, Nodes rows, Ids group_ptr, Ids key,
+                    int64_t fanout, bool replace, Ids out_indptr, Array<int32_t, 1> place, Optional<int64_t, 1> edge,
+                    Array<int32_t, 1> fresh, Array<int64_t, 1> num_fresh) {
+              draw_met(draw_of(indptr, indices, name, id, rows, group_ptr, key, fanout, replace), chosen.kernels->draw_rows,
+                       out_indptr.data(), int64_t(indptr.shape(0)) - 1, place.data(), pointer(edge), fresh.data(), num_fresh.data());
+          },
+          "indptr"_a, "indices"_a, "name"_a.none(), "id"_a.none(), "rows"_a, "group_ptr"_a, "key"_a, "fanout"_a, "replace"_a,
+          "out_indptr"_a, "place"_a.noconvert(), "edge"_a.none(), "fresh"_a.noconvert(), "num_fresh"_a.noconvert(), released);
     m.def("first_met",
           [](Nodes known, Ids known_ptr, Nodes met, Ids met_ptr, Array<int32_t, 1> place, Array<int32_t, 1> fresh,
              Array<int64_t, 1> num_fresh) {

@@ -3,6 +3,7 @@
 
 #include "attention.hpp"
 #include "attention_v2.hpp"
+#include "draw.hpp"
 #include "epilogue.hpp"
 #include "gather.hpp"
 #include "max.hpp"
@@ -32,6 +33,7 @@ struct RowKernels {
     void (*gather_int8)(const GatherWiden<int8_t>&);
     void (*product)(const Product&);
     void (*product_backward)(const ProductBackward&);
+    DrawRows draw_rows;
 };
 
 namespace baseline { extern const RowKernels kernels; }

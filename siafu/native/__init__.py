@@ -26,7 +26,7 @@ from siafu.native.attention import (
 )
 from siafu.native.partition import PartCounts, assign_bytes, assign_parts, count_parts
 from siafu.native.products import After, Term, product, product_backward
-from siafu.native.sampling import Draws, draw, first_met, sort_rows_by_id, spread_rows
+from siafu.native.sampling import Draws, Met, draw, draw_met, first_met, sort_rows_by_id, spread_rows
 
 _core: Any
 try:
@@ -44,6 +44,7 @@ __all__ = [
     "Draws",
     "Dropout",
     "Edges",
+    "Met",
     "PartCounts",
     "Term",
     "arrays_reused",
@@ -58,6 +59,7 @@ __all__ = [
     "count_parts",
     "deduplicate",
     "draw",
+    "draw_met",
     "empty_rows",
     "epilogue",
     "epilogue_backward",
