@@ -135,8 +135,8 @@ void mark(Stretch& a, const int32_t* rows, int64_t num_rows, int64_t fanout) {
     for (int lane = 0; lane < kLanes; ++lane) s.degree[kRowsAtOnce + lane] = 64, s.stream[kRowsAtOnce + lane] = 0;
 }
 
-// Fetches the edges of a row, all of them if they are few. It must be inlined: a function that does nothing but fetch does
-// nothing in the compiler's eyes, and a call of it is left out.
+// Fetches the edges of a row, all of them if they are few. It must be inlined: a function that does nothing but fetch may
+// do nothing in the compiler's eyes, and calls of it were seen to be left out.
 [[gnu::always_inline]] inline void fetch(const int32_t* row, int64_t degree) {
     const int64_t last = ((degree + 7) & ~int64_t(7)) - 1;
     const auto at = [&](int64_t i) __attribute__((always_inline)) { __builtin_prefetch(row + (i < last ? i : last)); };
