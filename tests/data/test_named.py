@@ -335,6 +335,7 @@ def test_the_list_has_what_is_made_what_is_there_and_what_would_come(tmp_path: P
         "karate",
         "community",
         "rmat",
+        "transactions",
     }
 
 
