@@ -319,7 +319,8 @@ def test_the_data_home_is_what_the_environment_says() -> None:
 
 def test_the_list_has_what_is_made_what_is_there_and_what_would_come(tmp_path: Path) -> None:
     write_npz(tmp_path / "cora.npz", {"edge_index": np.array([[0], [1]]), "y": np.array([0, 4])})
-    write_npz(tmp_path / "temporal/chess.npz", {"src": np.zeros(3), "num_nodes": np.array(5)})
+    events = {name: np.zeros(3) for name in ("src", "dst", "t")}
+    write_npz(tmp_path / "temporal/chess.npz", events | {"num_nodes": np.array(5)})
     (tmp_path / "bad.npz").write_bytes(b"bad")
     found = {description.name: description for description in available(tmp_path)}
     assert (found["cora"].nodes, found["cora"].edges, found["cora"].classes) == (2, 1, 5)
@@ -334,6 +335,7 @@ def test_the_list_has_what_is_made_what_is_there_and_what_would_come(tmp_path: P
         "karate",
         "community",
         "rmat",
+        "transactions",
     }
 
 
