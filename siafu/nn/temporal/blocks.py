@@ -1,6 +1,7 @@
 """Gradients of a long time in little memory: it is passed block by block, and only the state between them is kept."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -9,6 +10,8 @@ from torch import Tensor
 from siafu.nn.temporal.layer import Span, State
 from siafu.nn.temporal.model import TemporalModel
 from siafu.nn.temporal.turn import Turn, alone
+
+Gradients = list[Tensor | None]
 
 
 class Passed(NamedTuple):
@@ -39,33 +42,49 @@ def passed_in_blocks(
     asked once for each. ``state`` is that before the first block, as ``model.begin`` returns it. The turn is told
     before each pass which block begins, and whether it was passed before.
     """
-    before = [state]
+    before, last = [state], state
     for block in range(num_blocks - 1):
         turn.begin(block, again=False)
         with torch.no_grad():
-            _, after = model(span_of(block), before[-1], turn)
-        before.append(after)
+            before.append(model(span_of(block), before[-1], turn)[1])
     losses: list[Tensor] = []
-    last, grads = state, None
+    grads: Gradients = [None] * len(state)
     for block in reversed(range(num_blocks)):
         turn.begin(block, again=block < num_blocks - 1)
         leaves = [each.detach().requires_grad_() for each in before.pop()]
-        out, after = model(span_of(block), leaves, turn)
-        loss = loss_of(block, out)
-        last = last if losses else [each.detach() for each in after]
-        _back([loss, *after], [None, *(grads or [None] * len(after))], roots=1)
-        losses.append(loss.detach())
+        loss, after = _passed_back(model, span_of(block), partial(loss_of, block), leaves, grads, turn)
+        last = last if losses else after
+        losses.append(loss)
         grads = [each.grad for each in leaves]
-    _back(state, grads or [])
+    _back(state, grads)
     return Passed(torch.stack(losses).sum(), last)
 
 
-def _back(values: list[Tensor], grads: list[Tensor | None], *, roots: int = 0) -> None:
-    """Go back from some values by their gradients; the first are scalars, whose gradient is 1. Others need one."""
+def _passed_back(
+    model: TemporalModel,
+    span: Span,
+    loss_of: Callable[[Tensor], Tensor],
+    state: State,
+    grads: Gradients,
+    turn: Turn,
+) -> tuple[Tensor, State]:
+    """Pass one block and go back, by the gradients of the state after it; its loss, and that state.
+
+    What it makes is gone when it returns, so that the next block finds the memory free.
+    """
+    out, after = model(span, state, turn)
+    loss = loss_of(out)
+    del out, span
+    _back([loss, *after], [torch.ones_like(loss), *grads])
+    return loss.detach(), [each.detach() for each in after]
+
+
+def _back(values: list[Tensor], grads: Gradients) -> None:
+    """Go back from some values by their gradients; those without one are left."""
     pairs = [
         (value, grad)
-        for place, (value, grad) in enumerate(zip(values, grads, strict=True))
-        if value.requires_grad and (place < roots or grad is not None)
+        for value, grad in zip(values, grads, strict=True)
+        if value.requires_grad and grad is not None
     ]
     if pairs:
         torch.autograd.backward([value for value, _ in pairs], [grad for _, grad in pairs])

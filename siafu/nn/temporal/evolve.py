@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from siafu.nn.layer import first_generator, glorot
 from siafu.nn.temporal.convolution import followed, stepwise
-from siafu.nn.temporal.layer import Span, State, TemporalLayer, where_present
+from siafu.nn.temporal.layer import Numbers, Span, State, TemporalLayer, where_present
 from siafu.nn.temporal.step import StepRows, snapshots_in, stacked
 from siafu.nn.temporal.summary import summaries
 from siafu.nn.temporal.turn import Turn, alone
@@ -42,6 +42,11 @@ class EvolveGcnO(TemporalLayer):
     def begin(self, num_nodes: int, turn: Turn = alone) -> State:
         """The first weights, which are parameters."""
         return [self.weight]
+
+    @property
+    def numbers(self) -> Numbers:
+        """The sum of inputs, outputs and the gradients of both; weights, which are few."""
+        return Numbers(2 * self.in_features + 2 * self.out_features, 0)
 
     def aggregated(self, span: Span, state: State, turn: Turn = alone) -> tuple[Tensor, State]:
         """``A_t X_t``."""

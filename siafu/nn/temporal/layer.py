@@ -50,6 +50,18 @@ def span_alone(
     return Span(steps, len(steps), first, x, stacked(x), m, present, present)
 
 
+class Numbers(NamedTuple):
+    """How many numbers a layer has in memory for each node.
+
+    Attributes:
+        step: for each step of a block, while it goes back: what was kept, outputs, and gradients.
+        state: in its state.
+    """
+
+    step: int
+    state: int
+
+
 class TemporalLayer(nn.Module):
     """One layer over a block of time. It states its spatial part, its temporal part and what it carries.
 
@@ -62,6 +74,11 @@ class TemporalLayer(nn.Module):
     carried: ClassVar[tuple[str, ...]]  # the tensors of its state
     in_features: int
     out_features: int
+
+    @property
+    def numbers(self) -> Numbers:
+        """What it takes in memory, about."""
+        raise NotImplementedError
 
     def begin(self, num_nodes: int, turn: Turn = alone) -> State:
         """The state before the first step."""

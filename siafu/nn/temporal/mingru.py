@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from siafu.nn.layer import first_generator, glorot
 from siafu.nn.temporal.convolution import convolved
-from siafu.nn.temporal.layer import Span, State, TemporalLayer, where_present
+from siafu.nn.temporal.layer import Numbers, Span, State, TemporalLayer, where_present
 from siafu.nn.temporal.step import snapshots_in
 from siafu.nn.temporal.turn import Turn, alone
 
@@ -42,6 +42,11 @@ class MinGru(TemporalLayer):
     def begin(self, num_nodes: int, turn: Turn = alone) -> State:
         """Zeros, for all nodes."""
         return [self.weight.new_zeros(num_nodes, self.out_features)]
+
+    @property
+    def numbers(self) -> Numbers:
+        """The sum of inputs; Y, z, g, decay, gain, outputs and their gradients; the state."""
+        return Numbers(self.in_features + 14 * self.out_features, self.out_features)
 
     def aggregated(self, span: Span, state: State, turn: Turn = alone) -> tuple[Tensor, State]:
         """``A_t X_t``."""

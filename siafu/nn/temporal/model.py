@@ -30,19 +30,19 @@ class TemporalModel(nn.Module):
 
     def reset(self, generator: torch.Generator) -> None:
         """Draw new parameters, in a fixed order."""
-        for layer in self._layers():
+        for layer in self.temporal_layers:
             layer.reset(generator)
 
     def begin(self, num_nodes: int, turn: Turn = alone) -> State:
         """The state before the first step: the tensors of all layers, one after another."""
-        return [each for layer in self._layers() for each in layer.begin(num_nodes, turn)]
+        return [each for layer in self.temporal_layers for each in layer.begin(num_nodes, turn)]
 
     def aggregated(self, span: Span, state: State, turn: Turn = alone) -> tuple[Tensor, State]:
         """What may be given as ``span.m``: it depends on the inputs alone, and so is made once.
 
         State is that of inputs before this block, as :meth:`begin` and this function return it.
         """
-        (first, *_), count = self._layers(), len(self._layers()[0].carried)
+        (first, *_), count = self.temporal_layers, len(self.temporal_layers[0].carried)
         with torch.no_grad():
             m, carried = first.aggregated(span, state[:count], turn)
         return m, [*carried, *state[count:]]
@@ -50,14 +50,16 @@ class TemporalModel(nn.Module):
     def forward(self, span: Span, state: State, turn: Turn = alone) -> tuple[Tensor, State]:
         """The outputs of the own steps, and the state after the block."""
         after: State = []
-        for layer in self._layers():
+        for layer in self.temporal_layers:
             carried, state = state[: len(layer.carried)], state[len(layer.carried) :]
             span, carried = layer(span, carried, turn)
             after += carried
         assert isinstance(span.x, Tensor)
         return span.x, after
 
-    def _layers(self) -> list[TemporalLayer]:
+    @property
+    def temporal_layers(self) -> list[TemporalLayer]:
+        """Its layers, by type."""
         return [layer for layer in self.layers if isinstance(layer, TemporalLayer)]
 
 

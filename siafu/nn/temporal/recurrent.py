@@ -11,7 +11,7 @@ from siafu.native import Lstm, Term
 from siafu.native.recurrent_reference import chosen
 from siafu.nn.layer import first_generator, glorot
 from siafu.nn.temporal.convolution import convolved
-from siafu.nn.temporal.layer import Span, State, TemporalLayer, own_number
+from siafu.nn.temporal.layer import Numbers, Span, State, TemporalLayer, own_number
 from siafu.nn.temporal.step import snapshots_in
 from siafu.nn.temporal.turn import Turn, alone
 
@@ -23,6 +23,7 @@ class Recurrent(TemporalLayer):
     """
 
     num_gates: ClassVar[int]
+    kept_gates: ClassVar[int]  # numbers kept for the way back, for each output
     reads_inputs: ClassVar[bool]  # the recurrence reads X_t beside Y_t
 
     def __init__(self, in_features: int, out_features: int, *, activation: str = "relu") -> None:
@@ -59,6 +60,12 @@ class Recurrent(TemporalLayer):
         h_nodes, state = self.recur(self._inputs(y_nodes, span.x_nodes), span.present_nodes, state)
         return span._replace(x=turn.to_steps(h_nodes), x_nodes=h_nodes, m=None), state
 
+    @property
+    def numbers(self) -> Numbers:
+        """The sum of inputs; Y, outputs and the gradients of both; gates; the state."""
+        size = self.out_features
+        return Numbers(self.in_features + (4 + self.kept_gates) * size, len(self.carried) * size)
+
     def recur(
         self, inputs: Sequence[tuple[Tensor, Tensor]], present: Tensor | None, state: State
     ) -> tuple[Tensor, State]:
@@ -87,6 +94,7 @@ class CdGcn(Recurrent):
     temporal = "h_t, c_t = LSTM([Y_t, X_t], h_{t-1}, c_{t-1})"
     carried = ("h", "c")
     num_gates = 4
+    kept_gates = 4
     reads_inputs = True
 
     def recur(
@@ -94,16 +102,15 @@ class CdGcn(Recurrent):
     ) -> tuple[Tensor, State]:
         """An LSTM; the gates are input, forget, new value, output."""
         flat = [each for pair in inputs for each in pair]
-        out, *after = _Lstm.apply(present, *flat, self.weight_h, self.bias, *state)
+        out, *after = _Lstm.apply(torch.is_grad_enabled(), present, *flat, self.weight_h, self.bias, *state)
         return out, after
 
 
 class _Lstm(torch.autograd.Function):
-    """Gates are kept, unless there is no way back."""
+    """Gates are kept where there is a way back, which a function is not told by itself."""
 
     @staticmethod
-    def forward(ctx: Any, present: Tensor | None, *given: Tensor) -> tuple[Tensor, ...]:
-        keep = any(ctx.needs_input_grad)
+    def forward(ctx: Any, keep: bool, present: Tensor | None, *given: Tensor) -> tuple[Tensor, ...]:
         out, after, gates = native.lstm(_lstm(present, given), keep=keep)
         ctx.present = present
         ctx.save_for_backward(*given, *([] if gates is None else [gates]))
@@ -118,9 +125,9 @@ class _Lstm(torch.autograd.Function):
         lstm, (grad, *of_after) = _lstm(ctx.present, given), grads
         if grad is None:
             grad = given[-1].new_zeros(lstm.num_steps, *given[-1].shape)
-        wants = ctx.needs_input_grad[1 : 1 + 2 * len(lstm.inputs) : 2]
+        wants = ctx.needs_input_grad[2 : 2 + 2 * len(lstm.inputs) : 2]
         found = native.lstm_backward(lstm, grad, (of_after[0], of_after[1]), gates=gates, wants=wants)
-        return None, *found
+        return None, None, *found
 
 
 def _lstm(present: Tensor | None, given: Sequence[Tensor]) -> Lstm:
@@ -136,6 +143,7 @@ class GcnGru(Recurrent):
     temporal = "h_t = GRU(Y_t, h_{t-1})"
     carried = ("h",)
     num_gates = 3
+    kept_gates = 12
     reads_inputs = False
 
     def recur(

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from siafu.nn.layer import first_generator, glorot
 from siafu.nn.temporal.convolution import convolved
-from siafu.nn.temporal.layer import Span, State, TemporalLayer, where_present
+from siafu.nn.temporal.layer import Numbers, Span, State, TemporalLayer, where_present
 from siafu.nn.temporal.step import snapshots_in, stacked
 from siafu.nn.temporal.turn import Turn, alone
 
@@ -43,6 +43,11 @@ class TmGcn(TemporalLayer):
     def begin(self, num_nodes: int, turn: Turn = alone) -> State:
         """No rows."""
         return [self.weight.new_zeros(0, num_nodes, self.in_features)]
+
+    @property
+    def numbers(self) -> Numbers:
+        """Smoothed inputs, their sums and gradients; outputs and their gradients; inputs of earlier steps."""
+        return Numbers(4 * self.in_features + 2 * self.out_features, (self.band - 1) * self.in_features)
 
     def aggregated(self, span: Span, state: State, turn: Turn = alone) -> tuple[Tensor, State]:
         """``A'_t X'_t``."""
