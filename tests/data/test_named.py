@@ -41,11 +41,13 @@ MUSAE = zipped(
     ("git_web_ml/musae_git_features.json", json.dumps({"0": [3, 1], "1": [], "2": [1]}).encode()),
     ("git_web_ml/musae_git_target.csv", b'id,name,ml_target\n0,Eiryyy,0\n1,"sh,awf",1\n2,Jo,0\n'),
 )
-RATINGS = gzip.compress(b"6,2,4,1289241911.72836\n6,5,-2,1289241941.53378\n1,15,1,1289243140.39049\n")
+RATINGS = gzip.compress(
+    b"6,2,4,1289241911.72836\n6,5,-2,1289241941.53378\n1,15,1,1289243140.39049\n", mtime=0
+)
 
 
 def gz(text: str) -> bytes:
-    return gzip.compress(text.encode())
+    return gzip.compress(text.encode(), mtime=0)
 
 
 ARXIV = zipped(
@@ -224,8 +226,8 @@ def test_text_that_is_not_as_expected_is_said_with_file_and_line(
         ("musae_github", zipped(("a_target.csv", b"id,name\n0,x\n")), "columns id, name, ml_target"),
         ("musae_github", zipped(("a_target.csv", b"id,name,ml_target\n0,x,y\n")), "line 2 is not a line of"),
         ("bitcoinotc", RATINGS[:-9], "not a whole gzip file"),
-        ("bitcoinotc", gzip.compress(b"1,2,x,4\n"), "expected four numbers"),
-        ("bitcoinotc", gzip.compress(b"1,2,3\n"), "3 columns"),
+        ("bitcoinotc", gzip.compress(b"1,2,x,4\n", mtime=0), "expected four numbers"),
+        ("bitcoinotc", gzip.compress(b"1,2,3\n", mtime=0), "3 columns"),
         ("ogbn-arxiv", zipped(("arxiv/readme", b"hello")), "arxiv|edge"),
     ],
 )
