@@ -51,6 +51,11 @@ class LazyTrainer(FullTrainer):
     ) -> None:
         super().__init__(model, block, x_own, task, config, seed=seed, wire=wire)
         self.lazy, self.stages = lazy, stages_of(model, lazy)
+        if not lazy.features and self.stages[0].sends != "nothing":
+            raise ValueError(
+                "lazy.features is false, but the first stage of this recipe sends features; set lazy.recipe to "
+                "logits or frugal"
+            )
         self._route, self._wire = part.route, wire
         self._settled: Block | None = None
         self._rows = [widened(x_own)]  # of own nodes: the inputs, then what each stage passed on
