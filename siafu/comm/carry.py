@@ -36,7 +36,7 @@ def start_carry(
 
     def finish() -> Tensor:
         came = zip(pending.wait().split(due), route.recv, strict=True)
-        return torch.cat([unpack(data, count, width, dtype) for data, count in came])
+        return route.completed([unpack(data, count, width, dtype) for data, count in came], label=label)
 
     return finish
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from siafu import native
 from siafu.comm import Comm
-from siafu.comm.route import Route
+from siafu.comm.away import Memory, RouteOfSome
 from siafu.graph import Graph
 from siafu.partition.cut import Part
 from siafu.store.names import is_string
@@ -113,11 +113,18 @@ def read_cross_edges(path: Path, graph: Graph, *, own: str, known: Sequence[str]
 
 
 def across(
-    comm: Comm, graph: Graph, cross: CrossEdges, *, names: Sequence[str], kept: Sequence[str] = ()
+    comm: Comm,
+    graph: Graph,
+    cross: CrossEdges,
+    *,
+    names: Sequence[str],
+    kept: Sequence[str] = (),
+    memory: Memory | None = None,
 ) -> Part:
     """The part of this site in a group of sites with these ``names``, by rank. Collective.
 
-    Edges from nodes of sites that are away are left out; but for those in ``kept``, whose nodes come last in the halo.
+    Edges from nodes of sites that are away are left out; but for those in ``kept``, whose nodes come last in the halo,
+    and for whose rows what ``memory`` holds stands in.
     """
     ids, ones = node_ids(graph), [1] * comm.world_size
     asked = [cross.named(name) if rank != comm.rank else ids[:0] for rank, name in enumerate(names)]
@@ -127,8 +134,15 @@ def across(
     rows, there = _find(ids, came)
     answers = comm.all_to_all(there, due, counts.tolist(), label=_LABEL)
     _check_answers(asked, answers.split(counts.tolist()), names)
-    route = Route(rows, tuple(due), tuple(counts.tolist()))
     away = {name: cross.named(name) for name in kept}
+    route = RouteOfSome(
+        rows,
+        tuple(due),
+        tuple(counts.tolist()),
+        senders=list(zip(names, asked, strict=True)),
+        away=list(away.items()),
+        memory=memory or Memory(),
+    )
     halo = torch.cat([*asked, *away.values()])
     whole = int(comm.all_reduce(torch.tensor([graph.num_nodes]), label=_LABEL))
     return Part(comm.rank, whole, _joined(graph, cross, ids, halo, [*names, *kept]), halo, route)

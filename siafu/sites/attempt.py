@@ -12,6 +12,7 @@ import torch
 
 import siafu
 from siafu.comm import Comm, CommError
+from siafu.comm.away import Memory
 from siafu.comm.errors import Loss
 from siafu.engine.sites.frames import wire_bytes
 from siafu.engine.sites.guard import Guard
@@ -22,6 +23,7 @@ from siafu.engine.sites.transport import Link, SiteTransport
 from siafu.folder import RunFolder, checksum
 from siafu.member import Assignment, Onlooker, carry_out
 from siafu.partition.across import across
+from siafu.results.machine import usable_cores
 from siafu.settings import parse_toml
 from siafu.sites.holdings import Holdings, Keys
 
@@ -42,9 +44,16 @@ class Attempt:
     """
 
     def __init__(
-        self, order: Any, holdings: Holdings, keys: Keys, guard: Guard, *, say: Callable[[str], None]
+        self,
+        order: Any,
+        holdings: Holdings,
+        keys: Keys,
+        guard: Guard,
+        *,
+        memory: Memory,
+        say: Callable[[str], None],
     ) -> None:
-        self.order, self.guard = order, guard
+        self.order, self.guard, self._memory = order, guard, memory
         self.state, self.kind, self.text, self.blames, self.measured = "meeting", "", "", "", ""
         self.ended = threading.Event()
         self.followed_at = time.monotonic()
@@ -184,9 +193,17 @@ class Attempt:
         self._say(f"training with {', '.join(self.transport.hosts)}")
         self.state = "training"
         torch.get_num_threads()
-        torch.set_num_threads(max(1, self.tree.threads))
+        torch.set_num_threads(self.tree.threads or usable_cores())
         comm, holdings, order = Comm(self.transport), self._holdings, self.order
-        part = across(comm, holdings.graph, holdings.cross, names=self.transport.hosts)
+        stands_in = self.tree.method == "lazy" and self.tree.lazy.recipe != "frugal"
+        part = across(
+            comm,
+            holdings.graph,
+            holdings.cross,
+            names=self.transport.hosts,
+            kept=list(order.away) if stands_in else [],
+            memory=self._memory,
+        )
         self.transport.own_id = part.own.node_id
         edges = int(comm.all_reduce(torch.tensor([part.own.num_edges]), label="task"))
         to_do = Assignment(
@@ -196,6 +213,7 @@ class Attempt:
             resumed=order.resumed,
             checkpointed=order.checkpointed,
             folder=self.folder,
+            same_group=order.same_group,
         )
         first = comm.rank == 0
         found, _ = carry_out(

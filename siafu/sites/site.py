@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import siafu
+from siafu.comm.away import Memory
 from siafu.engine.sites.config import SiteConfig
 from siafu.engine.sites.frames import wire_bytes
 from siafu.engine.sites.guard import Guard
@@ -41,6 +42,7 @@ class Site:
         self._changed = threading.Condition()
         self._attempt: Attempt | None = None
         self._guards: dict[str, list[Guard]] = {}  # of each run one an attempt
+        self._memory: dict[str, Memory] = {}  # of each run
 
     def describe(self, data: bytes) -> bytes:
         """What is here, in sizes and names."""
@@ -68,7 +70,9 @@ class Site:
             raise BadMessage("an order without a name")
         self._check_members(order)
         self._end_the_one_before()
-        attempt = Attempt(order, self.holdings, self.keys, self._guard(order.run), say=self._say)
+        memory = self._memory.setdefault(order.run, Memory())
+        guard = self._guard(order.run)
+        attempt = Attempt(order, self.holdings, self.keys, guard, memory=memory, say=self._say)
         attempt.folder.mkdir(parents=True, exist_ok=True)
         arriving = Arriving({"checkpoint": into(RunFolder(attempt.folder).checkpoint)})
         for each in orders:
