@@ -242,11 +242,16 @@ class Federation:
             time.sleep(_AGAIN_S)
         for name in why:
             self._onlooker.say(f"site {name} is away; the others go on without it")
-        came = {name for name in self._away - outcome.slow if self._ask(name, timeout_s=2.0) is None}
+        came = self._back(timeout_s=2.0) - outcome.slow
         for name in came:
             self._onlooker.say(f"site {name} is back")
         self._away = (self._away - came) | set(why) | outcome.slow
         self._check_quorum(why)
+
+    def _back(self, *, timeout_s: float) -> set[str]:
+        """Those who were away and could take part again."""
+        answer = {name for name in self._away if self._ask(name, timeout_s=timeout_s) is None}
+        return {name for name in answer if self._abouts[name].state == "idle"}
 
     def _attempt(self, run: "_Run", members: list[str]) -> _Outcome:
         attempt = _Attempt(run, members, {name: self._sites[name] for name in members}, self._meter)
@@ -272,7 +277,7 @@ class Federation:
                 attempt.stop(reason, at_once=False, grace_s=10 * deadline_s)
             elif self._away and attempt.run.stage_ended and now - asked_again > _AGAIN_S:
                 asked_again = now
-                if any(self._ask(name, timeout_s=1.0) is None for name in self._away):
+                if self._back(timeout_s=1.0):
                     attempt.stop("a site came back", at_once=False, grace_s=10 * deadline_s)
                 attempt.run.stage_ended = attempt.run.tree.method != "lazy"
 

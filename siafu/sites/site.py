@@ -28,7 +28,7 @@ from siafu.store.tensors import write_atomically
 _MEET_S = 20.0
 _REPORT_S = 0.2
 _QUIET_S = 1.0
-_END_S = 30.0
+_END_S = 15.0
 SKEW_S = 300.0  # by which clocks may disagree
 
 
@@ -189,7 +189,7 @@ class Site:
             return
         before.stop("another attempt begins", at_once=True)
         if not before.wait(_END_S):
-            raise NotNow("an earlier attempt has not ended yet; try again")
+            raise NotNow("an earlier attempt has not ended yet", busy=True)
         before.forget()
 
     def _check_members(self, order: Any) -> None:

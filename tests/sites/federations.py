@@ -69,7 +69,10 @@ class Trial:
             for name in NAMES
         )
         lines = [f"{key} = {value}" for key, value in given.items()]
-        run = [f"{key} = {value!r}".replace("True", "true").replace("False", "false") for key, value in settings.items()]
+        run = [
+            f"{key} = {value!r}".replace("True", "true").replace("False", "false")
+            for key, value in settings.items()
+        ]
         own = ['certificate = "site.pem"', 'key = "site.key"']
         path.write_text("\n".join([*own, *lines, sites, "[run]", "threads = 1", *run]) + "\n")
         return federate(path, out=self.folder / out, onlooker=onlooker)

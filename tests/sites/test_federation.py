@@ -13,14 +13,22 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 RUNS: dict[str, dict[str, Any]] = {
     "published": {"method": "lazy", "train.epochs": 8, "model.hidden": 16},
-    "gcn in 8 bits": {"method": "lazy", "train.epochs": 5, "model.hidden": 16, "model.kind": "gcn", "lazy.bits": 8},
+    "gcn in 8 bits": {
+        "method": "lazy",
+        "train.epochs": 5,
+        "model.hidden": 16,
+        "model.kind": "gcn",
+        "lazy.bits": 8,
+    },
     "frugal": {"method": "lazy", "lazy.recipe": "frugal"},
     "full": {"method": "full", "train.epochs": 6, "model.hidden": 16},
 }
 
 
 @pytest.mark.parametrize("what", RUNS)
-def test_a_run_over_sites_has_the_bits_of_the_run_in_one_process(what: str, graph: Graph, tmp_path: Path) -> None:
+def test_a_run_over_sites_has_the_bits_of_the_run_in_one_process(
+    what: str, graph: Graph, tmp_path: Path
+) -> None:
     with serving(tmp_path / "sites", graph) as trial:
         run = trial.federate(**RUNS[what])
     here = trained_here(graph, tmp_path / "here", **RUNS[what])
@@ -42,7 +50,9 @@ def test_sampled_training_needs_a_site_s_leave_and_is_then_the_same_too(graph: G
             trial.serve(name)
         run = trial.federate(**settings)
     here = trained_here(graph, tmp_path / "here", **settings)
-    assert (run.directory / "model.safetensors").read_bytes() == (here.directory / "model.safetensors").read_bytes()
+    assert (run.directory / "model.safetensors").read_bytes() == (
+        here.directory / "model.safetensors"
+    ).read_bytes()
 
 
 def test_the_ledger_has_every_message_with_who_got_it_and_which_rows(graph: Graph, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from siafu.comm.transport import Arrival, Envelope, Kind
 from siafu.engine.sites.schema import CHUNK_BYTES, BadMessage, make, pack, unpack
 
 FAILED, BYE = 5, 6  # kinds of a frame that is no part of a message
-_KINDS = {kind.value for kind in Kind}
+_KINDS = {Kind.COLLECTIVE.value, Kind.DIRECT.value}  # sites send no posts
 _RECORD = 1 << 14  # of TLS, and of a data frame of HTTP/2
 _RECORD_BYTES, _PREFIX_BYTES = 22 + 9, 5
 
@@ -40,14 +40,16 @@ class Outgoing:
                 shape=[] if offset else list(values.shape),
                 offset=offset,
                 payload=chunk,
-                payload_sum=xxh3_64_intdigest(chunk),
             )
+            frame.frame_sum = _sum_of(frame)
             frames.append(pack(frame))
         return frames
 
     def control(self, kind: int) -> bytes:
         """A frame that says that this side failed, or ends in good order."""
-        return pack(make("Frame", sequence=self._next(), kind=kind))
+        frame = make("Frame", sequence=self._next(), kind=kind)
+        frame.frame_sum = _sum_of(frame)
+        return pack(frame)
 
     def _next(self) -> int:
         self._sequence += 1
@@ -72,6 +74,8 @@ class Incoming:
     def take(self, data: bytes) -> int | None:
         """Take a frame in; returns its kind where it is no part of a message. Raises BadMessage."""
         frame = unpack("Frame", data)
+        if frame.frame_sum != _sum_of(frame):
+            raise BadMessage("a frame whose checksum is wrong")
         if frame.sequence != self._sequence:
             raise BadMessage(f"frame {frame.sequence} came where frame {self._sequence} was expected")
         self._sequence += 1
@@ -84,8 +88,8 @@ class Incoming:
 
     def _take_chunk(self, frame: Any) -> None:
         payload: bytes = frame.payload
-        if len(payload) > CHUNK_BYTES or xxh3_64_intdigest(payload) != frame.payload_sum:
-            raise BadMessage(f"a frame of {len(payload)} bytes that is damaged or too large")
+        if len(payload) > CHUNK_BYTES:
+            raise BadMessage(f"a frame of {len(payload)} bytes; expected at most {CHUNK_BYTES}")
         partial = self._continue(frame) if frame.offset else self._begin(frame)
         end = partial.received + len(payload)
         if end > len(partial.view) or (not payload and len(partial.view)):
@@ -122,6 +126,12 @@ class Incoming:
         if partial is None or (partial.received, partial.envelope.number, partial.envelope.kind) != found:
             raise BadMessage("a piece of a message came out of its order")
         return partial
+
+
+def _sum_of(frame: Any) -> int:
+    """The checksum of all that a frame says."""
+    said = (frame.sequence, frame.kind, frame.channel, frame.number, frame.dtype, *frame.shape, frame.offset)
+    return xxh3_64_intdigest(frame.payload, seed=xxh3_64_intdigest(f"{said}{frame.label}".encode()))
 
 
 def wire_bytes(message: bytes) -> int:

@@ -4,7 +4,9 @@ A line is handed to the system before its bytes are handed to the network, so th
 left. Rows are ids of own nodes; a set of them is written out once and then called by its checksum.
 """
 
+import errno
 import json
+import os
 import threading
 import time
 from collections import defaultdict
@@ -69,7 +71,7 @@ class Ledger:
         self._lock, self._sets = threading.Lock(), set[str]()
         self.totals = Totals()
         self._read()
-        self._file = path.open("a", encoding="utf-8")
+        self._file = path.open("ab", buffering=0)
 
     def write(self, sent: Sent) -> None:
         """Note a message that is about to leave; raises Refused where it may not, or where it cannot be noted."""
@@ -78,7 +80,9 @@ class Ledger:
             "tensor": sent.tensor, "bytes": sent.num_bytes,
         }  # fmt: skip
         with self._lock:
-            self._check_cap(sent.num_bytes)
+            if self._file.closed:
+                raise Refused("the site ends, so nothing more is sent")
+            self._check_cap(sent)
             try:
                 if sent.rows is not None:
                     line |= {"rows": self._named(sent.rows), "num_rows": sent.rows.numel()}
@@ -91,11 +95,15 @@ class Ledger:
             self.totals.add(line)
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Close the file; nothing more is sent."""
+        with self._lock:
+            self._file.close()
 
-    def _check_cap(self, num_bytes: int) -> None:
-        if self.max_bytes is not None and self.totals.all + num_bytes > self.max_bytes:
+    def _check_cap(self, sent: Sent) -> None:
+        """Data must stay below the cap; reports go on, so that the site can say why it stopped."""
+        if self.max_bytes is None or sent.what == "control":
+            return
+        if self.totals.all + sent.num_bytes > self.max_bytes:
             raise Refused(
                 f"max_bytes is {self.max_bytes:,} and {self.totals.all:,} bytes have left, so nothing more is sent; "
                 "raise max_bytes in site.toml, or begin a new ledger"
@@ -111,8 +119,11 @@ class Ledger:
         return name
 
     def _append(self, line: dict[str, Any]) -> None:
-        self._file.write(json.dumps(line, separators=(",", ":")) + "\n")
-        self._file.flush()
+        data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
+        written = self._file.write(data)
+        if written != len(data):
+            self._file.truncate(self._file.tell() - written)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _read(self) -> None:
         if not self.path.is_file():

@@ -42,7 +42,11 @@ class Unreachable(ConnectionError):
 
 
 class NotNow(Exception):
-    """The server cannot answer this call; its text is told to the caller."""
+    """The server does not answer this call; its text is told to the caller. ``busy`` where it may do so later."""
+
+    def __init__(self, text: str, *, busy: bool = False) -> None:
+        super().__init__(text)
+        self.busy = busy
 
 
 class Service(Protocol):
@@ -159,7 +163,7 @@ def _handlers(grpc: Any, service: Service, who: Callable[..., str]) -> Any:
         except BadMessage:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "not a message of the schema")
         except NotNow as error:
-            context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+            context.abort(_code(grpc, error), str(error))
         raise AssertionError
 
     def describe(data: bytes, context: Any) -> bytes:
@@ -199,7 +203,11 @@ def _streamed(grpc: Any, context: Any, call: Callable[[], Iterator[bytes]]) -> I
     except BadMessage:
         context.abort(grpc.StatusCode.INVALID_ARGUMENT, "not a message of the schema")
     except NotNow as error:
-        context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        context.abort(_code(grpc, error), str(error))
+
+
+def _code(grpc: Any, error: NotNow) -> Any:
+    return grpc.StatusCode.UNAVAILABLE if error.busy else grpc.StatusCode.FAILED_PRECONDITION
 
 
 class Dialled:

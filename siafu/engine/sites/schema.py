@@ -39,7 +39,7 @@ _MESSAGES: dict[str, tuple[str, ...]] = {
         "*uint64 shape",
         "uint64 offset",
         "bytes payload",
-        "fixed64 payload_sum",
+        "fixed64 frame_sum",
     ),
     "Ask": ("uint32 protocol", "string version", "double time"),
     "About": (

@@ -32,7 +32,7 @@ class Link:
     def __init__(self, transport: "SiteTransport", peer: int) -> None:
         self._transport, self._peer = transport, peer
         self._changed = threading.Condition()
-        self._queue: deque[tuple[bytes, Ticket | None]] = deque()
+        self._queue: deque[bytes] = deque()
         self._frames = Outgoing()
         self._closing = False
         self._said_bye = False
@@ -46,9 +46,9 @@ class Link:
             tensor = f"{str(values.dtype).removeprefix('torch.')} {tuple(values.shape)}"
             names, size = self._transport.hosts, sum(map(wire_bytes, frames))
             self._transport.guard.let_out(names[self._peer], envelope.label, tensor, size, rank=self._peer)
-            self._queue += [(frame, None) for frame in frames[:-1]]
-            self._queue.append((frames[-1], ticket))
+            self._queue += frames
             self._changed.notify_all()
+        ticket.finish()
 
     def say(self, kind: int) -> None:
         """Queue a last word, after which nothing follows."""
@@ -59,7 +59,7 @@ class Link:
                 name = self._transport.hosts[self._peer]
                 with suppress(Refused):  # then it is not said, and the call just ends
                     self._transport.guard.let_out(name, "control", "farewell", wire_bytes(frame))
-                    self._queue.append((frame, None))
+                    self._queue.append(frame)
                 self._changed.notify_all()
 
     def outgoing(self) -> Iterator[bytes]:
@@ -70,10 +70,8 @@ class Link:
                     self._changed.wait_for(lambda: self._queue or self._closing or self.over.is_set())
                     if not self._queue:
                         return
-                    frame, ticket = self._queue.popleft()
+                    frame = self._queue.popleft()
                 yield frame
-                if ticket is not None:
-                    ticket.finish()
         finally:
             self.drained.set()
 
@@ -101,12 +99,8 @@ class Link:
         """Send nothing more."""
         with self._changed:
             self.over.set()
-            dropped, self._queue = self._queue, deque()
+            self._queue.clear()
             self._changed.notify_all()
-        loss = gone(self._transport.rank, self._peer, self._transport.hosts, how="its connection ended")
-        for _, ticket in dropped:
-            if ticket is not None:
-                ticket.fail(loss)
 
     def _last_word(self, kind: int) -> None:
         transport, peer = self._transport, self._peer

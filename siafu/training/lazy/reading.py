@@ -71,6 +71,8 @@ def settle(comm: Comm, route: Route, block: Block, *, degrees: bool) -> Block:
     if degrees:
         degree = (block.in_degree + block.missing_loop)[:, None]
         degree_src = exchange(comm, route, degree, precision="fp32", label="halo degrees")[:, 0]
-        degree_src[degree_src == 0] = 1.0  # of a node of which nothing is known, and none of whose edges is read
+        degree_src[degree_src == 0] = (
+            1.0  # of a node of which nothing is known, and none of whose edges is read
+        )
         whole = Whole(degree_src, block.missing_loop, block.indptr.diff())
     return replace(block, others=None, whole=whole, static_src=None, memo={})
