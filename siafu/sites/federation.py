@@ -220,7 +220,8 @@ class Federation:
                     return self._finish(run, outcome)
             fruitless = 0 if run.checkpoints > before or "stopped" in _states(outcome) else fruitless + 1
             if fruitless >= _MOST_FRUITLESS:
-                why = "".join(f"\n  {text}" for text in outcome.lost.values())
+                told = [*outcome.lost.values(), *(report.text for report in outcome.states.values())]
+                why = "".join(f"\n  {text}" for text in told if text)
                 raise FederationFailed(f"{fruitless} attempts in a row got no further{why}")
             self._wait_for(outcome)
 

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import siafu
 from siafu.comm.away import Memory
 from siafu.engine.sites.config import SiteConfig
@@ -248,6 +250,7 @@ class _Written:
 
 def open_site(config: SiteConfig, holdings: Holdings, *, say: Callable[[str], None]) -> tuple[Site, Server]:
     """A site that answers."""
+    torch.optim.Adam([torch.zeros(1)])  # imports much, which takes a while: now, when nobody waits
     keys = Keys(config)
     for text in keys.troubles():
         say(text)

@@ -137,7 +137,7 @@ def test_a_slow_site_delays_nobody_past_the_deadline(trial: Trial, monkeypatch: 
 
     monkeypatch.setattr(attempt, "carry_out", slowly)
     said: list[str] = []
-    settings = SETTINGS | {"comm.deadline": 1}
+    settings = SETTINGS | {"comm.deadline": 3}
     run = trial.federate(onlooker=Onlooker(say=said.append), federation={"patience": 0.5}, **settings)
     release.set()
     assert run.metrics["finished"]

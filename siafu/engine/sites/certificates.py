@@ -6,6 +6,7 @@ are on the curve P-256, since the server allows no cipher with which TLS before 
 
 import hashlib
 import os
+import secrets
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -228,10 +229,8 @@ def _sign(
 ) -> Any:
     from cryptography.hazmat.primitives import hashes
 
-    now = datetime.now(UTC)
-    builder = x509.CertificateBuilder(
-        issuer or _subject(name), _subject(name), public_key, x509.random_serial_number()
-    )
+    now, subject = datetime.now(UTC), _subject(name)
+    builder = x509.CertificateBuilder(issuer or subject, subject, public_key, x509.random_serial_number())
     builder = builder.not_valid_before(now + min(timedelta(days=days), timedelta()) - timedelta(hours=1))
     builder = builder.not_valid_after(now + timedelta(days=days))
     builder = builder.add_extension(x509.BasicConstraints(authority, None), critical=True)
@@ -239,8 +238,9 @@ def _sign(
 
 
 def _subject(name: str) -> Any:
+    """A subject that no other certificate has: TLS looks issuers up by it, and a site may have two for a while."""
     x509 = _x509()
-    return x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, name)])
+    return x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, f"{name} {secrets.token_hex(4)}")])
 
 
 def _names(name: str) -> Any:
