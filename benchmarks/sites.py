@@ -1,9 +1,9 @@
-"""Three sites and a coordinator on four hosts, over 100 Mbit/s: the same bits as in one process, and every byte accounted.
+"""Three sites and a coordinator on four hosts, over 100 Mbit/s: the bits of one process, every byte accounted.
 
     python benchmarks/sites.py                                     PubMed, lazy training as published
     python benchmarks/sites.py --set 'lazy.recipe="frugal"'        the frugal recipe
     python benchmarks/sites.py --never --set 'lazy.recipe="logits"'    with policy features = never at every site
-    python benchmarks/sites.py --kill b:5 --kill c:40              SIGKILL a site after so many epochs, and start it again
+    python benchmarks/sites.py --kill b:5 --kill c:40              SIGKILL after so many epochs, and start again
     python benchmarks/sites.py --gone c:40                         the same, and never start it again
     python benchmarks/sites.py --kill coordinator:20               the coordinator
 
