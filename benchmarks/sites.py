@@ -126,6 +126,9 @@ def play(play: Play, args: argparse.Namespace) -> tuple[dict[str, Any], int]:
     """Run it all, with what is to be killed; returns the metrics and what all interfaces sent."""
     for name in NAMES:
         play.serve(name)
+    for name in NAMES:
+        while not (play.folder / name / "work" / "address").is_file():
+            time.sleep(0.1)
     before = sum(host.sent_bytes() for host in play.hosts.values())
     play.federate()
     for what, again in [*((each, True) for each in args.kill), *((each, False) for each in args.gone)]:
