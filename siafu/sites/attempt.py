@@ -24,7 +24,7 @@ from siafu.folder import RunFolder, checksum
 from siafu.member import Assignment, Onlooker, carry_out
 from siafu.partition.across import across
 from siafu.results.machine import usable_cores
-from siafu.settings import parse_toml
+from siafu.settings import Settings, parse_toml
 from siafu.sites.holdings import Holdings, Keys
 
 _MEET_S = 20.0
@@ -61,6 +61,7 @@ class Attempt:
         names = [member.name for member in order.members]
         own = holdings.config
         self.tree = parse_toml(order.config)
+        _check(self.tree)
         self.deadline_s = self.tree.comm.deadline
         self.transport = SiteTransport(
             names.index(own.name),
@@ -244,6 +245,18 @@ class Attempt:
     def forget(self) -> None:
         """Remove what it wrote."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _check(tree: Settings) -> None:
+    """Refuse settings with which a site would do other things than train with sites."""
+    if (
+        tree.engine != "sites"
+        or tree.method not in ("lazy", "full", "sampled")
+        or tree.lazy.clients != "none"
+    ):
+        raise ValueError(
+            f"method {tree.method} by engine {tree.engine}; expected lazy, full or sampled by sites"
+        )
 
 
 def _stopped(reason: str) -> Loss:

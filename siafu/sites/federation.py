@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -74,6 +75,8 @@ def _placed(config: FederationConfig, addresses: Mapping[str, str], out: Path | 
 def _connected(config: FederationConfig) -> Iterator[dict[str, Dialled]]:
     identity = read_identity(config.certificate, config.key)
     own, pins = read_certificate(config.certificate), dict[str, tuple[Shown, ...]]()
+    if trouble := own.trouble(datetime.now(UTC)):
+        raise ValueError(f"{config.certificate}: {trouble}")
     for name, place in config.sites.items():
         pins[name] = tuple(map(read_certificate, place.certificate))
         for pin in pins[name]:

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,8 @@ class Site:
         self._changed = threading.Condition()
         self._attempt: Attempt | None = None
         self._guards: dict[str, list[Guard]] = {}  # of each run one an attempt
-        self._memory: dict[str, Memory] = {}  # of each run
+        self._memory: dict[str, Memory] = {}  # of the run
+        self._at_the_door: set[str] = set()
 
     def describe(self, data: bytes) -> bytes:
         """What is here, in sizes and names."""
@@ -72,9 +74,7 @@ class Site:
             raise BadMessage("an order without a name")
         self._check_members(order)
         self._end_the_one_before()
-        memory = self._memory.setdefault(order.run, Memory())
-        guard = self._guard(order.run)
-        attempt = Attempt(order, self.holdings, self.keys, guard, memory=memory, say=self._say)
+        attempt = self._made(order)
         attempt.folder.mkdir(parents=True, exist_ok=True)
         arriving = Arriving({"checkpoint": into(RunFolder(attempt.folder).checkpoint)})
         for each in orders:
@@ -84,6 +84,15 @@ class Site:
             self._changed.notify_all()
         attempt.start()
         return pack(make("Empty"))
+
+    def _made(self, order: Any) -> Attempt:
+        if order.run not in self._memory:  # what is known of another run is of no use any more
+            self._memory, self._guards = {order.run: Memory()}, {}
+        memory, guard = self._memory[order.run], self._guard(order.run)
+        try:
+            return Attempt(order, self.holdings, self.keys, guard, memory=memory, say=self._say)
+        except ValueError as error:
+            raise NotNow(f"the settings of the run cannot be used here: {error}") from None
 
     def stop(self, data: bytes) -> bytes:
         """End an attempt."""
@@ -113,7 +122,9 @@ class Site:
             return
         hello = unpack("Hello", first)
         self._check_version(hello.protocol, hello.version)
-        yield from self._find(hello.attempt, timeout_s=_MEET_S).welcome(peer, incoming, cancel)
+        with self._waiting_of(peer):
+            attempt = self._find(hello.attempt, timeout_s=_MEET_S)
+        yield from attempt.welcome(peer, incoming, cancel)
 
     def close(self) -> None:
         """End what is under way."""
@@ -185,6 +196,19 @@ class Site:
             raise NotNow("there is no such attempt here")
         return attempt
 
+    @contextmanager
+    def _waiting_of(self, peer: str) -> Iterator[None]:
+        """Let a peer wait for an attempt to begin, once at a time: nobody may take all of the server's threads."""
+        with self._changed:
+            if peer in self._at_the_door:
+                raise NotNow("you are waiting already")
+            self._at_the_door.add(peer)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._at_the_door.discard(peer)
+
     def _end_the_one_before(self) -> None:
         before = self._attempt
         if before is None:
@@ -252,6 +276,8 @@ def open_site(config: SiteConfig, holdings: Holdings, *, say: Callable[[str], No
     """A site that answers."""
     torch.optim.Adam([torch.zeros(1)])  # imports much, which takes a while: now, when nobody waits
     keys = Keys(config)
+    if trouble := keys.own.trouble(datetime.now(UTC)):
+        raise ValueError(f"{config.certificate}: {trouble}")
     for text in keys.troubles():
         say(text)
     site = Site(holdings, keys, say=say)

@@ -15,6 +15,8 @@ from in_process import command
 from siafu.comm import connect_threads
 from siafu.engine.sites.certificates import issue, make_key, read_certificate, read_identity, shown, write_key
 from siafu.engine.sites.config import FederationConfig, SiteConfig, read_config
+from siafu.engine.sites.rpc import NotNow
+from siafu.engine.sites.schema import make, pack
 from siafu.graph import Graph
 from siafu.partition.across import across, read_cross_edges
 from siafu.sites.federation import FederationFailed
@@ -259,3 +261,29 @@ def test_engine_sites_is_no_engine_of_train(graph: Graph, capsys: pytest.Capture
     code, _, err = command("train", "karate", "--engine", "sites", capsys=capsys)
     assert code == 1
     assert "siafu federate" in err
+
+
+def test_who_has_an_expired_certificate_is_told_so_itself(graph: Graph, tmp_path: Path) -> None:
+    trial = make_trial(tmp_path / "sites", graph)
+    for name in ("a", "coordinator"):
+        folder, key = trial.folder / name, make_key()
+        (folder / "site.key").unlink()
+        write_key(key, folder / "site.key")
+        (folder / "site.pem").write_bytes(issue(name, key.public_key(), None, key, days=-1))
+    with pytest.raises(ValueError, match=r"the certificate of a expired on .* siafu site rotate"):
+        trial.serve("a")
+    with pytest.raises(ValueError, match=r"the certificate of coordinator expired on"):
+        trial.federate(**QUICK)
+
+
+def test_a_site_takes_no_order_to_do_anything_but_train(graph: Graph, tmp_path: Path) -> None:
+    with serving(tmp_path / "sites", graph) as trial:
+        site = trial.served["a"][0]
+        members = [make("Member", name=name, address="x:1") for name in NAMES]
+        for config in ('method = "pipeline"\nengine = "sites"', 'engine = "processes"', "nonsense = 1", "]["):
+            order = make("Order", attempt=b"x" * 16, run="r", config=config, members=members)
+            with pytest.raises(NotNow, match="the settings of the run cannot be used here"):
+                site.begin(iter([pack(order)]))
+        members[1].name = "z"
+        with pytest.raises(NotNow, match="does not train with z"):
+            site.begin(iter([pack(make("Order", attempt=b"x" * 16, members=members))]))
