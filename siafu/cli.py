@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import siafu
+from siafu.sites.cli import address_of, site
 
 if TYPE_CHECKING:
     from siafu.member import Onlooker
@@ -27,6 +28,7 @@ app = typer.Typer(
 )
 functions = typer.Typer(no_args_is_help=True, help="Workers as AWS Lambda functions.")
 app.add_typer(functions, name="lambda")
+app.add_typer(site, name="site")
 
 Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on standard output, and nothing else.")
@@ -229,6 +231,27 @@ def worker(
     except CannotServe as error:
         raise ValueError(str(error)) from error
     _print(asdict(report), as_json, f"{report.tasks:,} tasks in {report.seconds:.1f} s; {report.reason}")
+
+
+@app.command()
+def federate(
+    config: Annotated[Path, typer.Argument(metavar="FEDERATION", help="The federation's settings, TOML.")],
+    address: Annotated[
+        list[str] | None, typer.Option("--address", metavar="SITE=HOST:PORT", help="Where a site is reached.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run, instead of that in the settings.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Train with the sites of a federation; a run that was stopped or killed goes on."""
+    from siafu.sites.federation import federate as run
+
+    with _onlooker() as onlooker:
+        found = run(
+            config, addresses=dict(map(address_of, address or [])), out=out, onlooker=onlooker
+        ).metrics
+    _print_metrics(found, as_json)
 
 
 @functions.command("package")

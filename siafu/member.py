@@ -83,6 +83,7 @@ class Assignment:
         resumed: whether the run was started before.
         checkpointed: whether rank 0 has a checkpoint to go on from.
         folder: of the run, which not every rank may see; None where nobody says.
+        same_group: whether the checkpoint was written by these ranks, and not by some of them or by others.
     """
 
     tree: Settings
@@ -91,6 +92,7 @@ class Assignment:
     resumed: bool = False
     checkpointed: bool = False
     folder: Path | None = None
+    same_group: bool = True
 
 
 def build_trainer(
@@ -222,7 +224,10 @@ def _lazy_trainer(
     if tree.lazy.clients != "none" and not isinstance(x, Streamed):
         return _clients_trainer(part, block, x, task, tree)
     if tree.lazy.recipe == "frugal":
-        return FrugalTrainer(part, block, x, task, tree.train, seed=tree.seed, wire=tree.comm)
+        features = tree.lazy.features
+        return FrugalTrainer(
+            part, block, x, task, tree.train, seed=tree.seed, wire=tree.comm, features=features
+        )
     if isinstance(x, Streamed):
         raise ValueError("method lazy holds what a stage reads in memory; set data.inputs to memory")
     model = build_staged(tree.model, tree.lazy, in_features=x.shape[1], out_features=task.num_outputs)
@@ -306,7 +311,7 @@ def carry_out(
     trainer = build_trainer(comm, part, to_do.tree, custom, scratch=scratch)
     trainer.done.run = to_do.run
     if to_do.checkpointed:
-        trainer.resume(None if folder is None else folder.checkpoint)
+        trainer.resume(None if folder is None else folder.checkpoint, own=to_do.same_group)
     try:
         with closing(Unheard() if folder is None else Events(folder.events)) as events:
             found = _carry_out(trainer, part, to_do, events, folder, onlooker)

@@ -46,6 +46,10 @@ def train(
     kind = {} if model is None else {"kind": "custom" if custom is not None else model}
     tree = _settle_ranks(build(config or {}, from_keywords(settings), {"model": kind}))
     _check_module(custom, tree)
+    if tree.engine == "sites":
+        raise ValueError(
+            'engine sites trains where the data are: run "siafu site serve" at each site and "siafu federate" here'
+        )
     asked = _Asked(graph, tree, None if out is None else Path(out), custom)
     with _watched(onlooker) as watching:
         if tree.engine == "torchrun":

@@ -31,7 +31,7 @@ class Settings(BaseModel):
 
     method: Literal["full", "sampled", "pipeline", "lazy", "snapshots"] = "full"
     task: Literal["node", "link", "edge"] = "node"
-    engine: Literal["auto", "local", "processes", "torchrun", "ray"] = "auto"
+    engine: Literal["auto", "local", "processes", "torchrun", "ray", "sites"] = "auto"
     ranks: int = Field(1, ge=1)
     threads: int = Field(
         0, ge=0

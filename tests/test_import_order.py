@@ -30,7 +30,7 @@ ORDER = [
     ["settled"],
     ["member", "loader", "group"],
     ["ranks"],
-    ["run", "rank"],
+    ["run", "rank", "sites"],
     ["cli"],
 ]
 # Inside functions alone: Graph.from_pyg and its like hand their work to the room that knows the other libraries.

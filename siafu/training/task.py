@@ -134,7 +134,7 @@ class Task:
         if self.comm.world_size > 1 and self.metric != "roc_auc":
             return None
         rows = self.rows[split]
-        out, y = (torch.cat(self.comm.all_gather(values[rows], label="scores")) for values in (out, self.y))
+        out, y = (torch.cat(self.comm.all_gather(values[rows], label="labels")) for values in (out, self.y))
         if self.kind == "class":
             return metrics.roc_auc(out.softmax(1), functional.one_hot(y, self.num_outputs))
         return metrics.roc_auc(out, y.long())
