@@ -190,7 +190,7 @@ def _link_trainer(
         tree.model,
         in_features=x.shape[1],
         num_nodes=part.num_nodes,
-        kind=tree.link.head,
+        kind=tree.link.static_head,
         hidden=tree.link.width or tree.model.hidden,
     )
     model.reset(torch.Generator().manual_seed(tree.seed))

@@ -17,6 +17,7 @@ from siafu.sample.config import SampledConfig
 from siafu.training.config import TrainConfig
 from siafu.training.lazy.config import DEFAULTS as OF_LAZY
 from siafu.training.lazy.config import LazyConfig
+from siafu.training.link.config import DEFAULTS as OF_LINK
 from siafu.training.link.config import LinkConfig
 from siafu.training.pipeline.config import PipelineConfig
 from siafu.training.snapshots.config import SnapshotsConfig, Wanted
@@ -66,9 +67,11 @@ class Settings(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _as_the_method_wants(cls, values: Any) -> Any:
-        """What is not given is as the method wants it; what is given stands."""
+        """What is not given is as the method or the task wants it; what is given stands."""
         if isinstance(values, dict) and values.get("method") == "lazy":
             return merge(OF_LAZY, values)
+        if isinstance(values, dict) and values.get("task") == "link":
+            return merge(OF_LINK, values)
         return values
 
 

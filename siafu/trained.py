@@ -289,7 +289,11 @@ def model_of(tree: Settings, *, in_features: int, out_features: int, num_nodes: 
     if tree.task == "link":
         hidden = tree.link.width or tree.model.hidden
         return build_linked(
-            tree.model, in_features=in_features, num_nodes=num_nodes, kind=tree.link.head, hidden=hidden
+            tree.model,
+            in_features=in_features,
+            num_nodes=num_nodes,
+            kind=tree.link.static_head,
+            hidden=hidden,
         )
     if _is_frugal(tree):
         return no_scores(in_features, out_features)

@@ -20,7 +20,8 @@ _SEEN = 3  # what a head reads of one recency
 class LinkHead(nn.Module):
     """One number a pair, or one for each of C classes; both factorise over the two ends.
 
-    ``mlp``: ``relu(P h_u + Q h_v + b + R f(s)) . w + r . f(s) + c``; ``dot``: ``(P h_u) . (P h_v) + r . f(s) + c``.
+    ``mlp``: ``relu(P h_u + Q h_v + b + R f(s)) . w + r . f(s) + c``;
+    ``dot``: ``(P h_u) . (P h_v) + q . h_u + q . h_v + r . f(s) + c``, which is the same in both directions.
     ``s`` is what a memory knows of the pair, such as how lately and how often it was an edge, one number for each of K
     decays, and ``f(s) = (log(1 + s), s / (1 + s), 1)`` of each where ``s`` is not 0, and 0 where it is: so pairs that
     nobody remembers need nothing but factors. Ranking starts out near that of the memory.
@@ -53,6 +54,8 @@ class LinkHead(nn.Module):
             self.hidden_bias = nn.Parameter(torch.empty(hidden))
             self.weight = nn.Parameter(torch.empty(hidden, outputs))
             self.seen_hidden = nn.Parameter(torch.empty(_SEEN * recencies, hidden))
+        else:
+            self.popular = nn.Parameter(torch.empty(in_features))
         self.seen = nn.Parameter(torch.empty(_SEEN * recencies, outputs))
         self.bias = nn.Parameter(torch.empty(outputs))
         self.reset(first_generator())
@@ -68,11 +71,16 @@ class LinkHead(nn.Module):
                 glorot(self.weight, generator)
                 self.hidden_bias.zero_()
                 self.seen_hidden.zero_()
+            else:
+                self.popular.zero_()
 
     def factors(self, h: Tensor) -> tuple[Tensor, Tensor]:
         """What each node brings to a pair as its source and as its target: (N, in_features) -> 2 x (N, D)."""
         a_src = h @ self.source
-        return (a_src + self.hidden_bias, h @ self.target) if self.kind == "mlp" else (a_src, a_src)
+        if self.kind == "mlp":
+            return a_src + self.hidden_bias, h @ self.target
+        popular, one = (h @ self.popular)[:, None], h.new_ones(h.shape[0], 1)
+        return torch.cat([a_src, popular, one], 1), torch.cat([a_src, one, popular], 1)
 
     def forward(self, h: Tensor, src: Tensor, dst: Tensor, recency: Tensor | None = None) -> Tensor:
         """The scores of some pairs, whose ends are rows of ``h``."""

@@ -4,6 +4,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+DEFAULTS = {
+    "model": {"dropout": 0.0},
+    "train": {"weight_decay": 0.0},
+}  # of a task on pairs, where nothing is given
+
 
 class LinkConfig(BaseModel):
     """Negatives, the head that scores pairs, and the protocol of evaluation."""
@@ -16,7 +21,7 @@ class LinkConfig(BaseModel):
     sampling: Literal["uniform", "smart"] = "uniform"  # among all nodes, or those that have an edge
     evaluation: Literal["all"] | int = "all"  # rank edges among all pairs, or so many sampled negatives
     most_pairs: int = Field(10**10, ge=1)  # of a step, beyond which an evaluation over all is refused
-    head: Literal["mlp", "dot"] = "mlp"
+    head: Literal["auto", "mlp", "dot"] = "auto"  # auto: dot, over time mlp
     width: int | None = Field(None, ge=1)  # of the head; None: as model.hidden
     recency: bool = False  # over time: the head also reads how lately and how often two nodes met
     decay: tuple[float, ...] = (0.2,)  # how fast that fades, a step; several are read side by side
@@ -48,6 +53,11 @@ class LinkConfig(BaseModel):
         if any(each < 0 for each in value) or abs(sum(value) - 1) > 1e-6 or not value[0]:
             raise ValueError("Input should be three shares that add up to 1, the first above 0")
         return value
+
+    @property
+    def static_head(self) -> Literal["mlp", "dot"]:
+        """What scores pairs of a graph that does not change."""
+        return "dot" if self.head == "auto" else self.head
 
     @property
     def protocol(self) -> str:

@@ -74,7 +74,9 @@ def build_predictor(
     match task:
         case "link":
             recencies = len(link.decay) if link.recency else 0
-            head = LinkHead(temporal.out_features, width, kind=link.head, recencies=recencies)
+            head = LinkHead(
+                temporal.out_features, width, kind="dot" if link.head == "dot" else "mlp", recencies=recencies
+            )
         case "edge":
             head = LinkHead(temporal.out_features, width, classes=out_features)
         case _:
