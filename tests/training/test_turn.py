@@ -11,7 +11,7 @@ from torch import Tensor
 
 from siafu.comm import Comm
 from siafu.engine.local import run_threads
-from siafu.training.snapshots.cut import Cut, cut_blocks
+from siafu.training.snapshots.cut import Cut, cut_blocks, even_lengths
 from siafu.training.snapshots.turn import RankTurn
 
 T = TypeVar("T")
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def cuts_of(steps: int, ranks: int, blocks: int = 1) -> list[Cut]:
     costs = [1.0 + step % 3 for step in range(steps)]
-    return cut_blocks(costs, blocks=blocks, ranks=ranks, num_nodes=NODES, start=4)
+    return cut_blocks(costs, even_lengths(steps, blocks), ranks=ranks, num_nodes=NODES, start=4)
 
 
 def rows_of(steps: int, width: int = WIDTH) -> Tensor:
@@ -41,7 +41,8 @@ def on_ranks(ranks: int, work: Callable[[Comm], T]) -> list[T]:
 def test_every_step_and_every_node_has_one_owner(
     costs: list[float], ranks: int, blocks: int, num_nodes: int
 ) -> None:
-    cuts = cut_blocks(costs, blocks=blocks, ranks=ranks, num_nodes=num_nodes, start=7)
+    lengths = even_lengths(len(costs), blocks)
+    cuts = cut_blocks(costs, lengths, ranks=ranks, num_nodes=num_nodes, start=7)
     owned = [step for cut in cuts for rank in range(ranks) for step in cut.steps_of(rank)]
     assert owned == list(range(7, 7 + len(costs)))
     for cut in cuts:
@@ -52,7 +53,7 @@ def test_every_step_and_every_node_has_one_owner(
 
 
 def test_costly_steps_are_shared_out() -> None:
-    (cut,) = cut_blocks([8.0, 1, 1, 1, 1, 4], blocks=1, ranks=2, num_nodes=1)
+    (cut,) = cut_blocks([8.0, 1, 1, 1, 1, 4], [6], ranks=2, num_nodes=1)
     assert cut.num_steps == (1, 5)
 
 
@@ -152,7 +153,7 @@ def test_a_block_that_is_run_again_sends_nothing_forward() -> None:
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_the_volume_is_that_of_the_rows_whatever_the_number_of_ranks(ranks: int) -> None:
-    (cut,) = cut_blocks([1.0] * 8, blocks=1, ranks=ranks, num_nodes=8)
+    (cut,) = cut_blocks([1.0] * 8, [8], ranks=ranks, num_nodes=8)
     x = torch.randn(8, 8, WIDTH)
 
     def sent(comm: Comm) -> list[int]:

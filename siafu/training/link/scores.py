@@ -115,8 +115,10 @@ def rank_all(
         csr, seen = recency
         row = torch.arange(csr.indptr.numel() - 1).repeat_interleave(csr.indptr.diff())
         of_pairs = head.pairs(factors.a_src, factors.b_dst, row, csr.indices.long(), seen)
-        given = csr, of_pairs - head.bias
-    return all_pairs(factors, src, dst, given=given, rows=rows)
+        given = csr, (of_pairs - head.bias).float()
+    weight = None if factors.weight is None else factors.weight.float()
+    single = Factors(factors.a_src.float(), factors.b_dst.float(), weight)
+    return all_pairs(single, src, dst, given=given, rows=rows)
 
 
 def rank_by_memory(

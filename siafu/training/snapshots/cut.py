@@ -46,16 +46,23 @@ class Cut:
 
 
 def cut_blocks(
-    costs: Sequence[float], *, blocks: int, ranks: int, num_nodes: int, start: int = 0
+    costs: Sequence[float], lengths: Sequence[int], *, ranks: int, num_nodes: int, start: int = 0
 ) -> list[Cut]:
-    """Cut the steps from ``start`` on, one a cost, into blocks of time of as many steps each, and these over ranks.
+    """Cut the steps from ``start`` on, one a cost, into blocks of time of such lengths, and these over ranks.
 
     The steps of a block are contiguous on each rank and balanced by their costs. Some ranks have none where there are
     fewer steps than ranks.
     """
     nodes = _evenly(num_nodes, ranks)
-    bounds = _evenly(len(costs), min(blocks, max(1, len(costs))))
+    bounds = (0, *accumulate(lengths))
+    assert bounds[-1] == len(costs), (lengths, len(costs))
     return [Cut(start + begin, _balanced(costs[begin:end], ranks), nodes) for begin, end in pairwise(bounds)]
+
+
+def even_lengths(num_steps: int, blocks: int) -> list[int]:
+    """How many steps each of some blocks has, where they are as alike as can be."""
+    bounds = _evenly(num_steps, max(1, min(blocks, num_steps)))
+    return [end - begin for begin, end in pairwise(bounds)]
 
 
 def _evenly(count: int, parts: int) -> tuple[int, ...]:

@@ -6,13 +6,12 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from siafu.native import Factors
 from siafu.nn.dropout import mix
 from siafu.nn.link import LinkHead
 from siafu.sample.negatives import Edges, draw_negatives
 from siafu.training.link.config import LinkConfig
 from siafu.training.link.recency import Recency
-from siafu.training.link.scores import StepScore, all_pairs
+from siafu.training.link.scores import StepScore, rank_all, rank_sampled
 from siafu.training.snapshots.task import TemporalTask
 
 _SCORES = ("map", "mrr", "auc")
@@ -57,17 +56,20 @@ class LinkTask(TemporalTask):
         return dict(zip(_SCORES, told.mean(0).tolist(), strict=True))
 
     def _ranked(self, head: LinkHead, step: int, h: Tensor, edges: Edges) -> StepScore:
-        nodes = self.graph.num_nodes
-        src, dst = edges.code // nodes, edges.code % nodes
-        a_src, b_dst, weight = head.all_pairs(h)
-        factors = Factors(a_src.float(), b_dst.float(), None if weight is None else weight.float())
-        given = None
-        if self.memory is not None:
-            csr, recency = self.memory.all_at(step)
-            source = torch.arange(nodes).repeat_interleave(csr.indptr.diff())
-            scores = head.pairs(*head.factors(h), source, csr.indices.long(), recency.to(h.dtype))
-            given = csr, (scores - head.bias).float()
-        return all_pairs(factors, src, dst, given=given).scores()
+        """How well a sample ranks its links, among all pairs or among sampled targets of their sources."""
+        src, dst = edges.code // self.graph.num_nodes, edges.code % self.graph.num_nodes
+        if self.config.evaluation == "all":
+            memory = None if self.memory is None else self.memory.all_at(step)
+            return rank_all(head, h, src, dst, recency=memory).scores()
+        each = self.config.evaluation
+        number, source = torch.arange(src.numel() * each), src.repeat_interleave(each)
+        key = mix(mix(self.seed) ^ step)
+        _, target = draw_negatives(number, key=key, edges=edges, src=source)
+        scores = [
+            head(h, first, second, self._remembered(step, first, second))
+            for first, second in ((src, dst), (source, target))
+        ]
+        return rank_sampled(src, scores[0], scores[1].view(-1, each)).scores()
 
     def _remembered(self, step: int, src: Tensor, dst: Tensor) -> Tensor | None:
         return None if self.memory is None else self.memory.at(step, src, dst)

@@ -10,6 +10,7 @@ from siafu.comm.config import CommConfig
 from siafu.graph import Block
 from siafu.nn.dropout import mix
 from siafu.nn.temporal import Span, passed_in_blocks
+from siafu.nn.temporal.cut import cut_time, need_of
 from siafu.nn.temporal.evolve import EvolveGcnO
 from siafu.nn.temporal.turn import Alone, Turn
 from siafu.sample.shuffle import Shuffled
@@ -17,7 +18,7 @@ from siafu.training.config import TrainConfig
 from siafu.training.full import FullTrainer
 from siafu.training.snapshots.build import Predictor
 from siafu.training.snapshots.config import SnapshotsConfig
-from siafu.training.snapshots.cut import Cut, cut_blocks
+from siafu.training.snapshots.cut import Cut, cut_blocks, even_lengths
 from siafu.training.snapshots.task import TemporalTask
 from siafu.training.snapshots.timeline import Timeline, stacked
 from siafu.training.snapshots.turn import RankTurn
@@ -50,16 +51,22 @@ class SnapshotsTrainer(FullTrainer):
         super().__init__(model, nothing, x, task, config, seed=seed, wire=wire)  # type: ignore[arg-type]
         self.timeline, self.snapshots, self._wire = timeline, snapshots, wire or CommConfig()
         self._window = snapshots.window or 0
-        self._blocks = max(1, snapshots.blocks)
-        self._check_ranks()
+        self._lengths = self._cut_time()
 
-    def _check_ranks(self) -> None:
+    def _cut_time(self) -> list[int]:
+        """How many steps each block of a pass has: as many blocks as were asked for, or as few as fit the memory."""
         ranks, train = self.comm.world_size, self.task.samples["train"]
         steps = self._window + 1 if self._window else train.stop
         if ranks > steps:
             what = f"snapshots.window is {self._window}" if self._window else f"{steps} steps are trained on"
             raise ValueError(f"{ranks} ranks, but {what}, and ranks share steps; give at most {steps}")
-        self._blocks = min(self._blocks, steps // ranks)
+        if self.snapshots.blocks:
+            return even_lengths(steps, min(self.snapshots.blocks, steps // ranks))
+        nodes = self.timeline.graph.num_nodes
+        need = need_of(self.model.temporal, nodes, own_nodes=-(-nodes // ranks))
+        need = need._replace(step=-(-need.step // ranks))
+        lengths = cut_time(steps, need, budget=self.snapshots.room_mb * 10**6)
+        return lengths if min(lengths) >= ranks else even_lengths(steps, min(len(lengths), steps // ranks))
 
     def step(self, epoch: int) -> float:
         """Train for one epoch, counted from 1, or the rest of it; returns its mean loss. Collective."""
@@ -121,30 +128,21 @@ class SnapshotsTrainer(FullTrainer):
     def _passes(self, samples: Sequence[int]) -> Iterator[tuple[list[Cut], frozenset[int]]]:
         """The passes over time that serve some samples, and the samples of each."""
         if not self._window:
-            yield (
-                self._cuts(0, self._blocks, self.task.samples["train"].stop, max(samples) + 1),
-                frozenset(samples),
-            )
+            yield self._cuts(0, max(samples) + 1), frozenset(samples)
             return
         for sample in samples:
-            yield self._cuts(sample - self._window, self._blocks, sample + 1, sample + 1), frozenset([sample])
+            yield self._cuts(sample - self._window, sample + 1), frozenset([sample])
 
-    def _cuts(self, start: int, blocks: int, stop: int, end: int) -> list[Cut]:
-        """Blocks of the steps from ``start`` to before ``stop``, and more of the same length up to ``end``."""
-        ranks, nodes = self.comm.world_size, self.timeline.graph.num_nodes
-        cuts = cut_blocks(
-            self.timeline.costs(range(start, min(stop, end))),
-            blocks=blocks,
-            ranks=ranks,
-            num_nodes=nodes,
-            start=start,
+    def _cuts(self, start: int, stop: int) -> list[Cut]:
+        """Blocks of the steps from ``start`` to before ``stop``; beyond those trained on they have a length alike."""
+        known, ranks = sum(self._lengths), self.comm.world_size
+        more = max(0, stop - start - known)
+        lengths = self._lengths if stop - start >= known else even_lengths(stop - start, len(self._lengths))
+        lengths = (
+            [*lengths, *even_lengths(more, max(1, more // max(*self._lengths, ranks)))] if more else lengths
         )
-        if end > stop:
-            length = max(cut.steps[-1] for cut in cuts)
-            more = max(1, (end - stop) // max(length, ranks))
-            costs = self.timeline.costs(range(stop, end))
-            cuts += cut_blocks(costs, blocks=more, ranks=ranks, num_nodes=nodes, start=stop)
-        return cuts
+        costs, nodes = self.timeline.costs(range(start, stop)), self.timeline.graph.num_nodes
+        return cut_blocks(costs, lengths, ranks=ranks, num_nodes=nodes, start=start)
 
     def _reader(
         self, cuts: list[Cut], number: int, *, learning: bool
