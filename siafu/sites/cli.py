@@ -105,7 +105,8 @@ def serve(
 ) -> None:
     """Answer the coordinator and the other sites, until stopped."""
     from siafu.sites.holdings import hold
-    from siafu.sites.site import locked, open_site
+    from siafu.sites.site import open_site
+    from siafu.sites.status import locked
 
     settings = _site_config(config)
     if listen:
@@ -128,7 +129,7 @@ def serve(
 @site.command()
 def status(config: Config = Path("site.toml"), as_json: Json = False) -> None:
     """Say what a site is: whether it serves, its certificates, its policy, and what has left."""
-    from siafu.sites.site import status_of
+    from siafu.sites.status import status_of
 
     found = status_of(_site_config(config))
     print(json.dumps(found) if as_json else "\n".join(_lines(found)))

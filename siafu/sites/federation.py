@@ -5,32 +5,25 @@ without it from the last checkpoint, and it is taken in again when a stage has e
 """
 
 import json
-import secrets
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import Any
 
 import siafu
 from siafu.engine.sites.certificates import Shown, read_certificate, read_identity
 from siafu.engine.sites.config import FederationConfig, read_config
-from siafu.engine.sites.frames import wire_bytes
-from siafu.engine.sites.rpc import Call, Dialled, Unreachable
-from siafu.engine.sites.schema import PROTOCOL, BadMessage, make, pack, unpack
+from siafu.engine.sites.rpc import Dialled, Unreachable
+from siafu.engine.sites.schema import PROTOCOL, make, pack, unpack
 from siafu.events import Events
 from siafu.folder import RunFolder, existing_folder, new_folder
 from siafu.member import Onlooker
-from siafu.ranks import Followed
 from siafu.settings import Settings, build, write_toml
-from siafu.sites.pieces import Arriving, into, pieces_of
-from siafu.sites.roll import Waiting, check_clock, check_policies, check_together, expiring, slow
-from siafu.store.tensors import write_atomically
+from siafu.sites.followup import Followup, Kept, Outcome
+from siafu.sites.roll import check_clock, check_policies, check_together, expiring, slow
 from siafu.trained import Run, load_weights, open_run
 
 _ASK_S = 10.0
@@ -92,21 +85,6 @@ def _connected(config: FederationConfig) -> Iterator[dict[str, Dialled]]:
     finally:
         for each in dialled.values():
             each.close()
-
-
-@dataclass
-class _Outcome:
-    """How an attempt ended.
-
-    Attributes:
-        states: of each member, the last report of it.
-        lost: members that were not heard to their end, or were too slow.
-        slow: those of them that were.
-    """
-
-    states: dict[str, Any] = field(default_factory=dict)
-    lost: dict[str, str] = field(default_factory=dict)
-    slow: set[str] = field(default_factory=set)
 
 
 class Federation:
@@ -209,7 +187,7 @@ class Federation:
         return tree
 
     def _carry_out(self, folder: RunFolder, tree: Settings) -> Run:
-        run, fruitless = _Run(folder, tree, self._onlooker), 0
+        run, fruitless = Kept(folder, tree, self._onlooker), 0
         while True:
             before = run.checkpoints
             members = [name for name in self._sites if name not in self._away]
@@ -228,12 +206,12 @@ class Federation:
                 raise FederationFailed(f"{fruitless} attempts in a row got no further{why}")
             self._wait_for(outcome)
 
-    def _check_failures(self, outcome: _Outcome) -> None:
+    def _check_failures(self, outcome: Outcome) -> None:
         for name, report in outcome.states.items():
             if report.kind in ("refused", "error"):
                 raise FederationFailed(f"site {name}: {report.text}")
 
-    def _wait_for(self, outcome: _Outcome) -> None:
+    def _wait_for(self, outcome: Outcome) -> None:
         """Give those who were lost time to come back; who does not is away from now on, and who has come is not."""
         for name in outcome.slow:
             self._onlooker.say(f"site {name} is too slow; the others go on without it")
@@ -257,16 +235,16 @@ class Federation:
         answer = {name for name in self._away if self._ask(name, timeout_s=timeout_s) is None}
         return {name for name in answer if self._abouts[name].state == "idle"}
 
-    def _attempt(self, run: "_Run", members: list[str]) -> _Outcome:
-        attempt = _Attempt(run, members, {name: self._sites[name] for name in members}, self._meter)
+    def _attempt(self, run: Kept, members: list[str]) -> Outcome:
+        attempt = Followup(run, members, {name: self._sites[name] for name in members}, self._meter)
         attempt.away = self._away
-        outcome = _Outcome()
+        outcome = Outcome()
         addresses = {name: place.address for name, place in self._config.sites.items()}
         if attempt.begin(outcome, addresses):
             self._watch(attempt, outcome)
         return outcome
 
-    def _watch(self, attempt: "_Attempt", outcome: _Outcome) -> None:
+    def _watch(self, attempt: Followup, outcome: Outcome) -> None:
         deadline_s = attempt.run.tree.comm.deadline
         asked_again = time.monotonic()
         while attempt.follow_one(outcome):
@@ -285,7 +263,7 @@ class Federation:
                     attempt.stop("a site came back", at_once=False, grace_s=10 * deadline_s)
                 attempt.run.stage_ended = attempt.run.tree.method != "lazy"
 
-    def _finish(self, run: "_Run", outcome: _Outcome) -> Run:
+    def _finish(self, run: Kept, outcome: Outcome) -> Run:
         measured = next(report.measured for report in outcome.states.values() if report.measured)
         found: dict[str, Any] = json.loads(measured)
         sent: Counter[str] = Counter(self._meter)
@@ -306,168 +284,5 @@ class Federation:
         return Run(run.folder.path, run.tree, found, model)
 
 
-def _states(outcome: _Outcome) -> set[str]:
+def _states(outcome: Outcome) -> set[str]:
     return {report.state for report in outcome.states.values()}
-
-
-class _Run:
-    """A run's folder, and what sites send for it."""
-
-    def __init__(self, folder: RunFolder, tree: Settings, onlooker: Onlooker) -> None:
-        self.folder, self.tree, self.checkpoints = folder, tree, 0
-        self.followed = Followed(folder, onlooker, total=tree.most_epochs)
-        self.stage_ended = tree.method != "lazy"
-        self.members: list[str] = []
-        keep = into(folder.checkpoint)
-
-        def kept(data: bytes) -> None:
-            keep(data)
-            write_atomically(self._group, json.dumps(self.members).encode())
-            self.checkpoints += 1
-
-        self.places = {"events": self._add_events, "checkpoint": kept, "model": into(folder.weights)}
-
-    @property
-    def _group(self) -> Path:
-        """Who wrote the checkpoint."""
-        return self.folder.checkpoint.parent / "group.json"
-
-    def same_group(self) -> bool:
-        """Whether the checkpoint was written by the group that goes on from it."""
-        return self._group.is_file() and json.loads(self._group.read_text()) == self.members
-
-    def _add_events(self, data: bytes) -> None:
-        with self.folder.events.open("ab") as file:
-            file.write(data)
-        if b'"phase":"stage"' in data:
-            self.stage_ended = True
-
-
-class _Attempt:
-    """One try of some sites, followed by a thread for each."""
-
-    def __init__(self, run: _Run, members: list[str], sites: dict[str, Dialled], meter: Counter[str]) -> None:
-        self.run, self.members, self.sites = run, members, sites
-        self.name = secrets.token_bytes(16)
-        self.waiting: dict[str, Waiting] = {}
-        self.away: set[str] = set()
-        self._meter, self._queue = meter, SimpleQueue[tuple[str, Any]]()
-        self._calls: dict[str, Call] = {}
-        self._open: set[str] = set()
-        self._stopping_until = 0.0
-        self._arriving = Arriving(run.places)
-
-    def begin(self, outcome: _Outcome, addresses: Mapping[str, str]) -> bool:
-        """Give every member its order; whether all took it."""
-        run = self.run
-        run.members = self.members
-        run.stage_ended = run.tree.method != "lazy"
-        kept = run.folder.checkpoint.is_file()
-        order = make(
-            "Order",
-            attempt=self.name,
-            run=run.folder.config_checksum(),
-            config=run.folder.read_config(),
-            members=[make("Member", name=name, address=addresses[name]) for name in self.members],
-            away=sorted(self.away),
-            resumed=run.folder.events.is_file(),
-            checkpointed=kept,
-            same_group=kept and run.same_group(),
-        )
-        data = run.folder.checkpoint.read_bytes() if kept else None
-        threads = [
-            threading.Thread(target=self._give, args=(name, order, data if rank == 0 else None, outcome))
-            for rank, name in enumerate(self.members)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if outcome.lost or outcome.states:
-            self.stop("a site was lost", at_once=True, grace_s=0)
-            return False
-        for name in self.members:
-            self._open.add(name)
-            self.waiting[name] = Waiting("", 0.0, time.monotonic())
-            threading.Thread(target=self._follow, args=(name,), daemon=True).start()
-        return True
-
-    def follow_one(self, outcome: _Outcome) -> bool:
-        """Take in what came, for a moment; whether there is more to come."""
-        try:
-            name, item = self._queue.get(timeout=_TICK_S)
-        except Empty:
-            pass
-        else:
-            self._take(name, item, outcome)
-        if self._stopping_until and time.monotonic() > self._stopping_until:
-            for call in self._calls.values():
-                call.cancel()
-            for name in self._open - outcome.states.keys():
-                outcome.lost.setdefault(name, f"site {name} did not end when it was told to")
-            return False
-        return bool(self._open)
-
-    def stop(self, reason: str, *, at_once: bool, grace_s: float) -> None:
-        """Have all members end; once."""
-        if self._stopping_until:
-            return
-        self._stopping_until = time.monotonic() + max(1.0, grace_s)
-        data = pack(make("Stop", attempt=self.name, reason=reason, at_once=at_once))
-        for name, dialled in self.sites.items():
-            self._meter["orders"] += wire_bytes(data)
-            threading.Thread(target=_told, args=(dialled, data), name=f"stop {name}", daemon=True).start()
-
-    def _give(self, name: str, order: Any, checkpoint: bytes | None, outcome: _Outcome) -> None:
-        def pieces() -> Iterator[bytes]:
-            messages = [order, *_orders(checkpoint)]
-            for data in map(pack, messages):
-                self._meter["orders"] += wire_bytes(data)
-                yield data
-
-        try:
-            self.sites[name].give("Begin", pieces(), timeout_s=4 * _ASK_S)
-        except Unreachable as error:
-            if error.refused:
-                outcome.states[name] = make("Report", state="failed", kind="refused", text=str(error))
-            else:
-                outcome.lost[name] = str(error)
-
-    def _follow(self, name: str) -> None:
-        try:
-            call = self._calls[name] = self.sites[name].follow(pack(make("Stop", attempt=self.name)))
-            for data in call:
-                self._queue.put((name, unpack("Report", data)))
-        except (Unreachable, BadMessage) as error:
-            self._queue.put((name, error))
-        finally:
-            self._queue.put((name, None))
-
-    def _take(self, name: str, item: Any, outcome: _Outcome) -> None:
-        if item is None:
-            self._open.discard(name)
-            self.waiting.pop(name, None)
-            if name not in outcome.states:
-                outcome.lost.setdefault(name, f"site {name} ended without a word")
-        elif isinstance(item, Exception):
-            if getattr(item, "refused", False):
-                outcome.states[name] = make("Report", state="failed", kind="refused", text=str(item))
-            elif name not in outcome.states:
-                outcome.lost[name] = str(item)
-        elif item.HasField("piece"):
-            self._arriving.take(item.piece)
-        else:
-            self.waiting[name] = Waiting(item.waits_for, item.waited, time.monotonic())
-            if item.state in ("done", "stopped", "failed"):
-                outcome.states[name] = item
-
-
-def _orders(checkpoint: bytes | None) -> Iterator[Any]:
-    if checkpoint is not None:
-        for piece in pieces_of("checkpoint", checkpoint):
-            yield make("Order", piece=piece)
-
-
-def _told(dialled: Dialled, data: bytes) -> None:
-    with suppress(Unreachable):
-        dialled.ask("Stop", data, timeout_s=_ASK_S)

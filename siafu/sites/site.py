@@ -1,7 +1,5 @@
 """What runs at a site: it answers its coordinator and the other sites, and nobody else."""
 
-import fcntl
-import shutil
 import threading
 import time
 from collections import Counter
@@ -18,7 +16,7 @@ from siafu.comm.away import Memory
 from siafu.engine.sites.config import SiteConfig
 from siafu.engine.sites.frames import wire_bytes
 from siafu.engine.sites.guard import Guard
-from siafu.engine.sites.ledger import Ledger, Totals, read_ledger
+from siafu.engine.sites.ledger import Ledger
 from siafu.engine.sites.policy import Refused
 from siafu.engine.sites.rpc import NotNow, Server
 from siafu.engine.sites.schema import PROTOCOL, BadMessage, make, pack, unpack
@@ -26,7 +24,6 @@ from siafu.folder import RunFolder
 from siafu.sites.attempt import Attempt
 from siafu.sites.holdings import Holdings, Keys
 from siafu.sites.pieces import Arriving, into, pieces_of
-from siafu.store.tensors import write_atomically
 
 _MEET_S = 20.0
 _REPORT_S = 0.2
@@ -134,39 +131,41 @@ class Site:
         self.ledger.close()
 
     def _reports(self, attempt: Attempt, is_active: Callable[[], bool]) -> Iterator[bytes]:
-        written, last, before = _Written(attempt), 0.0, None
+        written, last, before = _Written(attempt), 0.0, ""
         while is_active():
-            ended = attempt.ended.wait(_REPORT_S)
+            ended, state = attempt.ended.wait(_REPORT_S), attempt.state
+            if not (ended or state != before or time.monotonic() - last > _QUIET_S):
+                continue
+            last, before = time.monotonic(), state
             for name, piece in written.new():
-                yield self._told(attempt, name, make("Report", state=attempt.state, piece=piece))
-            now = (attempt.state, attempt.transport.waiting()[0])
-            if ended or now != before or time.monotonic() - last > _QUIET_S:
-                last, before = time.monotonic(), now
-                yield self._told(attempt, "report", self._report(attempt, ended=ended))
+                yield self._told(attempt, name, pack(make("Report", state=state, piece=piece)))
+            yield self._told(attempt, "report", self._report(attempt, ended=ended))
             if ended:
                 return
 
-    def _report(self, attempt: Attempt, *, ended: bool) -> Any:
+    def _report(self, attempt: Attempt, *, ended: bool) -> bytes:
+        """How an attempt stands; the last one also says what has left, itself included."""
         waits_for, waited, phase = attempt.transport.waiting()
-        totals, meter = self.ledger.totals, self._meter(attempt.order.run)
-        told = {"kind": attempt.kind, "text": attempt.text, "blames": attempt.blames}
-        return make(
-            "Report",
-            state=attempt.state if ended or attempt.state in ("meeting", "training") else "training",
-            **(told if ended else {}),
-            waits_for=waits_for,
-            waited=waited,
-            phase=phase,
-            ledger_bytes=totals.all,
-            run_bytes=totals.by_run[attempt.order.run],
-            meter=[make("Count", label=label, bytes=count) for label, count in meter.items()]
-            if ended
-            else [],
-            measured=attempt.measured if ended else "",
-        )
+        report = make("Report", waits_for=waits_for, waited=waited, phase=phase)
+        report.state = attempt.state if ended or attempt.state == "meeting" else "training"
+        if ended:
+            report.kind, report.text, report.blames = attempt.kind, attempt.text, attempt.blames
+            report.measured = attempt.measured
+            size = 0
+            for _ in range(4):  # its size is part of what it says
+                size = wire_bytes(self._counted(report, attempt.order.run, size))
+        return pack(report)
 
-    def _told(self, attempt: Attempt, label: str, report: Any) -> bytes:
-        data = pack(report)
+    def _counted(self, report: Any, run: str, own_bytes: int) -> bytes:
+        """A report that has so many bytes itself, with what has left then."""
+        meter = Counter(self._meter(run)) + Counter(report=own_bytes)
+        report.ledger_bytes = self.ledger.totals.all + own_bytes
+        report.run_bytes = self.ledger.totals.by_run[run] + own_bytes
+        del report.meter[:]
+        report.meter.extend(make("Count", label=label, bytes=count) for label, count in meter.items())
+        return pack(report)
+
+    def _told(self, attempt: Attempt, label: str, data: bytes) -> bytes:
         attempt.guard.let_out("coordinator", label, label, wire_bytes(data))
         return data
 
@@ -282,57 +281,3 @@ def open_site(config: SiteConfig, holdings: Holdings, *, say: Callable[[str], No
         say(text)
     site = Site(holdings, keys, say=say)
     return site, Server(config.listen, site, keys.read, refused=say)
-
-
-@contextmanager
-def locked(config: SiteConfig) -> Iterator[Callable[[str], None]]:
-    """Hold a site against a second server; gives what notes the address it serves on."""
-    config.work.mkdir(parents=True, exist_ok=True)
-    place = config.work / "address"
-    with (config.work / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(f"{config.work}: another process serves this site; stop it first") from None
-        for left in config.work.glob("attempt-*"):  # of one that was killed
-            shutil.rmtree(left, ignore_errors=True)
-        try:
-            yield lambda address: write_atomically(place, address.encode())
-        finally:
-            place.unlink(missing_ok=True)
-
-
-def status_of(config: SiteConfig) -> dict[str, Any]:
-    """What a site is, as its files say."""
-    keys, totals = Keys(config), Totals()
-    own = keys.own
-    for line in read_ledger(config.ledger) if config.ledger.is_file() else []:
-        totals.add(line)
-    return {
-        "site": config.name,
-        "serves": _serves(config),
-        "certificate": own.fingerprint,
-        "expires": f"{own.ends:%Y-%m-%d}",
-        "warnings": keys.troubles(),
-        "policy": config.policy.model_dump(),
-        "peers": sorted(config.peers),
-        "max_bytes": config.max_bytes,
-        "ledger_bytes": totals.all,
-        "by_what": dict(totals.by_what),
-        "by_peer": dict(totals.by_peer),
-        "by_run": {run: count for run, count in totals.by_run.items() if run},
-    }
-
-
-def _serves(config: SiteConfig) -> str | None:
-    """The address that it serves on, None where it does not."""
-    lock = config.work / ".lock"
-    if not lock.is_file():
-        return None
-    with lock.open("r") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            place = config.work / "address"
-            return place.read_text() if place.is_file() else None
-    return None

@@ -28,6 +28,7 @@ _OPTIONS = [
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
     ("grpc.http2.lookahead_bytes", 4 << 20),
+    ("grpc.http2.bdp_probe", 0),  # which would answer every message with a ping
     ("grpc.enable_http_proxy", 0),
     ("grpc.so_reuseport", 0),
 ]
