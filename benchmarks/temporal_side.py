@@ -52,7 +52,7 @@ class Ours:
         self.args, self.m = args, None
         need = need_of(self.model, args.nodes)
         self.lengths = cut_time(args.steps, need) if args.cut else [args.steps]
-        self.reused = native.arrays_reused()
+        self.reused = native.arrays_reused(loosely=args.cut)
         self.reused.__enter__()
 
     def parameters(self) -> list[Tensor]:

@@ -328,16 +328,20 @@ def empty_steps(steps: int, rows: int, width: int, dtype: torch.dtype) -> Tensor
 
 
 @contextmanager
-def arrays_reused() -> Iterator[None]:
-    """Have large arrays of kernels used again when their tensors die, which saves their page faults."""
+def arrays_reused(*, loosely: bool = False) -> Iterator[None]:
+    """Have large arrays of kernels used again when their tensors die, which saves their page faults.
+
+    ``loosely`` is for work in pieces of many sizes: any array that is large enough is used again, and one that is too
+    small is let go for it, so that no size keeps arrays of its own.
+    """
     if _core is None:
         yield
         return
-    _core.keep_given_back(True)
+    _core.keep_given_back(True, loosely)
     try:
         yield
     finally:
-        _core.keep_given_back(False)
+        _core.keep_given_back(False, loosely)
 
 
 def build_csr(row: Tensor, col: Tensor, *, num_rows: int, origin: bool = False) -> Csr:

@@ -33,7 +33,9 @@ class Step(NamedTuple):
         """``(deg + loop)^-1/2``, (N,), kept with the block; zero where that is no number."""
 
         def inverse_root() -> Tensor:
-            degree = self.block.in_degree + self.loop
+            block = self.block  # whose own degrees are kept, which is too much for every step
+            degree = block.indptr.diff().double() if block.edge_weight is None else block.in_degree
+            degree = degree + self.loop
             return torch.where(degree > 0, degree.rsqrt(), 0.0).to(dtype)
 
         return self.block.keep(("step", self.loop, dtype), inverse_root)
