@@ -31,6 +31,7 @@ class SnapshotsTrainer(FullTrainer):
     window are passes of their own, some of which make a step of the optimiser.
     """
 
+    in_pieces = True
     model: Predictor
     task: TemporalTask  # type: ignore[assignment]
 
