@@ -16,6 +16,7 @@ from siafu.data.linqs import read_content
 from siafu.data.named import SOURCES, Source, obtain
 from siafu.data.npz import read_arrays, write_npz
 from siafu.data.split import per_class_split, random_splits
+from siafu.dynamic import DynamicGraph
 
 CONTENT = b"31\t0\t1\t1\tTheory\n9\t1\t0\t0\tRules\nfoo\t0\t0\t1\tTheory\n7\t0\t0\t0\tRules\n"
 CITES = b"31\t9\n9\t31\n31\tfoo\nunknown\t7\n7\t7\n"
@@ -120,10 +121,11 @@ def test_the_musae_archive_becomes_a_graph_with_ten_splits(server, tmp_path: Pat
     assert graph.node_names.to_pylist() == ["Eiryyy", "sh,awf", "Jo"]
 
 
-def test_ratings_over_time_are_stored_and_said_not_to_be_trainable_yet(server, tmp_path: Path) -> None:
+def test_ratings_over_time_are_stored_and_become_a_graph_of_events(server, tmp_path: Path) -> None:
     server.files["soc-sign-bitcoinotc.csv.gz"] = RATINGS
-    with pytest.raises(ValueError, match="changes over time; not yet trainable"):
-        load("bitcoinotc", home=tmp_path, mirror=server.url)
+    graph = load("bitcoinotc", home=tmp_path, mirror=server.url)
+    assert isinstance(graph, DynamicGraph)
+    assert graph.undirected
     arrays = read_arrays(
         tmp_path / "temporal/bitcoinotc.npz", ("src", "dst", "t", "w", "num_nodes", "node_names")
     )
@@ -319,7 +321,8 @@ def test_the_data_home_is_what_the_environment_says() -> None:
 
 def test_the_list_has_what_is_made_what_is_there_and_what_would_come(tmp_path: Path) -> None:
     write_npz(tmp_path / "cora.npz", {"edge_index": np.array([[0], [1]]), "y": np.array([0, 4])})
-    write_npz(tmp_path / "temporal/chess.npz", {"src": np.zeros(3), "num_nodes": np.array(5)})
+    events = {name: np.zeros(3) for name in ("src", "dst", "t")}
+    write_npz(tmp_path / "temporal/chess.npz", events | {"num_nodes": np.array(5)})
     (tmp_path / "bad.npz").write_bytes(b"bad")
     found = {description.name: description for description in available(tmp_path)}
     assert (found["cora"].nodes, found["cora"].edges, found["cora"].classes) == (2, 1, 5)
@@ -334,6 +337,7 @@ def test_the_list_has_what_is_made_what_is_there_and_what_would_come(tmp_path: P
         "karate",
         "community",
         "rmat",
+        "transactions",
     }
 
 
