@@ -157,7 +157,8 @@ def test_features_in_int8_are_imported_shown_and_trained_on(siafu: Siafu, tables
             "train", "villages", "--epochs", 5, "--set", f"data.inputs={inputs}", "--out", inputs, "--json"
         )
         assert siafu("predict", inputs, "--json").json["nodes"] == 16, run.err
-    assert siafu("train", "villages", "--ranks", 2, "--epochs", 5, "--json").json["ranks"] == 2
+    ranks = ("--ranks", 2, "--engine", "local")
+    assert siafu("train", "villages", *ranks, "--epochs", 5, "--json").json["ranks"] == 2
 
 
 def test_every_command_prints_one_json_object_and_nothing_else(siafu: Siafu, tables: Path) -> None:
