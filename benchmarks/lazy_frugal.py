@@ -1,10 +1,13 @@
 """The frugal recipe of lazy training beside full training: accuracy, and all bytes on four random parts.
 
     SIAFU_DATA=... python benchmarks/lazy_frugal.py                      every data set, 10 seeds
+    SIAFU_DATA=... python benchmarks/lazy_frugal.py --first 100          seeds on which nothing was chosen
     SIAFU_DATA=... python benchmarks/lazy_frugal.py --only cora --seeds 3
+    SIAFU_DATA=... python benchmarks/lazy_frugal.py --full earlier.json  full's runs as an earlier call printed them
 
 Splits by seed: Cora, Citeseer and PubMed as RETEXO's (so many nodes a class to train, so many to validate, the rest to
-test), the others' own folds. ``full`` is the default GCN on one rank; its settings are picked from a small grid by
+test), the others' own folds, and beyond their folds splits drawn with as many nodes of each class to train and as many
+to validate. ``full`` is the default GCN on one rank; its settings are picked from a small grid by
 the validation accuracy of the first seeds; test nodes are not looked at before. Frugal is trained on the
 four parts, picks on validation by itself, with the same settings on every data set. Its bytes are all that the meter
 counted in the run. Those of narrow ``full`` are what one epoch sends for halo rows and gradients, as counted, times the
@@ -27,6 +30,7 @@ import siafu
 from siafu.comm import Comm
 from siafu.comm.halo import Halo
 from siafu.data.config import DataConfig
+from siafu.data.draws import Draws
 from siafu.data.split import per_class_split
 from siafu.engine.local import run_threads
 from siafu.graph import Graph
@@ -42,6 +46,8 @@ PARTS = 4
 RETEXO = {"cora": (86, 300), "citeseer": (178, 357), "pubmed": (1461, 2190)}  # to train a class, to validate
 ALIKE = ("cora", "citeseer", "pubmed", "amazon_photo", "coauthor_cs")
 UNLIKE = ("actor", "chameleon_filtered", "squirrel_filtered")
+FOLDS = 10  # that those have which are not split as RETEXO's
+OF_FULL = ("full_settings", "full", "full_megabytes")
 GRID: tuple[dict[str, Any], ...] = (
     {"model": {"dropout": 0.5}},
     {"model": {"dropout": 0.8}},
@@ -53,7 +59,7 @@ GRID: tuple[dict[str, Any], ...] = (
 
 def graph_of(name: str, seed: int) -> Graph:
     if name not in RETEXO:
-        return siafu.load(name, fold=seed)
+        return siafu.load(name, fold=seed) if seed < FOLDS else drawn_anew(siafu.load(name), seed)
     graph, (per_class, num_val) = siafu.load(name), RETEXO[name]
     assert graph.y is not None
     masks = per_class_split(
@@ -62,18 +68,32 @@ def graph_of(name: str, seed: int) -> Graph:
     return replace(graph, **{key: torch.from_numpy(mask) for key, mask in masks.items()})
 
 
+def drawn_anew(graph: Graph, seed: int) -> Graph:
+    """Another split like the graph's own: as many of each class train, as many validate, all others test."""
+    order = torch.from_numpy(Draws(seed, "split").order(graph.num_nodes))
+    y, train = torch.as_tensor(graph.y), torch.as_tensor(graph.train_mask)
+    split = torch.full((graph.num_nodes,), 2)
+    for label in y[train].unique():
+        split[order[y[order] == label][: int((y[train] == label).sum())]] = 0
+    rest = order[(split[order] == 2) & (y[order] >= 0)]
+    split[rest[: int(torch.as_tensor(graph.val_mask).sum())]] = 1
+    split[y < 0] = 3
+    names = ("train_mask", "val_mask", "test_mask")
+    return replace(graph, **{name: split == number for number, name in enumerate(names)})
+
+
 def train_full(graph: Graph, config: dict[str, Any], seed: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         return siafu.train(graph, config=config, seed=seed, out=Path(folder, "run")).metrics
 
 
-def tuned_full(name: str, seeds: int, tune: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def tuned_full(name: str, seeds: range, tune: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The settings that are best on the validation nodes of the first seeds, and a run with them for each seed."""
-    tried = [[train_full(graph_of(name, seed), config, seed) for seed in range(tune)] for config in GRID]
+    tried = [[train_full(graph_of(name, seed), config, seed) for seed in seeds[:tune]] for config in GRID]
     val = [statistics.fmean(run["val_accuracy"] for run in runs) for runs in tried]
     best = max(range(len(GRID)), key=lambda place: val[place])
-    more = [train_full(graph_of(name, seed), GRID[best], seed) for seed in range(tune, seeds)]
-    return GRID[best], (tried[best] + more)[:seeds]
+    more = [train_full(graph_of(name, seed), GRID[best], seed) for seed in seeds[tune:]]
+    return GRID[best], tried[best] + more
 
 
 def parts_of(graph: Graph, seed: int) -> list[Part]:
@@ -125,21 +145,29 @@ def full_megabytes_an_epoch(graph: Graph, config: dict[str, Any]) -> float:
     return sum(run_threads(rank, ranks=PARTS, threads=1, deadline_s=300)) / 1e6
 
 
-def compare(name: str, args: argparse.Namespace) -> dict[str, Any]:
-    began = time.perf_counter()
-    settings, full = tuned_full(name, args.seeds, min(args.tune, args.seeds))
-    lazy = [train_lazily(graph_of(name, seed), seed) for seed in range(args.seeds)]
+def sum_up_full(name: str, seeds: range, tune: int) -> dict[str, Any]:
+    """What full reaches and sends."""
+    settings, full = tuned_full(name, seeds, tune)
     epoch = full_megabytes_an_epoch(graph_of(name, 0), settings)
-    pairs = zip(lazy, full, strict=True)
-    off = [100 * (one["test"] - other["test_accuracy"]) for one, other in pairs]
     return {
-        "data": name,
         "full_settings": settings,
         "full": [100 * run["test_accuracy"] for run in full],
+        "full_megabytes": epoch * statistics.fmean(run["epochs"] for run in full),
+    }
+
+
+def compare(name: str, args: argparse.Namespace) -> dict[str, Any]:
+    began, seeds = time.perf_counter(), range(args.first, args.first + args.seeds)
+    earlier = next((row for row in args.full if row["data"] == name and row["seeds"] == [*seeds]), None)
+    side = sum_up_full(name, seeds, args.tune) if earlier is None else {key: earlier[key] for key in OF_FULL}
+    lazy = [train_lazily(graph_of(name, seed), seed) for seed in seeds]
+    off = [100 * one["test"] - other for one, other in zip(lazy, side["full"], strict=True)]
+    return side | {
+        "data": name,
+        "seeds": [*seeds],
         "frugal": [100 * run["test"] for run in lazy],
         "difference": statistics.fmean(off),
         "error": statistics.stdev(off) / len(off) ** 0.5 if len(off) > 1 else 0.0,
-        "full_megabytes": epoch * statistics.fmean(run["epochs"] for run in full),
         "frugal_megabytes": [run["megabytes"] for run in lazy],
         "by_label": lazy[0]["sent"],
         "tried": [run["tried"] for run in lazy],
@@ -163,10 +191,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--seeds", type=int, default=10, help="how many")
+    parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--tune", type=int, default=1, help="seeds that the grid of full is tried on")
     parser.add_argument("--only", nargs="*", default=[*ALIKE, *UNLIKE], help="such as cora")
+    parser.add_argument("--full", type=Path, help="a file with what an earlier call printed")
     args = parser.parse_args()
+    args.full = json.loads(args.full.read_text().splitlines()[-1]) if args.full else []
     print("| data | full, % | frugal, % | difference | full, MB | frugal, MB | fewer bytes | seconds |")
     print("|---|---|---|---|---|---|---|---|", flush=True)
     rows = []

@@ -25,16 +25,20 @@ class Propagated(nn.Module):
     with the degrees of the whole graph. C numbers a node are passed on, never the inputs: ``S^k X W`` is computed as
     ``S (… S (X W))``.
 
+    Where there are knots, weights depend on the degree of the node that is spoken of: there is a set of them for each
+    knot, and a node takes the two sets between whose knots its degree lies, each by how near it is
+    (:func:`shares_of_knots`). Then C numbers a knot are passed on.
+
     Rows are rounded before they are passed on, those that stay as those that travel; so the model says the same on one
     rank and on many, up to the rounding of sums. It knows weights and no nodes: known labels are no part of it, so what
     it says of a graph that it has not seen is computed as for the one it was fitted on.
 
     Attributes:
-        weight: (K, F, C), of each hop that is read.
-        bias: (C,).
+        weight: (K, F, B C), of each hop that is read; those of the first knot first.
+        bias: (B C,).
         hops: (K,) int64, which hops these are, ascending.
-        form: (5,) float64: temperature t, rounds, share a, and the precisions of scores and of probabilities on their
-            way, as places in a list.
+        form: (6,) float64: temperature t, rounds, share a, the precisions of scores and of probabilities on their
+            way, as places in a list, and the number of knots, B.
 
     Shapes:
         x_src: (N, F), rows ordered as in the block.
@@ -56,6 +60,7 @@ class Propagated(nn.Module):
         share: float = 0.1,
         scores: Precision = "fp32",
         probabilities: Precision = "fp32",
+        knots: int = 1,
     ) -> None:
         super().__init__()
         hops = sorted(weights)
@@ -63,7 +68,8 @@ class Propagated(nn.Module):
         self.bias = nn.Parameter(bias.clone(), requires_grad=False)
         self.register_buffer("hops", torch.tensor(hops))
         ways = [float(_PRECISIONS.index(precision)) for precision in (scores, probabilities)]
-        self.register_buffer("form", torch.tensor([temperature, rounds, share, *ways], dtype=torch.float64))
+        form = [temperature, rounds, share, *ways, knots]
+        self.register_buffer("form", torch.tensor(form, dtype=torch.float64))
 
     @classmethod
     def of_state(cls, state: Mapping[str, Tensor]) -> "Propagated":
@@ -91,6 +97,11 @@ class Propagated(nn.Module):
         """How much of a node's own probabilities is kept in each round."""
         return float(self.form[2])
 
+    @property
+    def knots(self) -> int:
+        """B: how many sets of weights there are, by degree."""
+        return int(self.form[5])
+
     def forward(self, block: Block, x_src: Rows) -> Tensor:
         """Scores of the destinations, in the inputs' dtype. Collective where others hold the halo."""
         check_rows(block, x_src)
@@ -114,10 +125,29 @@ class Propagated(nn.Module):
                 z += product(x_src, of_hop[hop]).double()
             if hop:
                 z = passed_on(block, z, self._way(3))
-        return z + self.bias.double()
+        return by_degree(block, z + self.bias.double(), self.knots)
 
     def _way(self, place: int) -> Precision:
         return _PRECISIONS[int(self.form[place])]
+
+
+def shares_of_knots(block: Block, knots: int) -> Tensor:
+    """How much of each knot's weights a destination takes: (D, B) float64, rows of sum 1.
+
+    Knot b stands at the degree 4^b, loop included. The two around a degree share it, by the distance of logarithms;
+    the last has all beyond it.
+    """
+    whole = block.whole
+    degree = block.in_degree + block.missing_loop if whole is None else whole.degree_src[: block.num_dst]
+    place = (degree.clamp(min=1).log2() / 2).clamp(max=knots - 1)
+    return (1 - (place[:, None] - torch.arange(knots)).abs()).clamp(min=0)
+
+
+def by_degree(block: Block, z: Tensor, knots: int) -> Tensor:
+    """What each destination takes of what all knots say of it: (D, B C) float64 -> (D, C)."""
+    if knots == 1:
+        return z
+    return (shares_of_knots(block, knots)[:, :, None] * z.view(z.shape[0], knots, -1)).sum(1)
 
 
 def smoothed(block: Block, q: Tensor, p: Tensor, *, share: float, precision: Precision) -> Tensor:

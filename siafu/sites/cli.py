@@ -81,7 +81,7 @@ def split(
     """Deal a graph out among the sites of a trial: a store and a table of cross edges each."""
     from siafu.partition.assign import assign
     from siafu.sites.trial import split as deal
-    from siafu.trained import load
+    from siafu.trained import load_static
 
     found = sorted(path.parent.name for path in folder.glob("*/site.toml"))
     names = [each.strip() for each in sites.split(",") if each.strip()] or found
@@ -89,7 +89,7 @@ def split(
         raise ValueError(
             f"{folder}: holds {len(names)} sites; make them with: siafu site init {folder} --trial a,b,c"
         )
-    graph = load(data, fold=fold)
+    graph = load_static(data, fold=fold)
     told = deal(graph, assign(graph, parts=len(names), by=by, say=_say), folder, names)
     lines = [f"{name:12} {', '.join(f'{k} {v:,}' for k, v in about.items())}" for name, about in told.items()]
     print(json.dumps({"folder": str(folder), "sites": told}) if as_json else "\n".join(lines))

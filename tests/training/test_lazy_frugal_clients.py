@@ -70,12 +70,16 @@ def test_what_a_client_gives_and_hears_is_counted_by_hand() -> None:
     classes, width = 4, graph.x.shape[1]
     means = wire_bytes(4 * (width + 3 + classes), 1, "gradients ridge")
     term = wire_bytes(-(-width * classes // 64) * (64 + 4), 1, "gradients ridge")
-    heads = sum("head" in tried.name for tried in found.tried)
+    heads = sum("head" in tried.name for tried in found.tried) - 1
+    assert found.tried[-1].name == "D: heads on hops by degree"
+    wide = 3 * (2 * width + 1)  # knots of degrees up to 16, hops and a one
+    by_degree = wire_bytes(4 * (wide + 3 + classes), 1, "gradients ridge")
+    for columns in (classes, classes - 1):  # of targets that add up to 1, a direction less
+        by_degree += wire_bytes(4 * wide * columns, 1, "gradients ridge")
+    by_degree += wire_bytes(4 * 4, 1, "gradients ridge") + wire_bytes(4 * 16, 1, "scores degrees")
     trains = holders(task, "train", owner)
-    anew = any("anew" in tried.name for tried in found.tried)
-    sure = wire_bytes(4 * 256, 1, "scores confident") if anew else 0
     up = rounds.counts["up"][trains]
-    assert up.unique().tolist() == [heads * (means + 2 * term) + sure]
+    assert up.unique().tolist() == [heads * (means + 2 * term) + by_degree]
     lone = rounds.counts["sent"] + rounds.counts["received"]
     assert lone[-1] == 0, "a node without neighbours has nobody to send to"
     assert (

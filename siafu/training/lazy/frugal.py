@@ -5,7 +5,8 @@ A few megabytes in all, where training end to end sends gigabytes. What is tried
 - a ridge head on the inputs, without any message of rows; and what it says, smoothed (A);
 - a ridge head on inputs of two hops, blended with the first, and that smoothed (B);
 - where smoothing helped: a head on the inputs that is fitted anew, on what the best so far is surest of; smoothed (C);
-- where it did not, as among nodes whose neighbours are unlike them: a head on inputs of one hop, blended in.
+- where it did not, by more than a standard error, as among nodes whose neighbours are unlike them: a head on inputs of
+  one hop, blended in; and a head on inputs of all hops whose weights depend on a node's degree (D).
 
 What is tried is sent, and counted, whether it is kept or not. Penalties, rounds of conjugate gradients and blends cost
 no rows: they are tried on the nodes that a rank has. Known labels are learned from, but not put in the place of what is
@@ -15,6 +16,7 @@ said of training nodes while it is smoothed: the model would then know its nodes
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from math import sqrt
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -27,8 +29,9 @@ from siafu.comm.config import Precision
 from siafu.comm.route import Route
 from siafu.graph import Block
 from siafu.nn.aggregate import gcn_scales
-from siafu.nn.propagated import Propagated, of_unit_length
+from siafu.nn.propagated import Propagated, of_unit_length, shares_of_knots
 from siafu.nn.streamed import Rows
+from siafu.training.lazy.degrees import ByDegree, beside_each_other, by_hop, knots_of, scales_of_hops
 from siafu.training.lazy.hops import hop_rows
 from siafu.training.lazy.judged import first_best, val_scores
 from siafu.training.lazy.refit import confident
@@ -54,6 +57,9 @@ class FrugalConfig(BaseModel):
     hops: int = Field(2, ge=0)  # 0: no features travel, and B is left out
     confident: float = Field(0.8, gt=0, le=1)  # share of nodes that are fitted anew on
     sums: Precision = "int8"  # of the matrices of the heads
+    sums_by_degree: Precision = (
+        "fp32"  # of those whose weights depend on the degree, which rounding costs more
+    )
     scores: Precision = "int8"  # of features and scores of hops
     probabilities: Precision = "int4"  # of what is smoothed
 
@@ -105,6 +111,7 @@ class Candidate:
     q: Tensor
     temperature: float
     rounds: int = 0
+    knots: int = 1
 
 
 def train_frugal(comm: Comm, block: Block, route: Route, x: Rows, task: Task, config: FrugalConfig) -> Frugal:
@@ -173,8 +180,15 @@ class Recipe:
         made = self._try(f"heads on inputs and {last} hops", partial(of_hops, plain, last))
         self._try("B: the same, smoothed", lambda: self._smoothed(made))
         for hop in range(last - 1, 0, -1):
-            if not self.kept.rounds:
+            if not self._helped(plain):
                 made = self._try(f"the same and a head on hop {hop}", partial(of_hops, made, hop))
+        if not self._helped(plain):
+            self._try("D: heads on hops by degree", lambda: self._by_degree(rows, x))
+
+    def _helped(self, plain: Candidate) -> bool:
+        """Whether smoothing is better than a head on inputs by more than a standard error."""
+        error = sqrt(max(0.0, plain.score * (1 - plain.score)) / self.task.count["val"])
+        return bool(self.kept.rounds) and self.kept.score > plain.score + error
 
     @property
     def kept(self) -> Candidate:
@@ -202,12 +216,12 @@ class Recipe:
         z = Picked(self.x).times(head.weight) + head.bias.double()
         return self._candidate({0: head.weight}, head.bias, head.score, z)
 
-    def _head(self, rows: Picked, target: Tensor, rows_val: Picked) -> Head:
+    def _head(self, rows: Picked, target: Tensor, rows_val: Picked, *, sums: Precision | None = None) -> Head:
         config, weight = self.config, None
         if self.task.class_weight is not None:
             weight = target @ self.task.class_weight.double()
         return fit_head(
-            self._ridge(rows, target, weight),
+            self._ridge(rows, target, weight, sums=sums or config.sums),
             rows_val,
             self.task,
             penalties=config.penalties,
@@ -215,8 +229,8 @@ class Recipe:
             patience=config.ridge_patience,
         )
 
-    def _ridge(self, rows: Picked, target: Tensor, weight: Tensor | None) -> Ridge:
-        return Ridge(rows, target, self.comm, precision=self.config.sums, weight=weight)
+    def _ridge(self, rows: Picked, target: Tensor, weight: Tensor | None, *, sums: Precision) -> Ridge:
+        return Ridge(rows, target, self.comm, precision=sums, weight=weight)
 
     def _hop_rows(self, x: Tensor) -> list[Tensor]:
         """Inputs of each hop, of training nodes, then of validation nodes."""
@@ -235,12 +249,25 @@ class Recipe:
         weights = {each: (1 - blend) * weight for each, weight in made.weights.items() if blend < 1}
         if blend > 0:
             weights[hop] = blend * head.weight
-        made = self._candidate(weights, made.bias.lerp(head.bias, blend), 0.0, made.z)
+        return self._as_said(self._candidate(weights, made.bias.lerp(head.bias, blend), 0.0, made.z), x)
+
+    def _by_degree(self, rows: list[Tensor], x: Tensor) -> Candidate:
+        """A head on the inputs of all hops whose weights depend on a node's degree."""
+        knots, nodes = knots_of(self.block, self.comm), torch.cat([self.train, self.val])
+        train, val = torch.arange(nodes.numel()).split([self.train.numel(), self.val.numel()])
+        scales = scales_of_hops([each[train] for each in rows], self.comm)
+        beside, shares = beside_each_other(rows, scales), shares_of_knots(self.block, knots)[nodes]
+        rows_train, rows_val = (ByDegree(beside, shares, some) for some in (train, val))
+        head = self._head(rows_train, self.known, rows_val, sums=self.config.sums_by_degree)
+        weights, bias = by_hop(head, scales, knots=knots)
+        made = self._candidate(weights, bias, head.score, self.kept.z)
+        return self._as_said(replace(made, knots=knots), x)
+
+    def _as_said(self, made: Candidate, x: Tensor) -> Candidate:
+        """A candidate with what its model says, scores rounded on their way. Collective."""
         self.halo.begin("halo scores")
         z = self._model(made).scores(self.block, x)
-        (score,) = val_scores(
-            self.task, [z[self.val]]
-        )  # as the model says it, with scores rounded on their way
+        (score,) = val_scores(self.task, [z[self.val]])
         return replace(made, z=z, q=z, score=score)
 
     def _smoothed(self, made: Candidate) -> Candidate:
@@ -271,6 +298,7 @@ class Recipe:
             share=config.share,
             scores=config.scores,
             probabilities=config.probabilities,
+            knots=made.knots,
         )
 
 

@@ -16,6 +16,7 @@ from siafu.comm import Comm, alone
 from siafu.comm.attendance import Attendance
 from siafu.comm.carry import PackedHalo
 from siafu.comm.codec import rounded
+from siafu.comm.config import Precision
 from siafu.comm.lengths import EXACT, UpdateWire
 from siafu.comm.rounds import links_of
 from siafu.comm.route import no_route
@@ -84,16 +85,20 @@ class _AmongClients(Recipe):
         self.nodes = self.train
         return super()._blended(made, hop, rows, x)
 
-    def _head(self, rows: Picked, target: Tensor, rows_val: Picked) -> Head:
-        head = super()._head(rows, target, rows_val)
+    def _by_degree(self, rows: list[Tensor], x: Tensor) -> Candidate:
+        self.nodes = self.train
+        return super()._by_degree(rows, x)
+
+    def _head(self, rows: Picked, target: Tensor, rows_val: Picked, *, sums: Precision | None = None) -> Head:
+        head = super()._head(rows, target, rows_val, sums=sums)
         told = torch.cat([head.weight.reshape(-1), head.bias])
         self.rounds.tell(told, ~(self.givers | self.judges), label="weights head")
         return head
 
-    def _ridge(self, rows: Picked, target: Tensor, weight: Tensor | None) -> Ridge:
+    def _ridge(self, rows: Picked, target: Tensor, weight: Tensor | None, *, sums: Precision) -> Ridge:
         owner, self.givers = self.owner[self.nodes], torch.zeros_like(self.everybody)
         self.givers[owner] = True
-        wire = UpdateWire(self.config.sums, SHARE_A_SCALE)
+        wire = UpdateWire(sums, SHARE_A_SCALE)
         return _RidgeOfClients(_ByClient(rows, owner, wire), target, self.comm, weight=weight, add=self._add)
 
     def _add(self, sums: Tensor, wire: UpdateWire) -> Tensor:
@@ -107,7 +112,7 @@ class _AmongClients(Recipe):
         if label.startswith("gradients"):
             self._add(values, EXACT)
             return
-        sure = label == "scores confident"
+        sure = label in ("scores confident", "scores degrees")
         self.rounds.collect(values, self.everybody if sure else self.judges, label=label)
         self.rounds.tell(values[:1], self.everybody if sure else self.givers | self.judges, label=label)
 
@@ -150,15 +155,19 @@ class _ByClient(Picked):
     def __init__(self, rows: Picked, owner: Tensor, wire: UpdateWire) -> None:
         order = owner.argsort(stable=True)
         super().__init__(rows._x, rows.index)
+        self._rows, self.width = rows, rows.width
         self.wire, self._order = wire, order
         self._client = owner[order].unique_consecutive(return_inverse=True)[1]
 
+    def take(self, index: Tensor) -> Tensor:
+        """Some rows of all inputs: (R,) -> (R, F)."""
+        return self._rows.take(index)
+
     def terms(self, values: Tensor) -> Tensor:
         """The sum of every client's ``X' V`` as it travels: (R, K) -> (F, K)."""
-        assert isinstance(self._x, Tensor)
         out = torch.zeros(self.width * values.shape[1], dtype=self.dtype)
         for rows, client in self._groups(out.numel()):
-            x, v = self._x[self.index[rows]].to(self.dtype), values[rows].to(self.dtype)
+            x, v = self.take(self.index[rows]), values[rows].to(self.dtype)
             some = int(client[-1]) + 1
             if some == 1:
                 each = (x.t() @ v).reshape(1, -1)

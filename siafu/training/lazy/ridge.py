@@ -39,9 +39,12 @@ class Picked:
         step = max(1, _CHUNK_BYTES // max(1, self.dtype.itemsize * self.width))
         for begin in range(0, self.index.numel(), step):
             some = slice(begin, begin + step)
-            index = self.index[some]
-            rows = self._x.take(index) if isinstance(self._x, Streamed) else self._x[index]
-            yield some, rows.to(self.dtype)
+            yield some, self.take(self.index[some])
+
+    def take(self, index: Tensor) -> Tensor:
+        """Some rows of all inputs, in float32 or float64: (R,) -> (R, F)."""
+        rows = self._x.take(index) if isinstance(self._x, Streamed) else self._x[index]
+        return rows.to(self.dtype)
 
     def times(self, weight: Tensor) -> Tensor:
         """``X W``: (F, K) -> (R, K) float64."""
