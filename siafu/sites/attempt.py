@@ -257,6 +257,8 @@ def _check(tree: Settings) -> None:
         raise ValueError(
             f"method {tree.method} by engine {tree.engine}; expected lazy, full or sampled by sites"
         )
+    if tree.task != "node":
+        raise ValueError(f"task is {tree.task}; expected node, which is what sites learn together")
 
 
 def _stopped(reason: str) -> Loss:
