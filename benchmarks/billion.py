@@ -2,6 +2,7 @@
 
     python benchmarks/billion.py --folder /data                 R-MAT of 16.8M nodes and 1e9 edges; 40 GB of disk
     python benchmarks/billion.py --scale 20 --edges 62500000    a sixteenth of it
+    python benchmarks/billion.py --prepared /data/billion       keeps the store and its parts there, for the next time
 
 Every step is the real command. Of the command and all its children together the anonymous memory is sampled (RssAnon
 and RssShmem: what the system cannot take back by writing or reading a file), and of the folder the disk. Features, the
@@ -16,7 +17,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ import numpy as np
 import psutil
 
 from siafu.data.generate import rmat_edges
+from siafu.store import open_store
 
 SIAFU = [sys.executable, "-c", "from siafu.cli import main; main()"]
 FEATURES, CLASSES, HIDDEN, PARTS = 32, 4, 16, 4
@@ -163,38 +166,61 @@ def generate(folder: Path, num_nodes: int, num_edges: int, trained: float) -> No
     np.save(folder / "split.npy", random.choice(np.arange(3, dtype=np.int8), num_nodes, p=shares))
 
 
-def prepare(folder: Path, num_nodes: int, num_edges: int, *, trained: float) -> list[Phase]:
-    """A store of the graph and its parts, each step on what the one before left."""
+@contextmanager
+def place(prepared: str | None, folder: str | None) -> Iterator[Path]:
+    """The folder that all is made in: one that stays, with what it holds already, or a temporary one."""
+    if prepared is None:
+        with tempfile.TemporaryDirectory(dir=folder) as temporary:
+            yield Path(temporary)
+        return
+    Path(prepared).mkdir(parents=True, exist_ok=True)
+    yield Path(prepared)
 
+
+def prepare(folder: Path, num_nodes: int, num_edges: int, *, trained: float) -> list[Phase]:
+    """A store of the graph and its parts, each step on what the one before left; what is there is not made again."""
+    phases, store = [], folder / "store"
+    if not (store / "manifest.json").is_file():
+        phases += _write_store(folder, num_nodes, num_edges, trained)
+    kept = open_store(store).manifest
+    if (kept.num_nodes, kept.num_edges) != (num_nodes, num_edges):
+        raise SystemExit(
+            f"{store} has {kept.num_nodes:,} nodes and {kept.num_edges:,} edges, expected {num_nodes:,} and "
+            f"{num_edges:,}; name another folder"
+        )
+    if not any((store / "parts").glob(f"{PARTS}-*/partition.json")):
+        phases.append(command("partition", folder, str(store), "--parts", str(PARTS), "--reorder", "off"))
+    return phases
+
+
+def _write_store(folder: Path, num_nodes: int, num_edges: int, trained: float) -> list[Phase]:
     def write() -> None:
         generate(folder, num_nodes, num_edges, trained)
 
     phases = [measured("generate", folder, os.getpid(), write)]
     given = {name: folder / f"{name}.npy" for name in ("edges", "features", "labels", "split")}
-    store = str(folder / "store")
     files = [word for name, path in given.items() for word in (f"--{name}", str(path))]
-    phases.append(command("import", folder, store, *files))
+    phases.append(command("import", folder, str(folder / "store"), *files))
     for path in given.values():
         path.unlink()
-    phases.append(command("partition", folder, store, "--parts", str(PARTS), "--reorder", "off"))
     return phases
 
 
 def train(folder: Path, model: list[str], settings: list[str]) -> tuple[Phase, dict[str, Any]]:
     """Train on 4 ranks of a thread each; what it took, and what the command printed."""
     every = ["threads=1", "train.evaluate_every=1000000", "data.reorder=off", *settings]
-    run = ["--ranks", str(PARTS), "--json", "--out", str(folder / "run")]
     words = [word for setting in every for word in ("--set", setting)]
-    phase = command("train", folder, str(folder / "store"), *model, *run, *words)
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        run = ["--ranks", str(PARTS), "--json", "--out", str(Path(temporary, "run"))]
+        phase = command("train", folder, str(folder / "store"), *model, *run, *words)
     return phase, json.loads(_tail(folder, "train").splitlines()[-1])
 
 
 def show(phases: list[Phase], found: dict[str, Any], *, asked_disk: float | None) -> None:
     """What all steps but the generation took, beside what was asked."""
-    memory, disk = (
-        max(getattr(phase, name) for phase in phases[1:]) for name in ("memory_bytes", "disk_bytes")
-    )
-    total = sum(phase.seconds for phase in phases[1:])
+    counted = [phase for phase in phases if phase.name != "generate"]
+    memory, disk = (max(getattr(phase, name) for phase in counted) for name in ("memory_bytes", "disk_bytes"))
+    total = sum(phase.seconds for phase in counted)
     print(f"{'all':12} {total:9.1f} s {memory / 1e9:9.2f} GB {disk / 1e9:9.2f} GB   without the generation")
     most = " " * 12 if asked_disk is None else f"{asked_disk / 1e9:9.2f} GB"
     print(f"{'asked':12} {'':9}   {ASKED_MEMORY / 1e9:9.2f} GB {most}   at most")
@@ -208,8 +234,7 @@ def main() -> None:
     args = _parse()
     print(f"R-MAT, {1 << args.scale:,} nodes, {args.edges:,} edges, {FEATURES} features, GCN hidden {HIDDEN}")
     print(f"{'':12} {'time':>11} {'anonymous':>12} {'disk':>12}", flush=True)
-    with tempfile.TemporaryDirectory(dir=args.folder) as temporary:
-        folder = Path(temporary)
+    with place(args.prepared, args.folder) as folder:
         phases = prepare(folder, 1 << args.scale, args.edges, trained=0.5)
         model = ["--model", "gcn", "--method", "full", "--hidden", str(HIDDEN), "--epochs", str(args.epochs)]
         phase, found = train(folder, model, ["data.inputs=stream", *args.set])
@@ -224,8 +249,15 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--edges", type=int, default=1_000_000_000)
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--set", action="append", default=[], help="further settings of siafu train")
-    parser.add_argument("--folder", help="where to make the temporary folder")
+    add_places(parser)
     return parser.parse_args()
+
+
+def add_places(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--folder", help="where to make the temporary folder")
+    parser.add_argument(
+        "--prepared", help="a folder that stays: what it holds of store and parts is used again"
+    )
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
     python benchmarks/billion_pipeline.py --folder /data              R-MAT of 16.8M nodes and 1e9 edges; 40 GB of disk
     python benchmarks/billion_pipeline.py --scale 16 --edges 4000000  a 250th of it, in a minute
+    python benchmarks/billion_pipeline.py --prepared /data/billion    the store and parts that billion.py left there
 
 Every step is the real command, as in ``billion.py``, which trains the same model with ``full``. Features and their
 aggregate stay on disk (data.inputs=stream). Tensor tasks are done in line, as there are more ranks than cores;
@@ -9,10 +10,8 @@ aggregate stay on disk (data.inputs=stream). Tensor tasks are done in line, as t
 """
 
 import argparse
-import tempfile
-from pathlib import Path
 
-from billion import ASKED_DISK, FEATURES, HIDDEN, prepare, show, train
+from billion import ASKED_DISK, FEATURES, HIDDEN, add_places, place, prepare, show, train
 
 
 def main() -> None:
@@ -21,9 +20,9 @@ def main() -> None:
     print(f"{'':12} {'time':>11} {'anonymous':>12} {'disk':>12}", flush=True)
     model = ["--model", "gcn", "--method", "pipeline", "--hidden", str(HIDDEN), "--epochs", str(args.epochs)]
     own = ["data.inputs=stream", "pipeline.workers=inline", f"pipeline.intervals={args.intervals}"]
-    with tempfile.TemporaryDirectory(dir=args.folder) as temporary:
-        phases = prepare(Path(temporary), 1 << args.scale, args.edges, trained=0.5)
-        phase, found = train(Path(temporary), model, [*own, *args.set])
+    with place(args.prepared, args.folder) as folder:
+        phases = prepare(folder, 1 << args.scale, args.edges, trained=0.5)
+        phase, found = train(folder, model, [*own, *args.set])
     print(f"{found['tasks']:,} tasks, of at most {args.intervals} intervals a rank")
     show([*phases, phase], found, asked_disk=ASKED_DISK)
 
@@ -37,7 +36,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--intervals", type=int, default=32, help="of each rank")
     parser.add_argument("--set", action="append", default=[], help="further settings of siafu train")
-    parser.add_argument("--folder", help="where to make the temporary folder")
+    add_places(parser)
     return parser.parse_args()
 
 

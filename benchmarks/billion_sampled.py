@@ -2,6 +2,7 @@
 
     python benchmarks/billion_sampled.py --folder /data                             50M nodes, 1e9 edges
     python benchmarks/billion_sampled.py --nodes 1000000 --edges 20000000           a fiftieth of it
+    python benchmarks/billion_sampled.py --prepared /data/sampled                   keeps the store and its parts
 
 3 layers, fanouts 15, 10, 5, minibatches of 1024; a hundredth of the nodes is trained on, as in graphs of this size.
 What is measured is what ``billion.py`` measures: every step is the real command, and of all its processes together the
@@ -9,10 +10,8 @@ anonymous memory is sampled, and of the folder the disk.
 """
 
 import argparse
-import tempfile
-from pathlib import Path
 
-from billion import FEATURES, HIDDEN, prepare, show, train
+from billion import FEATURES, HIDDEN, add_places, place, prepare, show, train
 from sampled_side import BATCH, FANOUTS
 
 
@@ -24,9 +23,9 @@ def main() -> None:
     model = ["--model", "sage", "--method", "sampled", "--layers", str(len(FANOUTS))]
     model += ["--hidden", str(args.hidden), "--epochs", str(args.epochs)]
     settings = [f"sampled.fanout={','.join(map(str, FANOUTS))}", f"sampled.batch_size={BATCH}", *args.set]
-    with tempfile.TemporaryDirectory(dir=args.folder) as temporary:
-        phases = prepare(Path(temporary), args.nodes, args.edges, trained=args.trained)
-        phase, found = train(Path(temporary), model, settings)
+    with place(args.prepared, args.folder) as folder:
+        phases = prepare(folder, args.nodes, args.edges, trained=args.trained)
+        phase, found = train(folder, model, settings)
     spent = ", ".join(f"{what} {found[f'{what}_seconds']:.1f} s" for what in ("sample", "fetch", "compute"))
     print(f"{'':12} of which on rank 0: {spent}")
     show([*phases, phase], found, asked_disk=None)
@@ -42,7 +41,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--hidden", type=int, default=HIDDEN)
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--set", action="append", default=[], help="further settings of siafu train")
-    parser.add_argument("--folder", help="where to make the temporary folder")
+    add_places(parser)
     return parser.parse_args()
 
 

@@ -112,20 +112,65 @@ def two_hosts(
             subprocess.run(["ip", "netns", "delete", host.namespace], capture_output=True, check=False)
 
 
+@contextmanager
+def hosts_on_a_switch(
+    count: int, *, rate: str = "100mbit", whole_packets: bool = True
+) -> Iterator[tuple[Host, ...]]:
+    """Hosts that reach each other over a switch, each by an interface of this rate; they see the machine's folders."""
+    tag, subnet = secrets.token_hex(3), secrets.randbelow(200)
+    switch = f"siafu-{tag}-switch"
+    hosts = tuple(
+        Host(
+            name=f"host{place}",
+            namespace=f"siafu-{tag}-{place}",
+            interface=f"sf{tag}{place}",
+            address=_NETWORK.format(subnet, place + 1),
+            hidden=None,
+        )
+        for place in range(count)
+    )
+    try:
+        _ip("netns", "add", switch)
+        _ip("-n", switch, "link", "add", "switch", "type", "bridge")
+        _ip("-n", switch, "link", "set", "switch", "up")
+        for host in hosts:
+            _plug(host, switch, rate=rate, whole_packets=whole_packets)
+        yield hosts
+    finally:
+        for host in hosts:
+            host.end()
+        for namespace in (*(host.namespace for host in hosts), switch):
+            subprocess.run(["ip", "netns", "delete", namespace], capture_output=True, check=False)
+
+
+def _plug(host: Host, switch: str, *, rate: str, whole_packets: bool) -> None:
+    _ip("netns", "add", host.namespace)
+    port = f"p{host.interface[2:]}"
+    ends = (host.interface, "netns", host.namespace), (port, "netns", switch)
+    _ip("link", "add", *ends[0], "type", "veth", "peer", "name", *ends[1])
+    _ip("-n", switch, "link", "set", port, "master", "switch", "up")
+    _limit(host, rate=rate, whole_packets=whole_packets)
+
+
 def _join(hosts: Sequence[Host], *, rate: str, whole_packets: bool) -> None:
     for host in hosts:
         _ip("netns", "add", host.namespace)
     ends = [[host.interface, "netns", host.namespace] for host in hosts]
     _ip("link", "add", *ends[0], "type", "veth", "peer", "name", *ends[1])
     for host in hosts:
-        inside = ("-n", host.namespace)
-        if whole_packets:
-            _ip(*inside, "link", "set", "dev", host.interface, "gso_max_segs", "1")
-        _ip(*inside, "address", "add", f"{host.address}/24", "dev", host.interface)
-        for interface in ("lo", host.interface):
-            _ip(*inside, "link", "set", interface, "up")
-        limit = ["root", "tbf", "rate", rate, "burst", "1mb", "latency", "100ms"]
-        _call(["tc", *inside, "qdisc", "add", "dev", host.interface, *limit])
+        _limit(host, rate=rate, whole_packets=whole_packets)
+
+
+def _limit(host: Host, *, rate: str, whole_packets: bool) -> None:
+    """Give a host's interface its address and its rate."""
+    inside = ("-n", host.namespace)
+    if whole_packets:
+        _ip(*inside, "link", "set", "dev", host.interface, "gso_max_segs", "1")
+    _ip(*inside, "address", "add", f"{host.address}/24", "dev", host.interface)
+    for interface in ("lo", host.interface):
+        _ip(*inside, "link", "set", interface, "up")
+    limit = ["root", "tbf", "rate", rate, "burst", "1mb", "latency", "100ms"]
+    _call(["tc", *inside, "qdisc", "add", "dev", host.interface, *limit])
 
 
 def _ip(*arguments: str) -> str:

@@ -12,7 +12,9 @@
 #include <tuple>
 #include <utility>
 
+#include "ascending.hpp"
 #include "memory.hpp"
+#include "pairs.hpp"
 #include "partition.hpp"
 #include "rows.hpp"
 #include "sample.hpp"
@@ -223,6 +225,30 @@ void bind_structure(nb::module_& m) {
               return deduplicate_rows(indptr.data(), indices.data(), pointer(from), int64_t(indptr.shape(0)) - 1);
           },
           "indptr"_a, "indices"_a, "from_"_a.none(), released);
+    m.def("count_distinct",
+          [](Array<const int64_t, 1> indptr, Array<const int32_t, 1> indices, Array<int64_t, 1> out) {
+              count_distinct(indptr.data(), indices.data(), int64_t(indptr.shape(0)) - 1, out.data());
+          },
+          "indptr"_a, "indices"_a, "out"_a.noconvert(), released);
+    m.def("apply_delta",
+          [](Array<const int64_t, 1> indptr, Array<const int32_t, 1> indices, Optional<const int64_t, 1> from,
+             Array<const int64_t, 1> add_indptr, Array<const int32_t, 1> add_indices, Optional<const int64_t, 1> add_from,
+             Array<const int64_t, 1> drop_indptr, Array<const int32_t, 1> drop_indices, Array<int64_t, 1> out_indptr,
+             Array<int32_t, 1> out_indices, Optional<int64_t, 1> out_from) {
+              return apply_delta({indptr.data(), indices.data(), pointer(from)},
+                                 {add_indptr.data(), add_indices.data(), pointer(add_from)},
+                                 {drop_indptr.data(), drop_indices.data(), nullptr}, int64_t(indptr.shape(0)) - 1,
+                                 out_indptr.data(), out_indices.data(), pointer(out_from));
+          },
+          "indptr"_a, "indices"_a, "from_"_a.none(), "add_indptr"_a, "add_indices"_a, "add_from"_a.none(), "drop_indptr"_a,
+          "drop_indices"_a, "out_indptr"_a.noconvert(), "out_indices"_a.noconvert(), "out_from"_a.none(), released);
+    m.def("places_lacking",
+          [](Array<const int64_t, 1> indptr, Array<const int32_t, 1> indices, Array<const int64_t, 1> other_indptr,
+             Array<const int32_t, 1> other_indices, Array<int64_t, 1> places) {
+              return places_lacking({indptr.data(), indices.data(), nullptr}, {other_indptr.data(), other_indices.data(), nullptr},
+                                    int64_t(indptr.shape(0)) - 1, places.data());
+          },
+          "indptr"_a, "indices"_a, "other_indptr"_a, "other_indices"_a, "places"_a.noconvert(), released);
     m.def("take_rows",
           [](Array<const int64_t, 1> indptr, Array<const int32_t, 1> indices, Array<const int64_t, 1> rows,
              Array<const int32_t, 1> name, Array<int64_t, 1> out_indptr, Array<int32_t, 1> out_indices, Optional<int64_t, 1> from) {
@@ -249,6 +275,34 @@ void bind_structure(nb::module_& m) {
               locality_order(indptr.data(), indices.data(), int64_t(order.shape(0)), max_community, rounds, order.data());
           },
           "indptr"_a, "indices"_a, "max_community"_a, "rounds"_a, "order"_a, released);
+}
+
+void bind_ascending(nb::module_& m) {
+    using Ids = Array<const int32_t, 1>;
+    m.def("ascending_bytes", [](Array<const int64_t, 1> values) { return ascending_bytes(values.data(), int64_t(values.shape(0))); },
+          "values"_a, released);
+    m.def("pack_ascending",
+          [](Array<const int64_t, 1> values, Array<uint8_t, 1> out) { pack_ascending(values.data(), int64_t(values.shape(0)), out.data()); },
+          "values"_a, "out"_a.noconvert(), released);
+    m.def("unpack_ascending",
+          [](Array<const uint8_t, 1> data, int64_t limit, Array<int64_t, 1> values) {
+              return unpack_ascending(data.data(), int64_t(data.shape(0)), limit, values.data(), int64_t(values.shape(0)));
+          },
+          "data"_a, "limit"_a, "values"_a.noconvert(), released);
+    m.def("pairs_bytes",
+          [](Ids row, Ids col, int64_t num_cols) { return pairs_bytes(row.data(), col.data(), int64_t(row.shape(0)), num_cols); },
+          "row"_a, "col"_a, "num_cols"_a, released);
+    m.def("pack_pairs",
+          [](Ids row, Ids col, int64_t num_cols, Array<uint8_t, 1> out) {
+              pack_pairs(row.data(), col.data(), int64_t(row.shape(0)), num_cols, out.data());
+          },
+          "row"_a, "col"_a, "num_cols"_a, "out"_a.noconvert(), released);
+    m.def("unpack_pairs",
+          [](Array<const uint8_t, 1> data, int64_t num_rows, int64_t num_cols, Array<int32_t, 1> row, Array<int32_t, 1> col) {
+              return unpack_pairs(data.data(), int64_t(data.shape(0)), num_rows, num_cols, row.data(), col.data(),
+                                  int64_t(row.shape(0)));
+          },
+          "data"_a, "num_rows"_a, "num_cols"_a, "row"_a.noconvert(), "col"_a.noconvert(), released);
 }
 
 void bind_partition(nb::module_& m) {
@@ -282,8 +336,8 @@ void bind_sample(nb::module_& m) {
     using Nodes = Array<const int32_t, 1>;
     const auto draw_of = [](const Ids& indptr, const Nodes& indices, const std::optional<Nodes>& name, const std::optional<Ids>& id,
                             const Nodes& rows, const Ids& group_ptr, const Ids& key, int64_t fanout, bool replace) {
-        return Draw{indptr.data(), indices.data(), pointer(name), pointer(id), rows.data(), int64_t(rows.shape(0)), group_ptr.data(),
-                    key.data(), int64_t(key.shape(0)), fanout, replace};
+        return Draw{indptr.data(), indices.data(), int64_t(indices.shape(0)), pointer(name), pointer(id), rows.data(),
+                    int64_t(rows.shape(0)), group_ptr.data(), key.data(), int64_t(key.shape(0)), fanout, replace && fanout >= 0};
     };
     m.def("count_draws",
           [draw_of](Ids indptr, Nodes indices, std::optional<Nodes> name, std::optional<Ids> id, Nodes rows, Ids group_ptr, Ids key,
@@ -295,11 +349,20 @@ void bind_sample(nb::module_& m) {
     m.def("draw_edges",
           [draw_of](Ids indptr, Nodes indices, std::optional<Nodes> name, std::optional<Ids> id, Nodes rows, Ids group_ptr, Ids key,
                     int64_t fanout, bool replace, Ids out_indptr, Array<int32_t, 1> source, Optional<int64_t, 1> edge) {
-              draw_edges(draw_of(indptr, indices, name, id, rows, group_ptr, key, fanout, replace), out_indptr.data(), source.data(),
-                         pointer(edge));
+              draw_edges(draw_of(indptr, indices, name, id, rows, group_ptr, key, fanout, replace), chosen.kernels->draw_rows,
+                         out_indptr.data(), source.data(), pointer(edge));
           },
           "indptr"_a, "indices"_a, "name"_a.none(), "id"_a.none(), "rows"_a, "group_ptr"_a, "key"_a, "fanout"_a, "replace"_a,
           "out_indptr"_a, "source"_a.noconvert(), "edge"_a.none(), released);
+    m.def("draw_met",
+          [draw_of](Ids indptr, Nodes indices, std::optional<Nodes> name, std::optional<Ids> id, Nodes rows, Ids group_ptr, Ids key,
+                    int64_t fanout, bool replace, Ids out_indptr, Array<int32_t, 1> place, Optional<int64_t, 1> edge,
+                    Array<int32_t, 1> fresh, Array<int64_t, 1> num_fresh) {
+              draw_met(draw_of(indptr, indices, name, id, rows, group_ptr, key, fanout, replace), chosen.kernels->draw_rows,
+                       out_indptr.data(), int64_t(indptr.shape(0)) - 1, place.data(), pointer(edge), fresh.data(), num_fresh.data());
+          },
+          "indptr"_a, "indices"_a, "name"_a.none(), "id"_a.none(), "rows"_a, "group_ptr"_a, "key"_a, "fanout"_a, "replace"_a,
+          "out_indptr"_a, "place"_a.noconvert(), "edge"_a.none(), "fresh"_a.noconvert(), "num_fresh"_a.noconvert(), released);
     m.def("first_met",
           [](Nodes known, Ids known_ptr, Nodes met, Ids met_ptr, Array<int32_t, 1> place, Array<int32_t, 1> fresh,
              Array<int64_t, 1> num_fresh) {
@@ -318,6 +381,50 @@ void bind_sample(nb::module_& m) {
               sort_rows_by_id(indptr.data(), indices.data(), pointer(from), id.data(), int64_t(indptr.shape(0)) - 1);
           },
           "indptr"_a, "indices"_a.noconvert(), "from_"_a.none(), "id"_a, released);
+}
+
+void bind_pairs(nb::module_& m) {
+    using Rows = Array<const float, 2>;
+    using Values = Array<const float, 1>;
+    using Nodes = Array<const int32_t, 1>;
+    using Ids = Array<const int64_t, 1>;
+    using Counts = Array<int64_t, 1>;
+    m.attr("PAIR_COLUMNS") = kPairColumns;
+    m.attr("PAIR_ROWS") = kPairRows;
+    m.attr("PAIR_CELLS") = kCells;
+    m.def("pair_scores",
+          [](Rows a, Rows b, std::optional<Values> w, Nodes src, Nodes dst, Array<float, 1> out) {
+              chosen.kernels->pair_scores({a.data(), b.data(), pointer(w), int64_t(a.shape(1)), src.data(), dst.data(),
+                                           int64_t(src.shape(0)), out.data()});
+          },
+          "a"_a, "b"_a, "w"_a.none(), "src"_a, "dst"_a, "out"_a.noconvert(), released);
+    m.attr("PAIR_WIDTH") = kPairWidth;
+    m.attr("PAIR_PARTS") = kPairParts;
+    m.def("pair_rows",
+          [](Ids indptr, Nodes indices, Rows a, Rows b, std::optional<Values> w, Array<float, 1> score) {
+              chosen.kernels->pair_rows({indptr.data(), indices.data(), int64_t(a.shape(0)), int64_t(a.shape(1)), a.data(), b.data(),
+                                         pointer(w), score.data(), nullptr, nullptr, nullptr});
+          },
+          "indptr"_a, "indices"_a, "a"_a, "b"_a, "w"_a.none(), "score"_a.noconvert(), released);
+    m.def("pair_rows_backward",
+          [](Ids indptr, Nodes indices, Rows a, Rows b, std::optional<Values> w, Values grad, Array<float, 2> grad_a,
+             Optional<float, 2> weight_parts) {
+              chosen.kernels->pair_rows_backward({indptr.data(), indices.data(), int64_t(a.shape(0)), int64_t(a.shape(1)), a.data(),
+                                                  b.data(), pointer(w), nullptr, grad.data(), grad_a.data(), pointer(weight_parts)});
+          },
+          "indptr"_a, "indices"_a, "a"_a, "b"_a, "w"_a.none(), "grad"_a, "grad_a"_a.noconvert(), "weight_parts"_a.none(), released);
+    m.def("count_above",
+          [](Rows a, Rows b_t, std::optional<Values> w, int64_t num_cols, std::optional<Ids> given_ptr, std::optional<Nodes> given_col,
+             std::optional<Values> given, Ids pos_ptr, Values pos, Values level, Array<int32_t, 1> first, Array<float, 3> room,
+             Array<int64_t, 2> between, Array<int64_t, 2> same, Counts row_above, Counts row_same, Span span) {
+              chosen.kernels->count_above({a.data(), b_t.data(), pointer(w), span.first, span.second, num_cols, int64_t(b_t.shape(1)),
+                                           int64_t(a.shape(1)), pointer(given_ptr), pointer(given_col), pointer(given), pos_ptr.data(),
+                                           pos.data(), level.data(), int64_t(level.shape(0)), first.data(), int(room.shape(0)),
+                                           room.data(), between.data(), same.data(), row_above.data(), row_same.data()});
+          },
+          "a"_a, "b_t"_a, "w"_a.none(), "num_cols"_a, "given_ptr"_a.none(), "given_col"_a.none(), "given"_a.none(), "pos_ptr"_a,
+          "pos"_a, "level"_a, "first"_a.noconvert(), "room"_a.noconvert(), "between"_a.noconvert(), "same"_a.noconvert(),
+          "row_above"_a.noconvert(), "row_same"_a.noconvert(), "span"_a, released);
 }
 
 using Terms = nb::list;  // of (x, weight)
@@ -374,6 +481,58 @@ void bind_products(nb::module_& m) {
           "terms"_a, "grad"_a.noconvert(), "output"_a.none(), "after"_a.none(), "sums"_a.noconvert(), "out"_a.noconvert(), "grad_x"_a);
 }
 
+// (x, weight) of each input of an LSTM; x is (rows, in) where every step has the same.
+int read_inputs(const nb::list& given, LstmInput* inputs) {
+    int count = 0;
+    for (nb::handle each : given) {
+        const auto [x, weight] =
+            nb::cast<std::pair<nb::ndarray<const float, nb::c_contig, nb::device::cpu>, Array<const float, 2>>>(each);
+        inputs[count++] = {x.data(), int64_t(weight.shape(0)), x.ndim() == 2, weight.data()};
+    }
+    return count;
+}
+
+using State = std::pair<Array<float, 2>, Array<float, 2>>;
+
+Lstm lstm_of(const nb::list& inputs, const Array<const float, 2>& weight_h, const Array<const float, 1>& bias,
+             const Optional<const uint8_t, 2>& present, const State& before, int64_t steps, const Optional<float, 3>& gates) {
+    Lstm a{};
+    a.steps = steps, a.rows = int64_t(before.first.shape(0)), a.hidden = int64_t(weight_h.shape(0));
+    a.num_inputs = read_inputs(inputs, a.inputs);
+    a.weight_h = weight_h.data(), a.bias = bias.data(), a.present = pointer(present);
+    a.h = before.first.data(), a.c = before.second.data(), a.gates = pointer(gates);
+    return a;
+}
+
+void bind_lstm(nb::module_& m) {
+    m.def("lstm",
+          [](nb::list inputs, Array<const float, 2> weight_h, Array<const float, 1> bias, Optional<const uint8_t, 2> present, State before,
+             Array<float, 3> out, State after, Optional<float, 3> gates) {
+              Lstm a = lstm_of(inputs, weight_h, bias, present, before, int64_t(out.shape(0)), gates);
+              a.out = out.data(), a.h_end = after.first.data(), a.c_end = after.second.data();
+              const nb::gil_scoped_release release;
+              chosen.kernels->lstm(a);
+          },
+          "inputs"_a, "weight_h"_a.noconvert(), "bias"_a.noconvert(), "present"_a.none(), "before"_a, "out"_a.noconvert(), "after"_a,
+          "gates"_a.none());
+    m.def("lstm_backward",
+          [](nb::list inputs, Array<const float, 2> weight_h, Array<const float, 1> bias, Optional<const uint8_t, 2> present, State before,
+             Optional<float, 3> gates, Array<const float, 3> grad, Optional<const float, 2> grad_h, Optional<const float, 2> grad_c,
+             nb::list grad_x, State grad_before, Array<float, 2> sums, Array<float, 1> sum) {
+              LstmBackward b{};
+              b.was = lstm_of(inputs, weight_h, bias, present, before, int64_t(grad.shape(0)), gates);
+              b.grad = grad.data(), b.grad_h = pointer(grad_h), b.grad_c = pointer(grad_c);
+              for (int k = 0; k < b.was.num_inputs; ++k)
+                  b.grad_x[k] = pointer(nb::cast<std::optional<nb::ndarray<float, nb::c_contig, nb::device::cpu>>>(grad_x[size_t(k)]));
+              b.grad_h_begin = grad_before.first.data(), b.grad_c_begin = grad_before.second.data();
+              b.parts = int64_t(sums.shape(0)), b.sums = sums.data(), b.sum = sum.data();
+              const nb::gil_scoped_release release;
+              chosen.kernels->lstm_backward(b);
+          },
+          "inputs"_a, "weight_h"_a.noconvert(), "bias"_a.noconvert(), "present"_a.none(), "before"_a, "gates"_a.none(), "grad"_a.noconvert(),
+          "grad_h"_a.none(), "grad_c"_a.none(), "grad_x"_a, "grad_before"_a, "sums"_a.noconvert(), "sum"_a.noconvert());
+}
+
 }  // namespace
 
 NB_MODULE(_core, m) {
@@ -426,9 +585,12 @@ NB_MODULE(_core, m) {
           },
           "rows"_a, "index"_a, "out"_a.noconvert(), released);
     bind_products(m);
+    bind_lstm(m);
     bind_structure(m);
+    bind_ascending(m);
     bind_partition(m);
     bind_sample(m);
+    bind_pairs(m);
     m.def("expect_rows",
           [](nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu> rows, Array<const int64_t, 1> index) {
               const int64_t num_rows = int64_t(rows.shape(0)), row_bytes = num_rows ? int64_t(rows.nbytes()) / num_rows : 0;
@@ -443,5 +605,5 @@ NB_MODULE(_core, m) {
         nb::capsule owner(data, [](void* p) noexcept { pool.give_back(p); });
         return nb::ndarray<nb::pytorch, uint8_t, nb::ndim<1>>(data, {size_t(num_bytes)}, owner);
     }, "A large array, one that was given back where there is one; it is given back when the tensor dies.");
-    m.def("keep_given_back", [](bool on) { pool.keep(on); });
+    m.def("keep_given_back", [](bool on, bool loose) { pool.keep(on, loose); });
 }

@@ -12,6 +12,11 @@ namespace {
     return z ^ (z >> 31);
 }
 
+// The i-th number of a stream, scaled to [0, bound).
+[[gnu::always_inline]] inline int64_t number(uint64_t stream, int64_t i, int64_t bound) {
+    return int64_t((static_cast<unsigned __int128>(mixed(stream, i)) * uint64_t(bound)) >> 64);
+}
+
 [[gnu::always_inline]] inline uint32_t row_state(uint64_t key, int64_t row) { return uint32_t(mixed(key, row)); }
 
 [[gnu::always_inline]] inline uint32_t element_hash(uint32_t state, uint32_t column) {

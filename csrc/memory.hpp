@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <new>
@@ -60,18 +61,24 @@ inline void expect_all(const char* data, int64_t num_bytes) {
 }
 
 // Arrays in large pages. While somebody wants them kept, one that is given back waits for the next of about its size;
-// else it is freed.
+// else it is freed. Where sizes come and go, in many a size (`loose`), any that is large enough will do, and one that is too small
+// makes room for the one that did not fit: what is there then never grows far beyond what was in use at once.
 class Pool {
 public:
     void* take(int64_t num_bytes) {
         const int64_t size = (num_bytes + kLargePage - 1) / kLargePage * kLargePage;
         const std::lock_guard lock(mutex_);
         const auto found = free_.lower_bound(size);
-        if (found != free_.end() && found->first <= size + size / 4) {
+        if (found != free_.end() && (loose_ || found->first <= size + size / 4)) {
             void* data = found->second;
             used_[data] = found->first;
             free_.erase(found);
             return data;
+        }
+        if (loose_ && !free_.empty()) {  // none is large enough, so the last is the largest of those too small
+            const auto last = std::prev(free_.end());
+            munmap(last->second, size_t(last->first));
+            free_.erase(last);
         }
         void* data = map(size);
         used_[data] = size;
@@ -86,9 +93,10 @@ public:
         used_.erase(found);
     }
 
-    void keep(bool on) {
+    void keep(bool on, bool loose) {
         const std::lock_guard lock(mutex_);
         keepers_ += on ? 1 : -1;
+        if (loose) loose_ += on ? 1 : -1;
         if (keepers_) return;
         for (const auto& [size, data] : free_) munmap(data, size_t(size));
         free_.clear();
@@ -110,5 +118,5 @@ private:
     std::mutex mutex_;
     std::multimap<int64_t, void*> free_;  // by size
     std::map<void*, int64_t> used_;       // their sizes
-    int keepers_ = 0;
+    int keepers_ = 0, loose_ = 0;
 };

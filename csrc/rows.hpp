@@ -3,9 +3,13 @@
 
 #include "attention.hpp"
 #include "attention_v2.hpp"
+#include "draw.hpp"
 #include "epilogue.hpp"
 #include "gather.hpp"
+#include "lstm.hpp"
 #include "max.hpp"
+#include "pair_rows.hpp"
+#include "pairs.hpp"
 #include "product.hpp"
 #include "spmm.hpp"
 
@@ -32,6 +36,13 @@ struct RowKernels {
     void (*gather_int8)(const GatherWiden<int8_t>&);
     void (*product)(const Product&);
     void (*product_backward)(const ProductBackward&);
+    void (*pair_scores)(const PairScores&);
+    void (*count_above)(const CountAbove&);
+    void (*lstm)(const Lstm&);
+    void (*lstm_backward)(const LstmBackward&);
+    void (*pair_rows)(const PairRows&);
+    void (*pair_rows_backward)(const PairRows&);
+    DrawRows draw_rows;
 };
 
 namespace baseline { extern const RowKernels kernels; }

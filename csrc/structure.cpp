@@ -102,6 +102,91 @@ int64_t deduplicate_rows(int64_t* indptr, int32_t* indices, int64_t* from, int64
     return out;
 }
 
+void count_distinct(const int64_t* indptr, const int32_t* indices, int64_t num_rows, int64_t* out) {
+#pragma omp parallel for schedule(dynamic, 1024) if (indptr[num_rows] >= kSmall)
+    for (int64_t r = 0; r < num_rows; ++r) {
+        int64_t count = indptr[r] < indptr[r + 1];
+        for (int64_t e = indptr[r] + 1; e < indptr[r + 1]; ++e) count += indices[e] != indices[e - 1];
+        out[r] = count;
+    }
+}
+
+namespace {
+
+// Merges one row of a delta into out[slot:end]; whether every edge to drop was there.
+bool merge_row(const SortedRows& old, const SortedRows& add, const SortedRows& drop, int64_t row, int64_t slot, int64_t end,
+               int32_t* out, int64_t* from) {
+    int64_t a = add.indptr[row], d = drop.indptr[row];
+    const int64_t a_end = add.indptr[row + 1], d_end = drop.indptr[row + 1];
+    const auto put = [&](const SortedRows& rows, int64_t e) {
+        if (slot == end) return false;  // something was not dropped
+        out[slot] = rows.indices[e];
+        if (from) from[slot] = rows.from[e];
+        ++slot;
+        return true;
+    };
+    for (int64_t e = old.indptr[row]; e < old.indptr[row + 1]; ++e) {
+        const int32_t col = old.indices[e];
+        if (d < d_end && drop.indices[d] == col) {
+            ++d;
+            continue;
+        }
+        for (; a < a_end && add.indices[a] < col; ++a)
+            if (!put(add, a)) return false;
+        if (!put(old, e)) return false;
+    }
+    for (; a < a_end; ++a)
+        if (!put(add, a)) return false;
+    return d == d_end;
+}
+
+}  // namespace
+
+int64_t apply_delta(const SortedRows& old, const SortedRows& add, const SortedRows& drop, int64_t num_rows, int64_t* out_indptr,
+                    int32_t* out_indices, int64_t* from) {
+    const int64_t total = old.indptr[num_rows] + add.indptr[num_rows] - drop.indptr[num_rows];
+    std::atomic<int64_t> missing(-1);
+#pragma omp parallel for schedule(static) if (total >= kSmall)
+    for (int64_t r = 0; r <= num_rows; ++r) {
+        out_indptr[r] = old.indptr[r] + add.indptr[r] - drop.indptr[r];
+        if (r < num_rows && drop.indptr[r + 1] - drop.indptr[r] > old.indptr[r + 1] - old.indptr[r]) missing = r;
+    }
+    if (missing >= 0) return missing;  // offsets could descend
+    constexpr int64_t kRows = 4096;
+#pragma omp parallel for schedule(dynamic) if (total >= kSmall)
+    for (int64_t first = 0; first < num_rows; first += kRows) {
+        const int64_t last = std::min(first + kRows, num_rows);
+        int64_t begun = first;  // rows from here on are as they were, and not yet copied
+        const auto copy_to = [&](int64_t row) {
+            const int64_t at = old.indptr[begun], count = old.indptr[row] - at, slot = out_indptr[begun];
+            std::copy_n(old.indices + at, count, out_indices + slot);
+            if (from) std::copy_n(old.from + at, count, from + slot);
+        };
+        for (int64_t r = first; r < last; ++r) {
+            if (add.indptr[r] == add.indptr[r + 1] && drop.indptr[r] == drop.indptr[r + 1]) continue;
+            copy_to(r);
+            begun = r + 1;
+            if (!merge_row(old, add, drop, r, out_indptr[r], out_indptr[r + 1], out_indices, from)) missing = r;
+        }
+        copy_to(last);
+    }
+    return missing;
+}
+
+int64_t places_lacking(const SortedRows& rows, const SortedRows& others, int64_t num_rows, int64_t* places) {
+    int64_t count = 0;
+    for (int64_t r = 0; r < num_rows; ++r) {
+        int64_t o = others.indptr[r];
+        const int64_t end = others.indptr[r + 1];
+        for (int64_t e = rows.indptr[r]; e < rows.indptr[r + 1]; ++e) {
+            while (o < end && others.indices[o] < rows.indices[e]) ++o;
+            if (o < end && others.indices[o] == rows.indices[e]) ++o;
+            else places[count++] = e;
+        }
+    }
+    return count;
+}
+
 void take_rows(const int64_t* indptr, const int32_t* indices, const int64_t* rows, int64_t num_rows, const int32_t* name,
                int64_t* out_indptr, int32_t* out_indices, int64_t* from) {
     out_indptr[0] = 0;

@@ -19,6 +19,26 @@ void sort_rows(const int64_t* indptr, int32_t* indices, int64_t* from, int64_t n
 // Drops repeated columns of sorted rows in place, keeping the first, and rewrites indptr; returns the edges left.
 int64_t deduplicate_rows(int64_t* indptr, int32_t* indices, int64_t* from, int64_t num_rows);
 
+// How many different columns each sorted row has.
+void count_distinct(const int64_t* indptr, const int32_t* indices, int64_t num_rows, int64_t* out);
+
+// A CSR with sorted rows, and where each edge came from or null.
+struct SortedRows {
+    const int64_t* indptr;
+    const int32_t* indices;
+    const int64_t* from;
+};
+
+// `old` with the edges of `add` put in and those of `drop` taken out; rows come out sorted. Of equal columns the first are taken
+// out, and those put in stand last. out_indptr: (num_rows + 1), out_indices: as many as `old` and `add` less `drop`; from: where
+// each edge came from, or null. Returns a row of `drop` that has an edge which `old` has not, or -1; then the result is of no use.
+int64_t apply_delta(const SortedRows& old, const SortedRows& add, const SortedRows& drop, int64_t num_rows, int64_t* out_indptr,
+                    int32_t* out_indices, int64_t* from);
+
+// The places in `rows` of edges that `others` lacks, ascending; what stands several times there is had as often, the first being
+// those it has. places: as many as `rows` has edges. Returns how many there are.
+int64_t places_lacking(const SortedRows& rows, const SortedRows& others, int64_t num_rows, int64_t* places);
+
 // The CSR of some rows, columns c renamed name[c], which must not be negative; rows come out sorted. out_indptr: (num_rows + 1),
 // out_indices: as many as the rows hold. from: position of each edge in the input, or null.
 void take_rows(const int64_t* indptr, const int32_t* indices, const int64_t* rows, int64_t num_rows, const int32_t* name,

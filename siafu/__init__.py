@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from siafu.dynamic import DynamicGraph, Snapshots
     from siafu.graph import Block, Graph
     from siafu.group import join, part_of
     from siafu.loader import NeighborLoader
@@ -22,9 +23,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Block",
+    "DynamicGraph",
     "Graph",
     "NeighborLoader",
     "Run",
+    "Snapshots",
     "join",
     "load",
     "open",
@@ -36,9 +39,11 @@ __all__ = [
 
 _HOMES = {
     "Block": ("siafu.graph", "Block"),
+    "DynamicGraph": ("siafu.dynamic", "DynamicGraph"),
     "Graph": ("siafu.graph", "Graph"),
     "NeighborLoader": ("siafu.loader", "NeighborLoader"),
     "Run": ("siafu.trained", "Run"),
+    "Snapshots": ("siafu.dynamic", "Snapshots"),
     "join": ("siafu.group", "join"),
     "load": ("siafu.trained", "load"),
     "open": ("siafu.trained", "open_run"),

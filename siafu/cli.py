@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import siafu
+from siafu.sites.cli import address_of, site
 
 if TYPE_CHECKING:
     from siafu.member import Onlooker
@@ -27,6 +28,7 @@ app = typer.Typer(
 )
 functions = typer.Typer(no_args_is_help=True, help="Workers as AWS Lambda functions.")
 app.add_typer(functions, name="lambda")
+app.add_typer(site, name="site")
 
 Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on standard output, and nothing else.")
@@ -124,7 +126,7 @@ def train(
     seeds: Annotated[
         int | None, typer.Option(help="Train with so many seeds; print mean and deviation.")
     ] = None,
-    task: Annotated[str | None, typer.Option(help="node.")] = None,
+    task: Annotated[str | None, typer.Option(help="node, link or edge.")] = None,
     baseline: Annotated[
         bool, typer.Option("--baseline", help="Also train a model without the graph.")
     ] = False,
@@ -171,15 +173,26 @@ def predict(
     embeddings: Annotated[
         bool, typer.Option("--embeddings", help="Also write the last hidden rows.")
     ] = False,
+    pairs: Annotated[
+        Path | None, typer.Option(help="Score pairs of nodes: Parquet, CSV, TSV or .npy with src and dst.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write what a trained model says of every node."""
+    """Write what a trained model says of every node, or of given pairs."""
     from siafu import trained
     from siafu.results.progress import LiveProgress
 
     run = trained.open_run(path)
     with LiveProgress() as progress:
         graph = trained.source_graph(run, data, progress=progress)
+    if pairs is not None:
+        count = trained.predict_pairs(run, graph, pairs, out=out)
+        _print(
+            {"run": str(path), "out": str(out), "pairs": count},
+            as_json,
+            f"wrote the scores of {count:,} pairs to {out}",
+        )
+        return
     trained.predict(run, graph, embeddings=embeddings, out=out)
     found = {"run": str(path), "out": str(out), "nodes": graph.num_nodes}
     _print(found, as_json, f"wrote the predictions of {graph.num_nodes:,} nodes to {out}")
@@ -218,6 +231,27 @@ def worker(
     except CannotServe as error:
         raise ValueError(str(error)) from error
     _print(asdict(report), as_json, f"{report.tasks:,} tasks in {report.seconds:.1f} s; {report.reason}")
+
+
+@app.command()
+def federate(
+    config: Annotated[Path, typer.Argument(metavar="FEDERATION", help="The federation's settings, TOML.")],
+    address: Annotated[
+        list[str] | None, typer.Option("--address", metavar="SITE=HOST:PORT", help="Where a site is reached.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run, instead of that in the settings.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Train with the sites of a federation; a run that was stopped or killed goes on."""
+    from siafu.sites.federation import federate as run
+
+    with _onlooker() as onlooker:
+        found = run(
+            config, addresses=dict(map(address_of, address or [])), out=out, onlooker=onlooker
+        ).metrics
+    _print_metrics(found, as_json)
 
 
 @functions.command("package")
@@ -259,7 +293,16 @@ def data(as_json: Json = False) -> None:
 @app.command("import")
 def import_(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The store to write.")],
-    edges: Annotated[Path, typer.Option(help="Parquet, CSV, TSV, .npy, .npz, or an OGB folder.")],
+    edges: Annotated[
+        Path | None, typer.Option(help="Parquet, CSV, TSV, .npy, .npz, or an OGB folder.")
+    ] = None,
+    events: Annotated[
+        Path | None, typer.Option(help="Edges with times, of a graph that changes: Parquet, CSV, TSV, .npz.")
+    ] = None,
+    step: Annotated[float | None, typer.Option(help="Events: the length of a step of time.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Events: how many steps to cut time into, instead.")
+    ] = None,
     features: Annotated[Path | None, typer.Option(help="Parquet, CSV or .npy.")] = None,
     labels: Annotated[Path | None, typer.Option(help="Parquet, CSV or .npy.")] = None,
     split: Annotated[Path | None, typer.Option(help="0 train, 1 validation, 2 test, 3 none.")] = None,
@@ -271,23 +314,63 @@ def import_(
     ] = FeatureDType.float32,
     as_json: Json = False,
 ) -> None:
-    """Turn tables of edges, features and labels into a store."""
-    from siafu.data.importing import import_graph
+    """Turn tables of edges or of events, features and labels into a store."""
     from siafu.results.progress import LiveProgress
 
+    _check_import(edges, events, split, {"--step": step, "--steps": steps}, feature_dtype)
     with LiveProgress() as progress:
-        store = import_graph(
-            out,
-            edges=edges,
-            features=features,
-            labels=labels,
-            split=split,
-            undirected=undirected,
-            feature_dtype=feature_dtype.value,
-            progress=progress,
-        )
+        store: Any
+        if events is not None:
+            from siafu.data.importing import import_events
+
+            store = import_events(
+                out,
+                events=events,
+                step=step,
+                steps=steps,
+                features=features,
+                labels=labels,
+                undirected=undirected,
+                progress=progress,
+                say=_say,
+            )
+        else:
+            from siafu.data.importing import import_graph
+
+            assert edges is not None
+            store = import_graph(
+                out,
+                edges=edges,
+                features=features,
+                labels=labels,
+                split=split,
+                undirected=undirected,
+                feature_dtype=feature_dtype.value,
+                progress=progress,
+            )
     about = store.describe()
     _print({"store": str(out), **about}, as_json, "\n".join([f"wrote {out}", *_aligned(about)]))
+
+
+def _check_import(
+    edges: Path | None,
+    events: Path | None,
+    split: Path | None,
+    of_events: dict[str, Any],
+    feature_dtype: FeatureDType,
+) -> None:
+    """Refuse options that do not go together."""
+    if (edges is None) == (events is None):
+        raise WrongUse("give either --edges, or --events for a graph that changes over time")
+    given = [option for option, value in of_events.items() if value is not None]
+    if events is None and given:
+        raise WrongUse(f"{given[0]} cuts the time of --events; edges have none")
+    if events is not None and len(given) == 2:
+        raise WrongUse("give either --step or --steps")
+    if events is not None and split is not None:
+        raise WrongUse("--split goes with --edges; a graph that changes over time is split by time")
+    if events is not None and feature_dtype is not FeatureDType.float32:
+        raise WrongUse("--feature-dtype goes with --edges; features beside events are kept in float32")
 
 
 @app.command()
@@ -298,9 +381,9 @@ def info(
 ) -> None:
     """Say what a store holds."""
     from siafu.partitioning import list_partitions
-    from siafu.store import open_store
+    from siafu.store import open_any
 
-    store = open_store(path)
+    store = open_any(path)
     if verify:
         store.verify()
     partitions = list_partitions(path, verify=verify)

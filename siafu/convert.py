@@ -3,15 +3,16 @@
 None of those libraries is imported unless an object of it is wanted or was given.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import torch
 from torch import Tensor
 
+from siafu.dynamic import DynamicGraph, Steps
 from siafu.graph import Graph
 
 _MASKS = ("train_mask", "val_mask", "test_mask")
@@ -120,6 +121,85 @@ def from_scipy(
         num_nodes=adjacency.shape[0],
         name=name,
     )
+
+
+class _Snapshot(NamedTuple):
+    edges: np.ndarray
+    weight: np.ndarray | None
+    num_nodes: int | None
+    undirected: bool | None
+
+
+def from_snapshots(
+    snapshots: Sequence[Any], *, undirected: bool | None = None, **fields: Any
+) -> DynamicGraph:
+    """Make a graph that changes over time of its snapshots, one a step.
+
+    Each is (2, E) sources above targets, a scipy sparse matrix (entries other than 1 are weights), or a networkx
+    graph whose nodes are whole numbers; an undirected one is read so. The other keywords are those of
+    :meth:`DynamicGraph.from_events`.
+    """
+    parts = [_snapshot(snapshot) for snapshot in snapshots]
+    if not parts:
+        raise ValueError("no snapshot; expected at least one")
+    kinds = {part.undirected for part in parts}
+    if len(kinds) > 1:
+        raise ValueError("some of the snapshots are directed and some are not; expected them alike")
+    sizes = [part.num_nodes for part in parts if part.num_nodes is not None]
+    if sizes and fields.get("num_nodes") is None:
+        fields["num_nodes"] = max(sizes)
+    if any(part.weight is not None for part in parts):
+        weights = [np.ones(part.edges.shape[1]) if part.weight is None else part.weight for part in parts]
+        fields["weight"] = np.concatenate(weights)
+    src, dst = np.concatenate([part.edges for part in parts], axis=1)
+    step = np.repeat(np.arange(len(parts)), [part.edges.shape[1] for part in parts])
+    cut = Steps(torch.arange(len(parts), dtype=torch.float64), None, 0)
+    both = bool(kinds.pop()) if undirected is None else undirected
+    return DynamicGraph.from_events(src, dst, step, cut=cut, undirected=both, **fields)
+
+
+def from_pyg_temporal(data: Any, **fields: Any) -> DynamicGraph:
+    """Convert a PyG ``TemporalData`` (``src``, ``dst``, ``t``); a ``msg`` of one column becomes the weight.
+
+    Keywords are those of :meth:`DynamicGraph.from_events`, such as how time is cut into steps.
+    """
+    for name in ("src", "dst", "t"):
+        if getattr(data, name, None) is None:
+            raise ValueError(f"{type(data).__name__} has no {name}; expected a PyG TemporalData")
+    msg = getattr(data, "msg", None)
+    if msg is not None and fields.get("weight") is None and (msg.ndim == 1 or msg.shape[1] == 1):
+        fields["weight"] = msg.reshape(-1)
+    return DynamicGraph.from_events(data.src, data.dst, data.t, **fields)
+
+
+def _snapshot(given: Any) -> _Snapshot:
+    if hasattr(given, "tocoo"):
+        entries = given.tocoo()
+        there = entries.data != 0
+        values, edges = entries.data[there], np.stack([entries.row[there], entries.col[there]])
+        return _Snapshot(edges, None if (values == 1).all() else values, max(given.shape), None)
+    if hasattr(given, "is_directed"):
+        return _networkx_snapshot(given)
+    edges = np.asarray(given)
+    if edges.ndim != 2 or edges.shape[0] != 2 or (edges.size and edges.dtype.kind not in "iu"):
+        raise ValueError(
+            f"a snapshot is {edges.shape} {edges.dtype}; expected two rows of integers, sources above targets, a scipy "
+            "matrix or a networkx graph"
+        )
+    return _Snapshot(edges.astype(np.int64), None, None, None)
+
+
+def _networkx_snapshot(graph: Any) -> _Snapshot:
+    nodes = list(graph.nodes)
+    if not all(isinstance(node, int) and node >= 0 for node in nodes):
+        node = next(node for node in nodes if not (isinstance(node, int) and node >= 0))
+        raise ValueError(f"a snapshot has the node {node!r}; expected whole numbers, alike in all snapshots")
+    edges = np.array(list(graph.edges()), dtype=np.int64).reshape(-1, 2).T
+    weights = [value for _, _, value in graph.edges(data="weight")]
+    weight = None
+    if any(value is not None for value in weights):
+        weight = np.array([1.0 if value is None else value for value in weights])
+    return _Snapshot(edges, weight, max(nodes, default=-1) + 1, not graph.is_directed())
 
 
 def _dense(x: Any) -> Any:

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 MAX_NODES = 2**31 - 1
-_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def check_edges(edges: Tensor, num_nodes: int, name: str) -> None:
@@ -41,7 +41,8 @@ def check_finite(rows: Tensor, what: str) -> None:
             raise ValueError(f"{what}: row {start + row}, column {col} is {found}; expected a finite number")
 
 
-def _tensor(values: ArrayLike | Tensor, name: str) -> Tensor:
+def read_numbers(values: ArrayLike | Tensor, name: str) -> Tensor:
+    """An array of numbers as a tensor on the CPU."""
     if isinstance(values, Tensor):
         unsigned = values.dtype in (torch.uint16, torch.uint32, torch.uint64)
         return (values.to(torch.int64) if unsigned else values).detach().cpu()
@@ -62,8 +63,8 @@ def largest_id(edges: Tensor) -> int:
 
 def read_edges(edge_index: ArrayLike | Tensor, name: str) -> Tensor:
     """Sources above targets, (2, E), of any integer type."""
-    edges = _tensor(edge_index, "edge_index")
-    if edges.ndim != 2 or edges.shape[0] != 2 or (edges.numel() and edges.dtype not in _INTEGERS):
+    edges = read_numbers(edge_index, "edge_index")
+    if edges.ndim != 2 or edges.shape[0] != 2 or (edges.numel() and edges.dtype not in INTEGERS):
         raise ValueError(
             f"{name}: edge_index is {tuple(edges.shape)} {edges.dtype}; expected two rows of integers, "
             "sources above targets"
@@ -73,7 +74,7 @@ def read_edges(edge_index: ArrayLike | Tensor, name: str) -> Tensor:
 
 def read_edge_weight(edge_weight: ArrayLike | Tensor, num_edges: int, name: str) -> Tensor:
     """A finite number for each edge, (E,) float32."""
-    weight = _tensor(edge_weight, "edge_weight").to(torch.float32)
+    weight = read_numbers(edge_weight, "edge_weight").to(torch.float32)
     if weight.shape != (num_edges,):
         raise ValueError(f"{name}: edge_weight is {tuple(weight.shape)}; expected ({num_edges},)")
     if not bool(weight.isfinite().all()):
@@ -82,9 +83,23 @@ def read_edge_weight(edge_weight: ArrayLike | Tensor, num_edges: int, name: str)
     return weight
 
 
+def read_edge_split(edge_split: ArrayLike | Tensor, num_edges: int, name: str) -> Tensor:
+    """0, 1 or 2 for each edge, (E,) uint8."""
+    split = read_numbers(edge_split, "edge_split")
+    if split.shape != (num_edges,):
+        raise ValueError(f"{name}: edge_split is {tuple(split.shape)}; expected ({num_edges},)")
+    bad = ~((split == 0) | (split == 1) | (split == 2))
+    if bool(bad.any()):
+        edge = int(bad.nonzero()[0])
+        raise ValueError(
+            f"{name}: edge_split[{edge}] is {split[edge].item()}; expected 0 train, 1 validation or 2 test"
+        )
+    return split.to(torch.uint8)
+
+
 def read_node_rows(values: ArrayLike | Tensor, name: str) -> Tensor:
     """What was given for each node, as the field of that name keeps it."""
-    rows = _tensor(values, name)
+    rows = read_numbers(values, name)
     if rows.ndim == 0:
         raise ValueError(f"{name} is one number; expected a row for each node")
     match name:

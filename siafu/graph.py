@@ -16,7 +16,15 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from siafu import native
-from siafu.given import check_edges, check_finite, largest_id, read_edge_weight, read_edges, read_node_rows
+from siafu.given import (
+    check_edges,
+    check_finite,
+    largest_id,
+    read_edge_split,
+    read_edge_weight,
+    read_edges,
+    read_node_rows,
+)
 from siafu.native import Csr
 
 # How rows are brought: never rounded; rounded where the run is set so; so too, with gradients to come back.
@@ -188,6 +196,7 @@ class Graph:
         node_names: N ids as the user wrote them (an Arrow array of strings or integers), or None: the row number.
         class_names: as many names as there are classes, or None: the class number.
         x_scale: (N,) float32, what each row of an ``x`` in int8 is multiplied by; None for any other.
+        edge_split: (E,) uint8, in the order of ``indices``: 0 train, 1 validation, 2 test, for tasks on pairs; or None.
     """
 
     indptr: Tensor
@@ -203,6 +212,7 @@ class Graph:
     node_names: Any = None
     class_names: tuple[str, ...] | None = None
     x_scale: Tensor | None = None
+    edge_split: Tensor | None = None
 
     @property
     def features(self) -> Tensor | None:
@@ -230,8 +240,11 @@ class Graph:
         """The same graph with row ``order[i]`` at row ``i``; ``node_id`` says where each row stood."""
         if not torch.equal(order.sort().values, torch.arange(self.num_nodes)):
             raise ValueError(f"{self.name}: the order does not name each of {self.num_nodes} rows once")
-        weighted = self.edge_weight is not None
-        csr = native.relabel(Csr(self.indptr, self.indices), order, origin=weighted)
+        known = self.edge_weight is not None or self.edge_split is not None
+        csr = native.relabel(Csr(self.indptr, self.indices), order, origin=known)
+
+        def edges(value: Tensor | None) -> Tensor | None:
+            return None if value is None or csr.origin is None else value[csr.origin]
 
         def rows(value: Tensor | None) -> Tensor | None:
             return None if value is None else native.gather(value, order)
@@ -240,9 +253,8 @@ class Graph:
             self,
             indptr=csr.indptr,
             indices=csr.indices,
-            edge_weight=None
-            if self.edge_weight is None or csr.origin is None
-            else self.edge_weight[csr.origin],
+            edge_weight=edges(self.edge_weight),
+            edge_split=edges(self.edge_split),
             x=rows(self.x),
             x_scale=rows(self.x_scale),
             y=rows(self.y),
@@ -263,13 +275,15 @@ class Graph:
         val_mask: ArrayLike | Tensor | None = None,
         test_mask: ArrayLike | Tensor | None = None,
         edge_weight: ArrayLike | Tensor | None = None,
+        edge_split: ArrayLike | Tensor | None = None,
         num_nodes: int | None = None,
         undirected: bool = False,
         name: str = "graph",
     ) -> "Graph":
         """A graph of (2, E) sources and targets, NumPy arrays or tensors; checked, see :func:`check`.
 
-        ``undirected`` adds each edge's reverse and drops repeated edges (the first weight is kept).
+        ``undirected`` adds each edge's reverse and drops repeated edges (the first weight is kept). ``edge_split`` is
+        0, 1 or 2 for edges to train on, to validate and to test on.
         """
         edges = read_edges(edge_index, name)
         given = {"x": x, "y": y, "train_mask": train_mask, "val_mask": val_mask, "test_mask": test_mask}
@@ -280,16 +294,20 @@ class Graph:
         count = known[0] if known else largest_id(edges) + 1
         check_edges(edges, count, name)
         weight = None if edge_weight is None else read_edge_weight(edge_weight, edges.shape[1], name)
+        split = None if edge_split is None else read_edge_split(edge_split, edges.shape[1], name)
         src, dst = edges.to(torch.int32)
         if undirected:
             src, dst = torch.cat([src, dst]), torch.cat([dst, src])
             weight = None if weight is None else torch.cat([weight, weight])
-        csr = native.sort_rows(native.build_csr(dst, src, num_rows=count, origin=weight is not None))
+            split = None if split is None else torch.cat([split, split])
+        origin = weight is not None or split is not None
+        csr = native.sort_rows(native.build_csr(dst, src, num_rows=count, origin=origin))
         csr = native.deduplicate(csr) if undirected else csr
         graph = cls(
             csr.indptr,
             csr.indices,
             edge_weight=None if weight is None or csr.origin is None else weight[csr.origin],
+            edge_split=None if split is None or csr.origin is None else split[csr.origin],
             name=name,
             **rows,
         )

@@ -12,7 +12,7 @@ from siafu.partition.cut import Part, whole
 from siafu.partition.deliver import deliver
 from siafu.partition.make import find_or_make
 from siafu.partitioning import home_of, wanted_of
-from siafu.trained import load
+from siafu.trained import load_static
 
 
 @contextmanager
@@ -59,4 +59,4 @@ def _cut(source: Graph | str | Path, parts: int, by: str, fold: int, scratch: Pa
 
 
 def _graph(source: Graph | str | Path, fold: int) -> Graph:
-    return source if isinstance(source, Graph) else load(source, fold=fold)
+    return source if isinstance(source, Graph) else load_static(source, fold=fold)

@@ -15,11 +15,13 @@ from siafu.comm import Comm
 from siafu.comm.everyone import gather_texts
 from siafu.comm.halo import Halo
 from siafu.cost import value
+from siafu.dynamic import DynamicGraph
 from siafu.events import Events, Progress, Unheard, silent
 from siafu.folder import RunFolder
-from siafu.graph import Block
-from siafu.nn.embedded import build_model
+from siafu.graph import Block, Graph
+from siafu.nn.embedded import Embedded, build_model
 from siafu.nn.layer import Layer
+from siafu.nn.link import build_linked, link_of
 from siafu.nn.model import Gnn
 from siafu.nn.norm import BatchNorm
 from siafu.nn.streamed import Rows, Streamed
@@ -37,8 +39,13 @@ from siafu.training.lazy.frugal_clients import FrugalClients
 from siafu.training.lazy.frugal_trainer import FrugalTrainer
 from siafu.training.lazy.stage import build_staged
 from siafu.training.lazy.trainer import LazyTrainer
+from siafu.training.link.split import split_edges
+from siafu.training.link.task import LinkTask, link_task
+from siafu.training.link.trainer import LinkTrainer, SampledLinkTrainer
 from siafu.training.pipeline.trainer import PipelineTrainer
 from siafu.training.sampled import SampledTrainer
+from siafu.training.snapshots.build import build_predictor, build_task, build_timeline
+from siafu.training.snapshots.trainer import SnapshotsTrainer
 from siafu.training.task import SPLITS, Task, task_of
 
 ENDS = ("done", "patience")
@@ -76,6 +83,7 @@ class Assignment:
         resumed: whether the run was started before.
         checkpointed: whether rank 0 has a checkpoint to go on from.
         folder: of the run, which not every rank may see; None where nobody says.
+        same_group: whether the checkpoint was written by these ranks, and not by some of them or by others.
     """
 
     tree: Settings
@@ -84,12 +92,17 @@ class Assignment:
     resumed: bool = False
     checkpointed: bool = False
     folder: Path | None = None
+    same_group: bool = True
 
 
 def build_trainer(
-    comm: Comm, part: Part, tree: Settings, custom: nn.Module | None, *, scratch: Path
+    comm: Comm, part: Part | DynamicGraph, tree: Settings, custom: nn.Module | None, *, scratch: Path
 ) -> FullTrainer:
     """The trainer of one rank's part; ``scratch`` is a folder for what does not fit into memory. Collective."""
+    if isinstance(part, DynamicGraph):
+        return _snapshots_trainer(comm, part, tree)
+    if tree.task == "link":
+        return _link_trainer(comm, part, tree, scratch=scratch)
     own, several = part.own, comm.world_size > 1
     x, task = input_rows(own, tree, scratch=scratch), task_of(own, tree.train, comm)
     halo = Halo(comm, part.route, num_own=own.num_nodes, precision=tree.comm.precision) if several else None
@@ -151,6 +164,54 @@ def build_trainer(
     )
 
 
+def _snapshots_trainer(comm: Comm, graph: DynamicGraph, tree: Settings) -> SnapshotsTrainer:
+    timeline = build_timeline(graph, tree.snapshots, tree.model)
+    task = build_task(graph, tree.asked, comm)
+    model = build_predictor(
+        tree.model, tree.link, task=tree.task, in_features=timeline.in_features, out_features=task.num_outputs
+    )
+    model.reset(torch.Generator().manual_seed(tree.seed))
+    return SnapshotsTrainer(
+        model, timeline, task, tree.train, snapshots=tree.snapshots, seed=tree.seed, wire=tree.comm
+    )
+
+
+def _link_trainer(
+    comm: Comm, part: Part, tree: Settings, *, scratch: Path
+) -> LinkTrainer | SampledLinkTrainer:
+    split = split_edges(part.own, shares=tree.link.split, fold=tree.data.fold)
+    part = replace(part, own=split.graph)
+    own = part.own
+    x = input_rows(own, tree, scratch=scratch)
+    block = part.block(None, narrow=tree.comm.narrow)
+    if isinstance(x, Streamed):
+        block = replace(block, spill=x.spill)
+    model = build_linked(
+        tree.model,
+        in_features=x.shape[1],
+        num_nodes=part.num_nodes,
+        kind=tree.link.static_head,
+        hidden=tree.link.width or tree.model.hidden,
+    )
+    model.reset(torch.Generator().manual_seed(tree.seed))
+    how: dict[str, Any] = {"config": tree.train, "link": tree.link, "seed": tree.seed, "fold": tree.data.fold}
+    task = link_task(own, split, link_of(model), **how, comm=comm)
+    if tree.method == "full":
+        return LinkTrainer(model, block, x, task, tree.train, seed=tree.seed, wire=tree.comm)
+    return SampledLinkTrainer(
+        model,
+        part,
+        block,
+        x,
+        task,
+        tree.train,
+        sampled=tree.sampled,
+        seed=tree.seed,
+        wire=tree.comm,
+        room=_room(comm, part, model, x, tree, scratch),
+    )
+
+
 def _lazy_trainer(
     part: Part, block: Block, x: Rows, task: Task, tree: Settings
 ) -> LazyTrainer | FrugalTrainer:
@@ -163,7 +224,10 @@ def _lazy_trainer(
     if tree.lazy.clients != "none" and not isinstance(x, Streamed):
         return _clients_trainer(part, block, x, task, tree)
     if tree.lazy.recipe == "frugal":
-        return FrugalTrainer(part, block, x, task, tree.train, seed=tree.seed, wire=tree.comm)
+        features = tree.lazy.features
+        return FrugalTrainer(
+            part, block, x, task, tree.train, seed=tree.seed, wire=tree.comm, features=features
+        )
     if isinstance(x, Streamed):
         raise ValueError("method lazy holds what a stage reads in memory; set data.inputs to memory")
     model = build_staged(tree.model, tree.lazy, in_features=x.shape[1], out_features=task.num_outputs)
@@ -200,7 +264,9 @@ def _check_pipeline(tree: Settings) -> None:
         )
 
 
-def _room(comm: Comm, part: Part, model: Gnn, x: Rows, tree: Settings, scratch: Path) -> Room | None:
+def _room(
+    comm: Comm, part: Part, model: Gnn | Embedded, x: Rows, tree: Settings, scratch: Path
+) -> Room | None:
     """Where activations of all nodes lie while they are scored; None where they fit into memory. Collective."""
     layers = [layer for layer in model.layers if isinstance(layer, Layer)]
     widest = max(max(layer.z_features, layer.out_features) for layer in layers)
@@ -229,7 +295,7 @@ def _check_custom(custom: nn.Module, x: Rows, name: str, *, several: bool) -> No
 
 def carry_out(
     comm: Comm,
-    part: Part,
+    part: Part | DynamicGraph,
     to_do: Assignment,
     *,
     folder: RunFolder | None,
@@ -245,7 +311,7 @@ def carry_out(
     trainer = build_trainer(comm, part, to_do.tree, custom, scratch=scratch)
     trainer.done.run = to_do.run
     if to_do.checkpointed:
-        trainer.resume(None if folder is None else folder.checkpoint)
+        trainer.resume(None if folder is None else folder.checkpoint, own=to_do.same_group)
     try:
         with closing(Unheard() if folder is None else Events(folder.events)) as events:
             found = _carry_out(trainer, part, to_do, events, folder, onlooker)
@@ -258,7 +324,7 @@ def carry_out(
 
 def _carry_out(
     trainer: FullTrainer,
-    part: Part,
+    part: Part | DynamicGraph,
     to_do: Assignment,
     events: Events | Unheard,
     folder: RunFolder | None,
@@ -287,9 +353,11 @@ def _carry_out(
     return _measure(trainer, to_do.tree, scores) | {"finished": reason in ENDS, "stopped_by": reason}
 
 
-def _begin(events: Events | Unheard, trainer: FullTrainer, part: Part, to_do: Assignment) -> None:
+def _begin(
+    events: Events | Unheard, trainer: FullTrainer, part: Part | DynamicGraph, to_do: Assignment
+) -> None:
     if not trainer.done.epoch:
-        about = {"name": part.own.name, "nodes": part.num_nodes, "edges": to_do.edges}
+        about = {"name": _of(part).name, "nodes": part.num_nodes, "edges": to_do.edges}
         about |= {"features": trainer.x_src.shape[1], "outputs": trainer.task.num_outputs}
         events.write("start", config=to_do.tree.model_dump(), graph=about, machine=describe_machine())
     if to_do.resumed:
@@ -297,18 +365,23 @@ def _begin(events: Events | Unheard, trainer: FullTrainer, part: Part, to_do: As
         events.write("resume", epoch=done.epoch, **({"minibatch": done.minibatch} if done.minibatch else {}))
 
 
+def _of(part: Part | DynamicGraph) -> Graph | DynamicGraph:
+    """The graph that a rank has something of."""
+    return part if isinstance(part, DynamicGraph) else part.own
+
+
 def _write_result(
     trainer: FullTrainer,
-    part: Part,
+    part: Part | DynamicGraph,
     events: Events | Unheard,
     out: Tensor,
     scores: dict[str, dict[str, float | None]],
 ) -> None:
     task = trainer.task
     fields: dict[str, Any] = {f"{split}_scores": of for split, of in scores.items()}
-    if task.kind == "class" and task.count["test"]:
+    if task.kind in ("class", "edge") and task.count["test"]:
         fields["confusion"] = task.confusion(out, "test").tolist()
-        fields["class_names"] = list(part.own.class_names or map(str, range(task.num_outputs)))
+        fields["class_names"] = list(_of(part).class_names or map(str, range(task.num_outputs)))
     events.write("result", best_epoch=trainer.done.best_epoch, **fields)
 
 
@@ -342,10 +415,12 @@ def _measure(
 
 
 def _of_method(trainer: FullTrainer) -> dict[str, Any]:
-    """What one method alone measures."""
+    """What one method or task alone measures."""
     done = trainer.done
+    if isinstance(trainer.task, LinkTask):
+        return {"protocol": trainer.task.link.protocol, **_of_sampled(trainer)}
     if isinstance(trainer, SampledTrainer):
-        return {f"{what}_seconds": spent for what, spent in trainer.spent.items()}
+        return _of_sampled(trainer)
     if isinstance(trainer, PipelineTrainer):
         worth = value(done.seconds, done.dollars)
         counts = {"tasks": done.tasks, "tasks_relaunched": done.tasks_relaunched}
@@ -357,3 +432,9 @@ def _of_method(trainer: FullTrainer) -> dict[str, Any]:
             counts |= trainer.clients()
         return {**counts, "stage": trainer.stage, "stages": trainer.bytes_by_stage()}
     return {}
+
+
+def _of_sampled(trainer: FullTrainer) -> dict[str, Any]:
+    if not isinstance(trainer, SampledTrainer):
+        return {}
+    return {f"{what}_seconds": spent for what, spent in trainer.spent.items()}

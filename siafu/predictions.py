@@ -8,22 +8,33 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from torch import Tensor
 
+from siafu.dynamic import DynamicGraph
 from siafu.graph import Graph
 from siafu.store.tensors import write_atomically
 
 
 def write_predictions(
-    path: Path, graph: Graph, predicted: dict[str, Tensor], *, kind: str, names: Sequence[str]
+    path: Path, graph: Graph | DynamicGraph, predicted: dict[str, Tensor], *, kind: str, names: Sequence[str]
 ) -> None:
-    """One row a node: ``id``, then by the kind of task ``class`` and ``probability``, ``labels``, or ``value``.
+    """One row a node: ``id``, then by the task ``class`` and ``probability``, ``labels``, ``value``, or its row.
 
     ``names`` are those of the classes that the model was trained on; empty: their numbers.
     """
     columns: dict[str, pa.Array] = {"id": _ids(graph), **_columns(predicted["output"], names, kind)}
     if "embedding" in predicted:
         columns["embedding"] = _lists(predicted["embedding"])
+    _write(path, pa.table(columns))
+
+
+def write_pairs(path: Path, src: pa.ChunkedArray, dst: pa.ChunkedArray, score: Tensor) -> None:
+    """One row a pair: ``src`` and ``dst`` as they were given, ``score`` as a logit, ``probability`` of an edge."""
+    scores = {"score": score.numpy(), "probability": score.sigmoid().numpy()}
+    _write(path, pa.table({"src": src, "dst": dst, **scores}))
+
+
+def _write(path: Path, table: pa.Table) -> None:
     buffer = pa.BufferOutputStream()
-    pq.write_table(pa.table(columns), buffer)
+    pq.write_table(table, buffer)
     write_atomically(path, buffer.getvalue().to_pybytes())
 
 
@@ -35,10 +46,12 @@ def _columns(output: Tensor, names: Sequence[str], kind: str) -> dict[str, pa.Ar
             return {"class": named, "probability": _lists(output.softmax(1))}
         case "labels":
             return {"labels": _lists((output > 0).byte()), "probability": _lists(output.sigmoid())}
+        case "link":
+            return {"embedding": _lists(output)}
     return {"value": pa.array(output[:, 0].numpy()) if output.shape[1] == 1 else _lists(output)}
 
 
-def _ids(graph: Graph) -> pa.Array:
+def _ids(graph: Graph | DynamicGraph) -> pa.Array:
     return graph.node_names if graph.node_names is not None else pa.array(np.arange(graph.num_nodes))
 
 

@@ -3,8 +3,8 @@
 import copy
 import json
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,20 +12,24 @@ from typing import Any, Protocol
 from torch import nn
 
 from siafu.comm import Comm
+from siafu.dynamic import DynamicGraph
 from siafu.engine.recovery import Safe
 from siafu.folder import RunFolder, checksum
 from siafu.graph import Graph
 from siafu.member import Assignment, Onlooker, carry_out
 from siafu.partition.cut import Part, whole
 from siafu.partition.deliver import deliver
+from siafu.partition.log import deliver_log
 from siafu.partition.make import Wanted, cut_in_memory, find_or_make
-from siafu.partition.parts import Partition, open_partition
+from siafu.partition.parts import open_partition
 from siafu.partitioning import PARTS, home_of
 from siafu.settings import Settings, parse_toml
+from siafu.store import is_dynamic, open_dynamic, write_dynamic
 from siafu.trained import load_weights
 from siafu.training import inputs
 
 Measured = tuple[dict[str, Any], nn.Module | None]
+LOG = "graph"  # of a run on a graph that changes and is in no store
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +46,7 @@ class Work:
 
     folder: RunFolder
     tree: Settings
-    graph: Graph
+    graph: Graph | DynamicGraph
     custom: nn.Module | None = None
     resumed: bool = False
 
@@ -52,11 +56,15 @@ class Work:
         return Assignment(
             self.tree,
             self.folder.config_checksum(),
-            self.graph.num_edges,
+            _num_edges(self.graph),
             resumed=self.resumed,
             checkpointed=self.resumed and self.folder.checkpoint.is_file(),
             folder=self.folder.path,
         )
+
+
+def _num_edges(graph: Graph | DynamicGraph) -> int:
+    return graph.num_events if isinstance(graph, DynamicGraph) else graph.num_edges
 
 
 class Ranks(Protocol):
@@ -70,7 +78,7 @@ class Ranks(Protocol):
 class Threads:
     """A rank a thread of this process; a single one is the calling thread."""
 
-    _parts: list[Part] = field(default_factory=list)
+    _parts: Sequence[Part | DynamicGraph] = ()
 
     def carry_out(self, work: Work, onlooker: Onlooker) -> Measured:
         """Train here; the user's own module is trained in place on rank 0."""
@@ -93,10 +101,12 @@ class Threads:
         found = run_threads(rank, ranks=tree.ranks, threads=tree.threads, deadline_s=tree.comm.deadline)
         return found[0]
 
-    def _parts_of(self, work: Work, onlooker: Onlooker) -> list[Part]:
-        """The parts, the same for all seeds and for the baseline."""
+    def _parts_of(self, work: Work, onlooker: Onlooker) -> Sequence[Part | DynamicGraph]:
+        """The parts, the same for all seeds and for the baseline; a graph that changes is shared as it is."""
         if not self._parts:
-            if work.tree.ranks == 1:
+            if isinstance(work.graph, DynamicGraph):
+                self._parts = [work.graph] * work.tree.ranks
+            elif work.tree.ranks == 1:
                 self._parts = [whole(inputs.prepare(work.graph, work.tree.data))]
             else:
                 self._parts = cut_in_memory(work.graph, wanted(work.tree), say=onlooker.say)
@@ -117,10 +127,10 @@ class Processes:
         """Train there."""
         from siafu.engine.recovery import run_recovering
 
-        partition = _cut_on_disk(work, self.home, onlooker)
+        parts = _laid_out(work, self.home, onlooker)
         folder, tree = work.folder, work.tree
         folder.measured.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "siafu.rank", str(folder.path), str(partition.path)]
+        command = [sys.executable, "-m", "siafu.rank", str(folder.path), str(parts)]
         if work.resumed:
             command.append("--resumed")
         followed = Followed(folder, onlooker, total=tree.most_epochs)
@@ -194,10 +204,10 @@ class OnRay:
         """Train there; where a worker is lost, Ray starts all again, from the last checkpoint."""
         from siafu.engine.ray import run_on_ray
 
-        partition = _cut_on_disk(work, self.home, onlooker)
+        parts = _laid_out(work, self.home, onlooker)
         folder, tree = work.folder, work.tree
         program = partial(
-            take_part, folder=folder.path.absolute(), parts=partition.path.absolute(), resumed=work.resumed
+            take_part, folder=folder.path.absolute(), parts=parts.absolute(), resumed=work.resumed
         )
         found = run_on_ray(
             program,
@@ -223,8 +233,8 @@ class Group:
 
     def carry_out(self, work: Work, onlooker: Onlooker) -> Measured:
         """Tell the others, and train with them."""
-        partition = _cut_on_disk(work, self.home, onlooker)
-        order = _order(work.folder, partition.path, resumed=work.resumed)
+        parts = _laid_out(work, self.home, onlooker)
+        order = _order(work.folder, parts, resumed=work.resumed)
         self.comm.broadcast_text(json.dumps(order), label="control")
         return _obey(self.comm, order, work.folder, onlooker, work.custom)
 
@@ -263,7 +273,9 @@ def _order(folder: RunFolder, parts: Path, *, resumed: bool) -> dict[str, Any]:
     return {
         "config": config,
         "run": checksum(config),
-        "edges": open_partition(parts).num_edges,
+        "edges": open_dynamic(parts).manifest.num_events
+        if is_dynamic(parts)
+        else open_partition(parts).num_edges,
         "resumed": resumed,
         "checkpointed": resumed and folder.checkpoint.is_file(),
         "parts": str(parts.absolute()),
@@ -281,12 +293,23 @@ def _obey(
     """Train as rank 0 says. Collective."""
     facts = {key: order[key] for key in ("run", "edges", "resumed", "checkpointed")}
     to_do = Assignment(parse_toml(order["config"]), **facts, folder=Path(order["folder"]))
-    part = deliver(comm, Path(order["parts"]))
+    path, changes = Path(order["parts"]), to_do.tree.method == "snapshots"
+    part = deliver_log(comm, path) if changes else deliver(comm, path)
     return carry_out(comm, part, to_do, folder=folder, onlooker=onlooker, custom=custom)
 
 
-def _cut_on_disk(work: Work, home: Path, onlooker: Onlooker) -> Partition:
-    return find_or_make(home, work.graph, wanted(work.tree), say=onlooker.say, progress=onlooker.progress)
+def _laid_out(work: Work, home: Path, onlooker: Onlooker) -> Path:
+    """The folder that ranks read their parts from; of a graph that changes, its log as a whole."""
+    graph, source = work.graph, Path(work.tree.source)
+    if isinstance(graph, Graph):
+        made = find_or_make(home, graph, wanted(work.tree), say=onlooker.say, progress=onlooker.progress)
+        return made.path
+    if is_dynamic(source):
+        return source
+    path = work.folder.path / LOG
+    if not is_dynamic(path):
+        write_dynamic(graph, path)
+    return path
 
 
 def home_of_partitions(tree: Settings, folder: RunFolder) -> Path:

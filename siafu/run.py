@@ -14,26 +14,22 @@ import torch
 from torch import nn
 
 from siafu.comm import Comm
-from siafu.data.lookup import is_store
 from siafu.events import Events
 from siafu.folder import RunFolder, existing_folder, new_folder
-from siafu.graph import Graph
 from siafu.member import Onlooker
-from siafu.partition.assign import resolve
 from siafu.ranks import Group, OnRay, Processes, Ranks, Threads, Work, dismiss, follow, home_of_partitions
-from siafu.results.machine import usable_cores, usable_memory_bytes
+from siafu.results.machine import usable_cores
 from siafu.results.progress import TrainingProgress, in_notebook
 from siafu.results.read import across_seeds
 from siafu.settings import Settings, build, from_keywords, parse_toml, write_toml
-from siafu.trained import Run, load, model_of, open_run
-from siafu.training import inputs
-from siafu.training.task import SPLITS, task_of
+from siafu.settled import about, fingerprint, settle
+from siafu.trained import AnyGraph, Run, load, open_run
 
 _SOME_OF_BASELINE = ("model", "test_score", "val_score", "epochs", "epoch_seconds")
 
 
 def train(
-    graph: Graph | str | Path,
+    graph: AnyGraph | str | Path,
     *,
     model: str | nn.Module | None = None,
     out: Path | str | None = None,
@@ -50,6 +46,10 @@ def train(
     kind = {} if model is None else {"kind": "custom" if custom is not None else model}
     tree = _settle_ranks(build(config or {}, from_keywords(settings), {"model": kind}))
     _check_module(custom, tree)
+    if tree.engine == "sites":
+        raise ValueError(
+            'engine sites trains where the data are: run "siafu site serve" at each site and "siafu federate" here'
+        )
     asked = _Asked(graph, tree, None if out is None else Path(out), custom)
     with _watched(onlooker) as watching:
         if tree.engine == "torchrun":
@@ -60,7 +60,7 @@ def train(
 def resume(
     run: Path | str,
     *,
-    graph: Graph | None = None,
+    graph: AnyGraph | None = None,
     model: nn.Module | None = None,
     onlooker: Onlooker | None = None,
 ) -> Run:
@@ -86,7 +86,7 @@ def resume(
 class _Asked:
     """What somebody asked to be trained."""
 
-    graph: Graph | str | Path
+    graph: AnyGraph | str | Path
     tree: Settings
     out: Path | None
     custom: nn.Module | None
@@ -94,9 +94,9 @@ class _Asked:
 
 def _train(asked: _Asked, onlooker: Onlooker, group: Comm | None) -> Run:
     """Compose a new run and carry it out; ``group`` is the one that this process is rank 0 of, or None."""
-    graph, tree = _settle(asked.graph, asked.tree, onlooker)
+    graph, tree = settle(asked.graph, asked.tree, onlooker.progress)
     onlooker.say(
-        _about(graph, tree, asked.custom)
+        about(graph, tree, asked.custom)
     )  # refuses what cannot be trained, before anything is written
     name = f"{graph.name}-{tree.model.kind}-{tree.method}"
     with new_folder(asked.out, name=name) as folder:
@@ -108,7 +108,7 @@ def _train(asked: _Asked, onlooker: Onlooker, group: Comm | None) -> Run:
 def _go_on(
     folder: RunFolder,
     tree: Settings,
-    graph: Graph,
+    graph: AnyGraph,
     custom: nn.Module | None,
     ranks: Ranks,
     onlooker: Onlooker,
@@ -152,7 +152,7 @@ def _resume_in_group(asked: _Asked, comm: Comm, onlooker: Onlooker) -> Run | Non
         return None
     folder = existing_folder(asked.out)
     with folder.locked():
-        graph, tree = _settle(asked.graph, asked.tree, onlooker)
+        graph, tree = settle(asked.graph, asked.tree, onlooker.progress)
         if folder.read_config() != write_toml(tree):
             raise ValueError(
                 f"{folder.path}: already holds a run with other settings or other data; choose another --out"
@@ -212,40 +212,14 @@ def _settle_ranks(tree: Settings) -> Settings:
     return tree.model_copy(update={"engine": engine, "threads": tree.threads or here})
 
 
-def _settle(graph: Graph | str | Path, tree: Settings, onlooker: Onlooker) -> tuple[Graph, Settings]:
-    """The graph, and the settings with all that depends on it."""
-    source = ""
-    if not isinstance(graph, Graph):
-        source, path = str(graph), Path(graph).expanduser()
-        graph = load(graph, fold=tree.data.fold, progress=onlooker.progress)
-        if path.is_file() or is_store(path):
-            source = str(path.absolute())  # so that the run can be resumed from elsewhere
-    return graph, tree.model_copy(
-        update={
-            "data": inputs.resolve(tree.data, graph, memory_bytes=_memory_bytes(tree), ranks=tree.ranks),
-            "partition": resolve(tree.partition, graph, parts=tree.ranks),
-            "source": source,
-            "fingerprint": inputs.fingerprint(graph),
-            "class_names": graph.class_names or (),
-        }
-    )
-
-
-def _memory_bytes(tree: Settings) -> int | None:
-    """The memory that inputs should fit into; None for models that can't do without them there."""
-    largest = tree.model.kind == "sage" and tree.model.reduce == "max" and tree.method != "sampled"
-    needs_all = tree.model.kind == "custom" or largest or tree.method == "lazy"
-    return None if needs_all else usable_memory_bytes()
-
-
-def _same_graph(folder: RunFolder, tree: Settings, graph: Graph | None, onlooker: Onlooker) -> Graph:
+def _same_graph(folder: RunFolder, tree: Settings, graph: AnyGraph | None, onlooker: Onlooker) -> AnyGraph:
     if graph is None:
         if not tree.source:
             raise ValueError(
                 f"{folder.path}: trained on a graph given in Python; resume it from there with graph="
             )
-        graph = load(tree.source, fold=tree.data.fold, progress=onlooker.progress)
-    found = inputs.fingerprint(graph)
+        graph = load(tree.source, fold=tree.data.fold, step=tree.snapshots.step, progress=onlooker.progress)
+    found = fingerprint(graph)
     if found != tree.fingerprint:
         raise ValueError(
             f"{folder.path}: trained on other data: {graph.name} now has the fingerprint {found}, "
@@ -274,23 +248,6 @@ def _carry_out(work: Work, ranks: Ranks, onlooker: Onlooker) -> Run:
             events.write("end", **found)
         folder.write_metrics(found)
     return Run(folder.path, tree, found, model if found["finished"] else None)
-
-
-def _about(graph: Graph, tree: Settings, custom: nn.Module | None) -> str:
-    """What is trained on, for a person to read; refuses what cannot be."""
-    task, outputs = (
-        task_of(graph, tree.train),
-        {"class": "classes", "labels": "labels", "regression": "targets"},
-    )
-    width = 0 if graph.x is None else graph.x.shape[1]
-    if custom is None:  # whether such a model can be made at all
-        model_of(tree, in_features=width, out_features=task.num_outputs, num_nodes=1)
-    train, val, test = (task.count[split] for split in SPLITS)
-    features = f"{width:,} features" if width else "no features (a row is learned for each node)"
-    return (
-        f"{graph.name}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {features}, "
-        f"{task.num_outputs} {outputs[task.kind]}; {train:,} nodes train, {val:,} validate, {test:,} test"
-    )
 
 
 def _below(work: Work, path: Path, tree: Settings, ranks: Ranks, onlooker: Onlooker) -> Run:

@@ -17,7 +17,10 @@ from siafu.sample.config import SampledConfig
 from siafu.training.config import TrainConfig
 from siafu.training.lazy.config import DEFAULTS as OF_LAZY
 from siafu.training.lazy.config import LazyConfig
+from siafu.training.link.config import DEFAULTS as OF_LINK
+from siafu.training.link.config import LinkConfig
 from siafu.training.pipeline.config import PipelineConfig
+from siafu.training.snapshots.config import SnapshotsConfig, Wanted
 
 Tree = dict[str, Any]
 
@@ -27,9 +30,9 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    method: Literal["full", "sampled", "pipeline", "lazy"] = "full"
-    task: Literal["node"] = "node"
-    engine: Literal["auto", "local", "processes", "torchrun", "ray"] = "auto"
+    method: Literal["full", "sampled", "pipeline", "lazy", "snapshots"] = "full"
+    task: Literal["node", "link", "edge"] = "node"
+    engine: Literal["auto", "local", "processes", "torchrun", "ray", "sites"] = "auto"
     ranks: int = Field(1, ge=1)
     threads: int = Field(
         0, ge=0
@@ -48,6 +51,13 @@ class Settings(BaseModel):
     sampled: SampledConfig = SampledConfig()
     pipeline: PipelineConfig = PipelineConfig()
     lazy: LazyConfig = LazyConfig()
+    snapshots: SnapshotsConfig = SnapshotsConfig()
+    link: LinkConfig = LinkConfig()
+
+    @property
+    def asked(self) -> Wanted:
+        """What is to be learned of a graph that changes over time."""
+        return Wanted(self.task, self.snapshots, self.link, self.seed)
 
     @property
     def most_epochs(self) -> int:
@@ -57,9 +67,11 @@ class Settings(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _as_the_method_wants(cls, values: Any) -> Any:
-        """What is not given is as the method wants it; what is given stands."""
+        """What is not given is as the method or the task wants it; what is given stands."""
         if isinstance(values, dict) and values.get("method") == "lazy":
             return merge(OF_LAZY, values)
+        if isinstance(values, dict) and values.get("task") == "link":
+            return merge(OF_LINK, values)
         return values
 
 

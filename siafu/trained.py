@@ -6,19 +6,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from siafu import data
+from siafu.data.pairs import read_pairs
+from siafu.dynamic import DynamicGraph
 from siafu.events import Progress, silent
 from siafu.folder import RunFolder, existing_folder
+from siafu.given import check_edges, read_edges
 from siafu.graph import Block, Graph
 from siafu.nn.embedded import Embedded, build_model
 from siafu.nn.layer import Layer
+from siafu.nn.link import LinkHead, build_linked, link_of
 from siafu.nn.model import Gnn
 from siafu.nn.propagated import Propagated
 from siafu.nn.staged import Staged
 from siafu.nn.streamed import Rows, Streamed
-from siafu.predictions import write_predictions
+from siafu.predictions import write_pairs, write_predictions
 from siafu.results.machine import usable_memory_bytes
 from siafu.settings import Settings, parse_toml
 from siafu.store.tensors import load_tensors
@@ -26,7 +31,12 @@ from siafu.training import inputs
 from siafu.training.layerwise import Room, embeddings_by_layer, outputs_by_layer
 from siafu.training.lazy.frugal_trainer import no_scores
 from siafu.training.lazy.stage import build_staged
+from siafu.training.snapshots.build import Predictor, build_predictor, build_timeline, remembered
+from siafu.training.snapshots.latest import rows_of_last
 from siafu.training.spill import spill_to
+
+AnyGraph = Graph | DynamicGraph
+_PAIRS_AT_ONCE = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -58,13 +68,25 @@ class Run:
         return found
 
 
-def load(source: str | Path, *, fold: int = 0, progress: Progress = silent, verify: bool = True) -> Graph:
-    """A graph by the name of a data set, or the path of a store or an ``.npz``.
-
-    Without ``verify`` the edges and features of a store are not read and held to their checksums first.
-    """
+def load(
+    source: str | Path,
+    *,
+    fold: int = 0,
+    progress: Progress = silent,
+    verify: bool = True,
+    step: float | None = None,
+    steps: int | None = None,
+) -> Graph | DynamicGraph:
+    """A graph by the name of a data set, or the path of a store or an ``.npz``; see :func:`siafu.data.load`."""
     home = data.data_home(os.environ)
-    return data.load(source, fold=fold, home=home, progress=progress, verify=verify)
+    return data.load(source, fold=fold, home=home, progress=progress, verify=verify, step=step, steps=steps)
+
+
+def load_static(
+    source: str | Path, *, fold: int = 0, progress: Progress = silent, verify: bool = True
+) -> Graph:
+    """The same, of a graph that does not change over time."""
+    return data.only_static(load(source, fold=fold, progress=progress, verify=verify))
 
 
 def open_run(run: Path | str, *, model: nn.Module | None = None) -> Run:
@@ -81,15 +103,36 @@ def open_run(run: Path | str, *, model: nn.Module | None = None) -> Run:
 
 
 def predict(
-    run: Run, graph: Graph, *, embeddings: bool = False, out: Path | str | None = None
+    run: Run,
+    graph: AnyGraph,
+    *,
+    embeddings: bool = False,
+    out: Path | str | None = None,
+    pairs: ArrayLike | Tensor | None = None,
 ) -> dict[str, Tensor]:
     """What a run's model says of a graph's nodes, in the user's order.
 
     Returns ``output`` (N, C), the model's bare output, and with ``embeddings`` also ``embedding`` (N, H). ``out`` is
-    a Parquet file to write it to, with the ids, the class and the probabilities of each node.
+    a Parquet file to write it to, with the ids, the class and the probabilities of each node. Of a run of task link the
+    output is a row a node, and with ``pairs`` (2, P), rows of sources above those of targets, ``score`` (P,) tells how
+    likely each is an edge, as a logit; messages pass over all edges of the graph. Of a graph that changes over time
+    the last step is asked.
     """
     if run.model is None:
         raise ValueError(_without_model(run))
+    found = _found(run, graph, embeddings=embeddings, pairs=pairs)
+    if out is not None:
+        write_predictions(Path(out), graph, found, kind=run.metrics["task"], names=run.settings.class_names)
+    return found
+
+
+def _found(
+    run: Run, graph: AnyGraph, *, embeddings: bool, pairs: ArrayLike | Tensor | None
+) -> dict[str, Tensor]:
+    _check_kind(run, graph)
+    assert run.model is not None
+    if isinstance(graph, DynamicGraph):
+        return _of_last_step(run, graph, embeddings=embeddings, pairs=pairs)
     config = run.settings.data.model_copy(update={"reorder": "auto"})
     tree = run.settings.model_copy(update={"data": inputs.resolve(config, graph)})
     prepared = inputs.prepare(graph, tree.data)
@@ -100,9 +143,63 @@ def predict(
     else:
         found = _outputs(run.model, prepared.block.with_static(x), x, embeddings=embeddings, graph=graph)
     found = {name: inputs.in_user_order(rows, prepared) for name, rows in found.items()}
-    if out is not None:
-        write_predictions(Path(out), graph, found, kind=run.metrics["task"], names=run.settings.class_names)
+    if pairs is not None:
+        found["score"] = score_pairs(run, graph, found["output"], pairs)
     return found
+
+
+def _check_kind(run: Run, graph: AnyGraph) -> None:
+    """Refuse a graph that changes over time to a model that knows no time, and the other way round."""
+    changes = isinstance(graph, DynamicGraph)
+    if changes != isinstance(run.model, Predictor):
+        found, wanted = ("changes", "does not") if changes else ("does not change", "does")
+        raise ValueError(
+            f"{graph.name}: {found} over time, but the model was trained on a graph that {wanted}; give such a graph"
+        )
+
+
+@torch.no_grad()
+def _of_last_step(
+    run: Run, graph: DynamicGraph, *, embeddings: bool, pairs: ArrayLike | Tensor | None
+) -> dict[str, Tensor]:
+    """The same of a graph that changes over time, as it stands in its last step."""
+    model, tree = run.model, run.settings
+    assert isinstance(model, Predictor)
+    timeline = build_timeline(graph, tree.snapshots, tree.model)
+    _check_width(model.in_features, timeline.in_features, graph)
+    h = rows_of_last(model.temporal, timeline, window=tree.snapshots.window or 0)
+    found = {"output": h if isinstance(model.head, LinkHead) else model.head(h)}
+    if embeddings:
+        found["embedding"] = h
+    if pairs is not None:
+        if tree.task != "link" or not isinstance(model.head, LinkHead):
+            raise ValueError(f"{run.directory}: did not learn which pairs are joined; leave pairs out")
+        ends = read_edges(pairs, "pairs")
+        check_edges(ends, graph.num_nodes, f"{graph.name}: pairs")
+        memory = remembered(graph, tree.link)
+        recency = None if memory is None else memory.at(graph.num_steps - 1, *ends)
+        found["score"] = model.head(h, *ends.long(), recency)
+    return found
+
+
+def predict_pairs(run: Run, graph: AnyGraph, pairs: Path, *, out: Path) -> int:
+    """Score the pairs of a file and write them to a Parquet file; returns how many."""
+    given = read_pairs(pairs, graph)
+    write_pairs(out, given.src, given.dst, predict(run, graph, pairs=given.rows)["score"])
+    return given.rows.shape[1]
+
+
+@torch.no_grad()
+def score_pairs(run: Run, graph: Graph, rows: Tensor, pairs: ArrayLike | Tensor) -> Tensor:
+    """The logit of each pair, (2, P) -> (P,), given the rows of all nodes; see :func:`predict`."""
+    if run.settings.task != "link" or run.model is None:
+        raise ValueError(f"{run.directory}: trained on nodes, not on pairs; leave pairs out")
+    ends = read_edges(pairs, "pairs")
+    check_edges(ends, graph.num_nodes, f"{graph.name}: pairs")
+    head = link_of(run.model)
+    a_src, b_dst = head.factors(rows)
+    parts = zip(*(of.long().split(_PAIRS_AT_ONCE) for of in ends), strict=True)
+    return torch.cat([torch.empty(0), *(head.pairs(a_src, b_dst, src, dst) for src, dst in parts)])
 
 
 @torch.no_grad()
@@ -112,7 +209,7 @@ def _outputs(model: nn.Module, block: Block, x: Rows, *, embeddings: bool, graph
         if embeddings:
             raise ValueError(_without_embeddings(model))
         if isinstance(model, Propagated):
-            _check_width(model.weight.shape[1], x, graph)
+            _check_width(model.weight.shape[1], x.shape[1], graph)
         return {"output": model(block, x)}
     _check_fits(model, x, graph)
     found = {"output": model(block, x)}
@@ -140,13 +237,13 @@ def _check_fits(model: Gnn | Embedded | Staged, x: Rows, graph: Graph) -> None:
         return
     first = model if isinstance(model, Staged) else model.layers[0]
     assert isinstance(first, Layer | Staged)
-    _check_width(first.in_features, x, graph)
+    _check_width(first.in_features, x.shape[1], graph)
 
 
-def _check_width(in_features: int, x: Rows, graph: Graph) -> None:
-    if x.shape[1] != in_features:
+def _check_width(in_features: int, found: int, graph: AnyGraph) -> None:
+    if found != in_features:
         raise ValueError(
-            f"{graph.name}: has {x.shape[1]} features, but the model was trained on {in_features}; give a "
+            f"{graph.name}: has {found} features, but the model was trained on {in_features}; give a "
             "graph with the same features"
         )
 
@@ -157,12 +254,13 @@ def _without_embeddings(model: nn.Module) -> str:
     return "embeddings are known of siafu's own models only"
 
 
-def source_graph(run: Run, source: str | None = None, *, progress: Progress = silent) -> Graph:
+def source_graph(run: Run, source: str | None = None, *, progress: Progress = silent) -> AnyGraph:
     """The graph of ``source``, or the one a run was trained on."""
     source = source or run.settings.source
     if not source:
         raise ValueError(f"{run.directory}: trained on a graph given in Python; name the data to predict")
-    return load(source, fold=run.settings.data.fold, progress=progress)
+    step = run.settings.snapshots.step
+    return load(source, fold=run.settings.data.fold, step=step, progress=progress)
 
 
 def input_rows(graph: Graph, tree: Settings, *, scratch: Path) -> Rows:
@@ -184,6 +282,19 @@ def room_of(tree: Settings, *, scratch: Path) -> Room:
 
 def model_of(tree: Settings, *, in_features: int, out_features: int, num_nodes: int) -> nn.Module:
     """The model that a run of siafu's own kinds has, without its weights."""
+    if tree.method == "snapshots":
+        return build_predictor(
+            tree.model, tree.link, task=tree.task, in_features=in_features, out_features=out_features
+        )
+    if tree.task == "link":
+        hidden = tree.link.width or tree.model.hidden
+        return build_linked(
+            tree.model,
+            in_features=in_features,
+            num_nodes=num_nodes,
+            kind=tree.link.static_head,
+            hidden=hidden,
+        )
     if _is_frugal(tree):
         return no_scores(in_features, out_features)
     if tree.method == "lazy":

@@ -371,7 +371,7 @@ def test_a_fault_of_our_own_is_one_line_too(siafu: Siafu, monkeypatch: pytest.Mo
     def fail(_: object) -> None:
         raise KeyError("oops")
 
-    monkeypatch.setattr("siafu.store.open_store", fail)
+    monkeypatch.setattr("siafu.store.open_any", fail)
     found = siafu("info", "store")
     assert (found.code, found.err) == (
         1,
@@ -392,7 +392,7 @@ def test_a_lack_of_memory_is_told_as_such(
     def fail(_: object) -> None:
         raise error
 
-    monkeypatch.setattr("siafu.store.open_store", fail)
+    monkeypatch.setattr("siafu.store.open_any", fail)
     assert siafu("info", "store").err.startswith("error: not enough memory; lower --hidden")
 
 
@@ -431,6 +431,39 @@ def test_importing_and_asking_for_help_need_no_torch() -> None:
         "heavy = {'torch', 'numpy', 'pyarrow', 'pydantic', 'plotly'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     assert "train" in done.stdout
+
+
+def test_events_are_imported_and_said_to_be_a_graph_that_changes(siafu: Siafu, tmp_path: Path) -> None:
+    _csv(tmp_path / "events.csv", "src,dst,t", [("ann", "bob", 25), ("bob", "cyd", 3), ("cyd", "ann", 4)])
+    made = siafu("import", "calls", "--events", "events.csv", "--step", 10, "--undirected", "--json")
+    assert made.code == 0
+    assert "1 of 3 steps have no event; they are kept" in made.err
+    assert "2 of 3 events come after one of a later time; sorted by step" in made.err
+    found = siafu("info", "calls", "--verify", "--json")
+    about = json.loads(found.out)
+    assert about | json.loads(made.out) == about
+    assert (about["events"], about["steps"], about["largest_snapshot"]) == (3, 3, 6)
+    assert (about["first_step"], about["last_step"]) == (3, 23)
+    wrong = siafu("train", "calls", "--method", "full")
+    assert (wrong.code, "use method snapshots" in wrong.err) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "give either --edges, or --events"),
+        (["--edges", "e.csv", "--events", "e.csv"], "give either --edges, or --events"),
+        (["--edges", "e.csv", "--step", 10], "--step cuts the time of --events"),
+        (["--events", "e.csv", "--step", 10, "--steps", 5], "give either --step or --steps"),
+        (["--events", "e.csv", "--split", "s.csv"], "--split goes with --edges"),
+        (["--events", "e.csv", "--feature-dtype", "int8"], "--feature-dtype goes with --edges"),
+    ],
+)
+def test_options_of_import_that_do_not_go_together_are_wrong_use(
+    siafu: Siafu, options: list[Any], message: str
+) -> None:
+    found = siafu("import", "out", *options)
+    assert (found.code, message in found.err) == (2, True)

@@ -31,7 +31,7 @@ COMMAND = (
     *("train", DATA, "--epochs", "400", "--hidden", "8", "--baseline"),
     *("--set", "train.checkpoint_seconds=0", "--set", "train.patience=0"),
 )
-TIMEOUT_S = 120
+TIMEOUT_S = 240
 FLIPS_EVERY = 47  # bytes; a prime, so that no field of a file is always missed
 
 

@@ -26,7 +26,7 @@ from siafu.results.report.stages import bytes_and_scores, stage_bytes, stages
 
 DATA = "community:nodes=240,degree=8,classes=3,features=12"
 LAZY = {"method": "lazy", "hidden": 8, "threads": 1, "epochs": 12}
-TIMEOUT_S = 120
+TIMEOUT_S = 240
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")

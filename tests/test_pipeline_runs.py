@@ -34,7 +34,7 @@ PIPELINE = (
     *("--set", "pipeline.intervals=6", "--set", "train.patience=0", "--set", "train.checkpoint_seconds=0"),
 )
 THREADS = ("--set", "pipeline.workers=threads", "--set", "pipeline.num_workers=2")
-LONG_S = 120
+LONG_S = 240
 
 
 def start(*arguments: object) -> "subprocess.Popen[str]":

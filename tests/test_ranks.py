@@ -44,7 +44,7 @@ SETTINGS = (
 )
 SIAFU = (sys.executable, "-c", "from siafu.cli import main; main()")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-TIMEOUT_S = 120
+TIMEOUT_S = 240
 SOME = {"hidden": 4, "epochs": 6, "threads": 1}  # of short runs from Python
 
 
@@ -96,7 +96,7 @@ def rank_processes(command: "subprocess.Popen[str]") -> dict[int, psutil.Process
 
 
 def assert_none_left(ranks: list[psutil.Process]) -> None:
-    _, alive = psutil.wait_procs(ranks, timeout=20)
+    _, alive = psutil.wait_procs(ranks, timeout=TIMEOUT_S)
     assert not alive, "a rank outlived its command"
 
 

@@ -11,7 +11,7 @@ import siafu
 from siafu.data import community
 from siafu.store import write_store
 
-TIMEOUT_S = 120
+TIMEOUT_S = 240
 SETTINGS = {"epochs": 5, "hidden": 16, "threads": 1, "ranks": 2}
 
 

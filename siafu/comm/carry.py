@@ -14,13 +14,19 @@ from siafu.comm.route import Route
 from siafu.graph import Fetch
 
 
-def carry(comm: Comm, route: Route, x_own: Tensor, *, label: str) -> Tensor:
-    """The rows that a route brings: (D, F) float32 or float64 -> (sum(recv), F). Collective."""
-    return start_carry(comm, route, x_own, label=label)()
+def carry(comm: Comm, route: Route, x_own: Tensor, *, label: str, own_row: Tensor | None = None) -> Tensor:
+    """The rows that a route brings: (D, F) float32 or float64 -> (sum(recv), F). Collective.
+
+    ``own_row`` says which own rows those are that the route sends, where its index does not.
+    """
+    return start_carry(comm, route, x_own, label=label, own_row=own_row)()
 
 
-def start_carry(comm: Comm, route: Route, x_own: Tensor, *, label: str) -> Callable[[], Tensor]:
+def start_carry(
+    comm: Comm, route: Route, x_own: Tensor, *, label: str, own_row: Tensor | None = None
+) -> Callable[[], Tensor]:
     """Start :func:`carry`; the function waits for it. Collective."""
+    comm.tell_rows(label, (route.index if own_row is None else own_row).split(list(route.send)))
     packed = [pack(native.gather(x_own, index)) for index in route.index.split(list(route.send))]
     sizes = torch.tensor([each.numel() for each in packed])
     ones = [1] * comm.world_size
@@ -30,7 +36,7 @@ def start_carry(comm: Comm, route: Route, x_own: Tensor, *, label: str) -> Calla
 
     def finish() -> Tensor:
         came = zip(pending.wait().split(due), route.recv, strict=True)
-        return torch.cat([unpack(data, count, width, dtype) for data, count in came])
+        return route.completed([unpack(data, count, width, dtype) for data, count in came], label=label)
 
     return finish
 

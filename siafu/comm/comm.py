@@ -171,6 +171,10 @@ class Comm:
         if ticket.loss is not None:
             raise ticket.loss(label)
 
+    def tell_rows(self, label: str, rows: Sequence[Tensor]) -> None:
+        """Say which own rows the next messages of a label hold, by rank, where somebody keeps a ledger."""
+        self._transport.rows_told(label, rows)
+
     def on_arrival(self, callback: Listener) -> None:
         """Call ``callback(peer, tag, rows)`` for each post on this channel, those of a rank in their order.
 

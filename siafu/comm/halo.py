@@ -33,6 +33,7 @@ class Halo:
         """Have the rows of the halo brought: (D, F) -> (H, F). Collective."""
         whole = x_own.is_contiguous()
         rows = native.gather(x_own, self._route.index) if whole else x_own[self._route.index]
+        self._comm.tell_rows(self._label, self._route.index.split(list(self._route.send)))
         return self._start(rows, self._route.send, self._route.recv, how)
 
     def start_give_back(self, grad_halo: Tensor) -> Callable[[Tensor], None]:

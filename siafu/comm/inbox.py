@@ -54,6 +54,12 @@ class Inbox:
         arrival.label = envelope.label
         return arrival
 
+    def unasked_bytes(self, peer: int) -> int:
+        """What a peer has sent, whole or in part, that nobody has asked for yet."""
+        with self._lock:
+            there = [a.values for a in self._arrivals.values() if a.peer == peer and not a.expected]
+        return sum(values.nbytes for values in there if values is not None)
+
     def arrived(self, arrival: Arrival, envelope: Envelope) -> None:
         """A message is whole."""
         if envelope.kind == Kind.POST:

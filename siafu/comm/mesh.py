@@ -8,6 +8,7 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 
 from torch import Tensor
@@ -101,6 +102,9 @@ class Mesh:
     def listen(self, channel: int, callback: Listener) -> None:
         """Hand posts of a channel to a callback."""
         self.inbox.listen(channel, callback)
+
+    def rows_told(self, label: str, rows: Sequence[Tensor]) -> None:
+        """Ranks of one owner keep no ledger."""
 
     def fail(self, message: str) -> None:
         """Tell every peer; a failure that this rank was told of itself is passed on as it was."""

@@ -1,5 +1,6 @@
 """Who sends which rows to whom: made once for a partition, the same for every layer and both directions."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -26,6 +27,14 @@ class Route:
                 f"a route of {self.index.numel()} rows sends {sum(self.send)} to {len(self.send)} ranks and hears "
                 f'from {len(self.recv)}; make the partition again with "siafu partition"'
             )
+
+    def completed(self, came: Sequence[Tensor], *, label: str) -> Tensor:
+        """The halo of what came from each rank under a label: P x (R, F) -> (sum(recv), F)."""
+        return torch.cat(list(came))
+
+    def unknown(self, *, label: str, width: int) -> Tensor | None:
+        """Of which halo rows nothing is known, (H,) bool; None where something is of all."""
+        return None
 
 
 def no_route() -> Route:

@@ -6,6 +6,7 @@ which thread computes is not asked.
 
 import socket
 import threading
+from collections.abc import Sequence
 
 from torch import Tensor
 
@@ -98,6 +99,9 @@ class ThreadTransport:
     def listen(self, channel: int, callback: Listener) -> None:
         """Hand posts of a channel to a callback."""
         self.inbox.listen(channel, callback)
+
+    def rows_told(self, label: str, rows: Sequence[Tensor]) -> None:
+        """Ranks of one owner keep no ledger."""
 
     def fail(self, message: str) -> None:
         """End the waits of every rank."""

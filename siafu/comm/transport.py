@@ -5,7 +5,7 @@ a tag and go to whoever listens on their channel.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
@@ -134,6 +134,9 @@ class Transport(Protocol):
 
     def listen(self, channel: int, callback: Listener) -> None:
         """Call ``callback(peer, tag, rows)`` for each post on a channel, one after another, in a thread of its own."""
+
+    def rows_told(self, label: str, rows: Sequence[Tensor]) -> None:
+        """Be told which own rows the next messages of a label hold, by rank; for who keeps a ledger."""
 
     def fail(self, message: str) -> None:
         """Tell every peer that this rank fails, and why."""

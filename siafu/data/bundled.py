@@ -1,4 +1,4 @@
-"""Graphs that need no file, by name: ``karate``, ``community:nodes=20000,degree=25,seed=0``, ``rmat:…``."""
+"""Graphs that need no file, by name: ``karate``, ``community:nodes=20000,seed=0``, ``rmat:…``, ``transactions:…``."""
 
 import difflib
 from collections.abc import Callable, Mapping
@@ -6,6 +6,8 @@ from typing import Any
 
 from siafu.data.generate import community, rmat
 from siafu.data.karate import karate
+from siafu.data.transactions import Transactions
+from siafu.dynamic import DynamicGraph
 from siafu.graph import Graph
 
 # What each takes: the type of every setting. Those of nodes and edges have defaults here.
@@ -18,6 +20,10 @@ _SETTINGS: Mapping[str, Mapping[str, Callable[[str], Any]]] = {
         **{"nodes": int, "edges": int, "a": float, "b": float, "c": float},
         **{"features": int, "classes": int, "seed": int},
     },
+    "transactions": {
+        **{"nodes": int, "steps": int, "events": int, "again": float, "rings": float},
+        **{"features": int, "seed": int},
+    },
 }
 NAMES = tuple(_SETTINGS)
 
@@ -27,8 +33,16 @@ def is_bundled(name: str) -> bool:
     return name.split(":", 1)[0] in _SETTINGS
 
 
-def make(spec: str) -> Graph:
+def transactions(spec: str) -> Transactions | None:
+    """What ``transactions:nodes=20000,steps=150`` asks for, which need not be made at once; None for other names."""
+    name, _, text = spec.partition(":")
+    return Transactions(**_parse(name, text) if text else {}) if name == "transactions" else None
+
+
+def make(spec: str) -> Graph | DynamicGraph:
     """Make the graph of a name and settings, such as ``community:nodes=20000,classes=8``."""
+    if payments := transactions(spec):
+        return payments.graph()
     name, _, text = spec.partition(":")
     settings = _parse(name, text) if text else {}
     match name:

@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from siafu.data.lookup import is_store, names_in
 from siafu.data.named import SOURCES, Source
-from siafu.data.npz import read_arrays, read_headers
-from siafu.store import open_store
+from siafu.data.npz import Header, read_arrays, read_headers
+from siafu.data.temporal import is_temporal
+from siafu.store import DynamicStore, open_any
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,10 @@ _BUNDLED = [
     Description("karate", 34, 156, 34, 4, "bundled"),
     Description("community", None, None, 100, 47, "generated: community:nodes=20000,degree=25,seed=0"),
     Description("rmat", None, None, None, None, "generated: rmat:nodes=65536,edges=1048576,seed=0"),
+    Description(
+        *("transactions", None, None, 2, 2),
+        "generated: transactions:nodes=20000,steps=150,events=120000,seed=0 (changes over time)",
+    ),
 ]
 
 
@@ -59,15 +64,17 @@ def _published(source: Source) -> Description:
 def _in_home(name: str, home: Path) -> Description:
     path = home / f"{name}.npz"
     try:
-        if path.is_file():
-            return _file(name, path)
-        return _stored(name, home / name) if is_store(home / name) else _temporal(name, home)
+        if is_store(home / name) and not path.is_file():
+            return _stored(name, home / name)
+        return _file(name, path if path.is_file() else home / "temporal" / path.name)
     except (ValueError, OSError) as error:  # one bad file must not hide the others
         return Description(name, None, None, None, None, f"unreadable: {error}")
 
 
 def _file(name: str, path: Path) -> Description:
     headers = read_headers(path)
+    if is_temporal(headers):
+        return _events(name, path, headers)
     if "edge_index" not in headers:
         raise ValueError(f"{path}: no array called edge_index")
     small = read_arrays(path, ("num_nodes", "x_shape", "y"))
@@ -80,7 +87,12 @@ def _file(name: str, path: Path) -> Description:
 
 
 def _stored(name: str, path: Path) -> Description:
-    manifest = open_store(path).manifest
+    store = open_any(path)
+    if isinstance(store, DynamicStore):
+        about = store.manifest
+        size = about.num_nodes, about.num_events, about.num_features
+        return Description(name, *size, None, f"{path} (changes over time: {about.num_steps} steps)")
+    manifest = store.manifest
     classes = None if manifest.class_names is None else len(manifest.class_names)
     y = manifest.arrays.get("y")
     if classes is None and (y is None or y.dtype != "float32"):
@@ -96,8 +108,8 @@ def _num_classes(y: NDArray[Any] | None) -> int:
     return y.shape[1] if y.ndim == 2 else int(y.max(initial=-1)) + 1
 
 
-def _temporal(name: str, home: Path) -> Description:
-    path = home / "temporal" / f"{name}.npz"
-    nodes = int(read_arrays(path, ("num_nodes",))["num_nodes"])
-    events = read_headers(path)["src"].shape[0]
-    return Description(name, nodes, events, 0, 0, f"{path} (changes over time)")
+def _events(name: str, path: Path, headers: dict[str, Header]) -> Description:
+    small = read_arrays(path, ("num_nodes",))
+    nodes = int(small["num_nodes"]) if "num_nodes" in small else None
+    features = headers["x"].shape[-1] if "x" in headers else 0
+    return Description(name, nodes, headers["src"].shape[0], features, 0, f"{path} (changes over time)")

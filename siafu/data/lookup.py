@@ -9,8 +9,11 @@ import platformdirs
 from siafu.data import bundled
 from siafu.data.named import SOURCES, obtain
 from siafu.data.npz import read_headers, read_npz
+from siafu.data.temporal import ALIASES, is_temporal, read_temporal
+from siafu.dynamic import DynamicGraph
 from siafu.events import Progress, silent
 from siafu.graph import Graph
+from siafu.store import DynamicStore, open_any
 from siafu.store.manifest import MANIFEST
 
 
@@ -28,8 +31,10 @@ def load(
     progress: Progress = silent,
     mirror: str | None = None,
     verify: bool = True,
-) -> Graph:
-    """Load a graph.
+    step: float | None = None,
+    steps: int | None = None,
+) -> Graph | DynamicGraph:
+    """Load a graph; one that changes over time is a :class:`siafu.dynamic.DynamicGraph`.
 
     Args:
         name_or_path: ``karate``, ``community`` or ``rmat``, with settings (``community:nodes=20000,seed=1``);
@@ -41,6 +46,8 @@ def load(
         mirror: an address with copies of the public archives.
         verify: whether to read a store's edges and features once, and hold them to their checksums; without it
             even the largest store opens at once.
+        step: the length of a step of time, for a file of events; by default what is usual for a public set.
+        steps: how many steps of time there are, instead.
     """
     name = str(name_or_path)
     if isinstance(name_or_path, str) and bundled.is_bundled(name):
@@ -53,7 +60,19 @@ def load(
         if name not in SOURCES:
             raise ValueError(_unknown(name, home))
         path = obtain(SOURCES[name], home, mirror=mirror, progress=progress)
-    return _read(path, fold, verify)
+    graph = _read(path, fold, verify, step, steps)
+    if isinstance(graph, DynamicGraph) and fold != 0:
+        raise ValueError(f"{name}: fold {fold} was asked for, but its split is by time; set data.fold to 0")
+    return graph
+
+
+def only_static(graph: Graph | DynamicGraph) -> Graph:
+    """The graph, or an error that says what to do with one that changes over time."""
+    if isinstance(graph, DynamicGraph):
+        raise ValueError(
+            f'{graph.name}: a graph that changes over time; only method "snapshots" trains on it'
+        )
+    return graph
 
 
 def is_store(path: Path) -> bool:
@@ -69,22 +88,27 @@ def _path(given: str | Path) -> Path | None:
 
 
 def _in_home(name: str, home: Path) -> Path | None:
-    candidates = [home / f"{name}.npz", home / name, home / "temporal" / f"{name}.npz"]
+    temporal = home / "temporal" / f"{ALIASES.get(name, name)}.npz"
+    candidates = [home / f"{name}.npz", home / name, temporal]
     return next((path for path in candidates if path.is_file() or is_store(path)), None)
 
 
-def _read(path: Path, fold: int, verify: bool) -> Graph:
+def _read(path: Path, fold: int, verify: bool, step: float | None, steps: int | None) -> Graph | DynamicGraph:
     if path.is_dir():
-        from siafu.store import open_store
-
-        return open_store(path).graph(fold=fold, verify=verify)
+        if step is not None or steps is not None:
+            raise ValueError(
+                f'{path}: the steps of a store were cut by "siafu import"; import it again with others'
+            )
+        store = open_any(path)
+        if isinstance(store, DynamicStore):
+            return store.graph(verify=verify)
+        return store.graph(fold=fold, verify=verify)
     if not path.exists():
         raise FileNotFoundError(f'{path}: no such file or store; make one with "siafu import"')
     if path.suffix != ".npz":
         raise ValueError(f'{path}: neither a store nor an .npz file; make a store of it with "siafu import"')
-    headers = read_headers(path)
-    if "edge_index" not in headers and {"src", "dst", "t"} <= headers.keys():
-        raise ValueError(f"{path}: a graph that changes over time; not yet trainable in this version")
+    if is_temporal(read_headers(path)):
+        return read_temporal(path, step=step, steps=steps)
     return read_npz(path, fold=fold)
 
 

@@ -8,6 +8,7 @@
                     or targets in float
     train_mask, val_mask, test_mask     (N,) bool, or (N, S) for S splits, of which ``fold`` picks one
     edge_weight     (E,) numbers
+    edge_split      (E,) 0 train, 1 validation, 2 test, for tasks on pairs
     node_names      (N,) strings or integers, the ids to show
     class_names     (C,) strings
 
@@ -41,7 +42,7 @@ _MASKS = ("train_mask", "val_mask", "test_mask")
 _GRAPH_ARRAYS = (
     *("edge_index", "undirected", "num_nodes", "x", "x_indptr", "x_indices", "x_data", "x_shape", "y"),
     *_MASKS,
-    *("edge_weight", "node_names", "class_names"),
+    *("edge_weight", "edge_split", "node_names", "class_names"),
 )
 _DAMAGE = (
     *(ValueError, LookupError, EOFError, ArithmeticError, MemoryError, RuntimeError),
@@ -93,12 +94,13 @@ def read_npz(path: Path, *, fold: int = 0, limit_bytes: int | None = None) -> Gr
         y=_labels(path, arrays, rows),
         **_masks(path, arrays, fold=fold, rows=rows),
         edge_weight=_numbers(path, arrays, "edge_weight", (edges.shape[1],)),
+        edge_split=arrays.get("edge_split"),
         num_nodes=rows,
         name=str(path),
     )
     if arrays.get("undirected", np.array(0)).any():
         _check_symmetric(graph)
-    return replace(graph, name=path.stem, **_names(path, arrays, rows))
+    return replace(graph, name=path.stem, **read_names(path, arrays, rows))
 
 
 def write_npz(path: Path, arrays: Mapping[str, Array]) -> None:
@@ -288,7 +290,7 @@ def _numbers(path: Path, arrays: dict[str, Array], name: str, shape: tuple[int, 
     return array
 
 
-def _names(path: Path, arrays: dict[str, Array], rows: int) -> dict[str, Any]:
+def read_names(path: Path, arrays: dict[str, Array], rows: int) -> dict[str, Any]:
     """Read what to call nodes and classes, where the file says it."""
     found: dict[str, Any] = {}
     if "node_names" in arrays:

@@ -19,7 +19,7 @@ from siafu.native import Csr
 from siafu.partition.cut import NODE_FIELDS, Part
 from siafu.sample import Subgraph, Taken
 from siafu.store.pages import Pages
-from siafu.trained import load
+from siafu.trained import load_static
 from siafu.training.neighbourhood import Asked, Neighbourhood
 
 _EXPECTED = "a torch_geometric.data.Data, a siafu.Graph, the name or path of one, or with comm a Part"
@@ -59,9 +59,11 @@ def source_of(data: Any, comm: Comm | None) -> Source:
             return _Whole(data)
         case str() | Path():
             if is_store(Path(data)):
-                graph = load(data, verify=False)  # else a terabyte would be read before the first minibatch
+                graph = load_static(
+                    data, verify=False
+                )  # else a terabyte would be read before the first minibatch
                 return _Whole(graph, Pages(graph))
-            return _Whole(load(data))
+            return _Whole(load_static(data))
         case pyg.Data():
             return _Pyg(data)
     hint = ": several types of nodes; call to_homogeneous" if isinstance(data, pyg.HeteroData) else ""

@@ -13,6 +13,7 @@ import torch  # before _core: both then share the thread pool of torch's OpenMP 
 from torch import Tensor
 
 from siafu.native import reference
+from siafu.native.ascending import pack_ascending, pack_pairs, unpack_ascending, unpack_pairs
 from siafu.native.attention import (
     MAX_HEADS,
     AttendBackward,
@@ -24,9 +25,11 @@ from siafu.native.attention import (
     attend_v2,
     attend_v2_backward,
 )
+from siafu.native.pairs import Above, Factors, count_above, pair_rows, pair_rows_backward, pair_scores
 from siafu.native.partition import PartCounts, assign_bytes, assign_parts, count_parts
 from siafu.native.products import After, Term, product, product_backward
-from siafu.native.sampling import Draws, draw, first_met, sort_rows_by_id, spread_rows
+from siafu.native.recurrent import Lstm, LstmPassed, lstm, lstm_backward
+from siafu.native.sampling import Draws, Met, draw, draw_met, first_met, sort_rows_by_id, spread_rows
 
 _core: Any
 try:
@@ -36,6 +39,7 @@ except ImportError:  # a source tree that was never built
 
 __all__ = [
     "MAX_HEADS",
+    "Above",
     "After",
     "AttendBackward",
     "AttendV2Backward",
@@ -44,8 +48,13 @@ __all__ = [
     "Draws",
     "Dropout",
     "Edges",
+    "Factors",
+    "Lstm",
+    "LstmPassed",
+    "Met",
     "PartCounts",
     "Term",
+    "apply_delta",
     "arrays_reused",
     "assign_bytes",
     "assign_parts",
@@ -55,10 +64,14 @@ __all__ = [
     "attend_v2_backward",
     "build_csr",
     "compiled",
+    "count_above",
+    "count_distinct",
     "count_parts",
     "deduplicate",
     "draw",
+    "draw_met",
     "empty_rows",
+    "empty_steps",
     "epilogue",
     "epilogue_backward",
     "expect_all",
@@ -68,8 +81,16 @@ __all__ = [
     "gather",
     "instruction_set",
     "locality_order",
+    "lstm",
+    "lstm_backward",
     "mark_columns",
     "missing_loops",
+    "pack_ascending",
+    "pack_pairs",
+    "pair_rows",
+    "pair_rows_backward",
+    "pair_scores",
+    "places_lacking",
     "product",
     "product_backward",
     "relabel",
@@ -83,6 +104,8 @@ __all__ = [
     "spread_rows",
     "take_rows",
     "transpose",
+    "unpack_ascending",
+    "unpack_pairs",
 ]
 
 Dropout = reference.Dropout
@@ -297,17 +320,28 @@ def empty_rows(rows: int, width: int, dtype: torch.dtype) -> Tensor:
     return out.set_(storage, 0, (rows, width))  # not a view, so that autograd lets it be overwritten
 
 
+def empty_steps(steps: int, rows: int, width: int, dtype: torch.dtype) -> Tensor:
+    """The same for rows of several steps: (steps, rows, width)."""
+    storage = empty_rows(steps * rows, width, dtype).untyped_storage()
+    out: Any = torch.empty(0, dtype=dtype)
+    return out.set_(storage, 0, (steps, rows, width))
+
+
 @contextmanager
-def arrays_reused() -> Iterator[None]:
-    """Have large arrays of kernels used again when their tensors die, which saves their page faults."""
+def arrays_reused(*, loosely: bool = False) -> Iterator[None]:
+    """Have large arrays of kernels used again when their tensors die, which saves their page faults.
+
+    ``loosely`` is for work in pieces of many sizes: any array that is large enough is used again, and one that is too
+    small is let go for it, so that no size keeps arrays of its own.
+    """
     if _core is None:
         yield
         return
-    _core.keep_given_back(True)
+    _core.keep_given_back(True, loosely)
     try:
         yield
     finally:
-        _core.keep_given_back(False)
+        _core.keep_given_back(False, loosely)
 
 
 def build_csr(row: Tensor, col: Tensor, *, num_rows: int, origin: bool = False) -> Csr:
@@ -351,6 +385,44 @@ def deduplicate(csr: Csr) -> Csr:
     return Csr(
         out.indptr, out.indices[:left].clone(), None if out.origin is None else out.origin[:left].clone()
     )
+
+
+def count_distinct(csr: Csr) -> Tensor:
+    """How many different columns each sorted row has, (D,) int64."""
+    if _core is None:
+        return reference.count_distinct(csr)
+    out = torch.empty(csr.indptr.numel() - 1, dtype=torch.int64)
+    _core.count_distinct(csr.indptr, csr.indices, out)
+    return out
+
+
+def apply_delta(csr: Csr, *, add: Csr, drop: Csr) -> Csr:
+    """The CSR with the edges of ``add`` put in and those of ``drop`` taken out; all have sorted rows, as many.
+
+    Of equal columns the first are taken out, and those put in stand last: what was built of edges in an order, and is
+    changed by later edges put in and the earliest taken out, is what would be built of them. ``origin`` goes along
+    where ``csr`` and ``add`` have it.
+    """
+    if _core is None:
+        return reference.apply_delta(csr, add=add, drop=drop)
+    edges = csr.indices.numel() + add.indices.numel() - drop.indices.numel()
+    out = _empty(csr.indptr.numel() - 1, max(0, edges), csr.origin is not None)
+    row = _core.apply_delta(*csr, *add, drop.indptr, drop.indices, *out)
+    if row >= 0:
+        raise ValueError(reference.not_there(row))
+    return out
+
+
+def places_lacking(csr: Csr, others: Csr) -> Tensor:
+    """The places of edges that another CSR of as many sorted rows lacks, ascending, (n,) int64.
+
+    Where it has an edge, but not as often, the later ones are lacking.
+    """
+    if _core is None:
+        return reference.places_lacking(csr, others)
+    places = torch.empty(csr.indices.numel(), dtype=torch.int64)
+    count = _core.places_lacking(csr.indptr, csr.indices, others.indptr, others.indices, places)
+    return places[:count].clone()
 
 
 def relabel(csr: Csr, order: Tensor, *, origin: bool = False) -> Csr:

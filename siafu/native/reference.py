@@ -199,6 +199,46 @@ def deduplicate(csr: "Csr") -> "Csr":
     return _csr(indptr, csr.indices[first], None if csr.origin is None else csr.origin[first])
 
 
+def count_distinct(csr: "Csr") -> Tensor:
+    """Different columns of each row; see :func:`siafu.native.count_distinct`."""
+    return deduplicate(csr).indptr.diff()
+
+
+def apply_delta(csr: "Csr", *, add: "Csr", drop: "Csr") -> "Csr":
+    """Edges put in and taken out; see :func:`siafu.native.apply_delta`."""
+    here, gone, new = (_row_edge(rows) << 32 | rows.indices.long() for rows in (csr, drop, add))
+    how_many = torch.searchsorted(gone, here, right=True) - torch.searchsorted(gone, here)
+    which = torch.arange(here.numel()) - torch.searchsorted(
+        here, here
+    )  # 0 for the first of equal ones, 1, ...
+    stays = which >= how_many
+    found = torch.searchsorted(here, gone, right=True) - torch.searchsorted(here, gone)
+    lacking = found < torch.searchsorted(gone, gone, right=True) - torch.searchsorted(gone, gone)
+    if bool(lacking.any()):
+        raise ValueError(not_there(int(gone[lacking][0] >> 32)))
+    keys = torch.cat([here[stays], new])
+    order = keys.argsort(stable=True)
+    origin = None
+    if csr.origin is not None and add.origin is not None:
+        origin = torch.cat([csr.origin[stays], add.origin])[order]
+    return _csr(csr.indptr + add.indptr - drop.indptr, (keys[order] & 0x7FFFFFFF).int(), origin)
+
+
+def places_lacking(csr: "Csr", others: "Csr") -> Tensor:
+    """Edges that another lacks; see :func:`siafu.native.places_lacking`."""
+    here, there = (_row_edge(rows) << 32 | rows.indices.long() for rows in (csr, others))
+    which = torch.arange(here.numel()) - torch.searchsorted(
+        here, here
+    )  # 0 for the first of equal ones, 1, ...
+    had = torch.searchsorted(there, here, right=True) - torch.searchsorted(there, here)
+    return (which >= had).nonzero()[:, 0]
+
+
+def not_there(row: int) -> str:
+    """What to say of a delta that does not fit."""
+    return f"a delta takes an edge out of row {row} that is not in it; the two are not of the same graph"
+
+
 def take_rows(csr: "Csr", rows: Tensor, *, name: Tensor, origin: bool = False) -> "Csr":
     """Some rows with columns renamed; see :func:`siafu.native.take_rows`."""
     count = csr.indptr[rows + 1] - csr.indptr[rows]

@@ -63,6 +63,56 @@ def draw(
     return Draws(indptr, source, edge)
 
 
+class Met(NamedTuple):
+    """Edges drawn for R rows in G groups, and the nodes that they come from.
+
+    Attributes:
+        indptr: (R + 1,) int64.
+        places: of each group, (E,) int32, where the edges' sources stand among its rows and then those met first.
+        fresh: of each group, (N,) int32, the nodes met first; parts of one array.
+        edge: (E,) int64, the places of all edges; None where nobody asked.
+    """
+
+    indptr: Tensor
+    places: list[Tensor]
+    fresh: list[Tensor]
+    edge: Tensor | None = None
+
+
+def draw_met(
+    csr: "Csr",
+    known: list[Tensor],
+    *,
+    key: Tensor,
+    fanout: int,
+    replace: bool = False,
+    node_id: Tensor | None = None,
+    edges: bool = False,
+) -> Met:
+    """What :func:`draw` and :func:`first_met` find, at once: what was drawn is placed before it leaves the cache.
+
+    ``known`` has the rows of each group, (R,) int32, none of them twice; columns are called as rows are.
+    """
+    rows, sizes = torch.cat(known), torch.tensor([nodes.numel() for nodes in known])
+    if native._core is None:
+        drawn = draw(
+            csr, rows, sizes=sizes, key=key, fanout=fanout, replace=replace, node_id=node_id, edges=edges
+        )
+        num_met = drawn.indptr[_ends(sizes)].diff().tolist()
+        return Met(drawn.indptr, *first_met(known, drawn.source, num_met), drawn.edge)
+    group_ptr, indptr = _ends(sizes), torch.empty(rows.numel() + 1, dtype=torch.int64)
+    asked = (csr.indptr, csr.indices, None, node_id, rows, group_ptr, key, fanout, replace)
+    native._core.count_draws(*asked, indptr)
+    num_met = indptr[group_ptr].diff().tolist()
+    num_edges = sum(num_met)
+    place, fresh = (native.empty_rows(num_edges, 1, torch.int32)[:, 0] for _ in range(2))
+    edge = torch.empty(num_edges, dtype=torch.int64) if edges else None
+    num_fresh = torch.empty(len(known), dtype=torch.int64)
+    native._core.draw_met(*asked, indptr, place, edge, fresh, num_fresh)
+    firsts = [group[:count] for group, count in zip(fresh.split(num_met), num_fresh.tolist(), strict=True)]
+    return Met(indptr, list(place.split(num_met)), firsts, edge)
+
+
 def first_met(known: list[Tensor], met: Tensor, sizes: list[int]) -> tuple[list[Tensor], list[Tensor]]:
     """For each group, the places of met nodes among the known ones and then those met first; and the latter.
 

@@ -1,5 +1,7 @@
 """Models of nodes without features."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -29,9 +31,14 @@ class Embedded(nn.Module):
             self.rows.normal_(0, self.rows.shape[1] ** -0.5, generator=generator)
         self.inner.reset(generator)
 
-    def forward(self, block: Block, x_src: Rows) -> Tensor:
-        """Scores of the destinations."""
-        return self.inner(block, self._rows_src(block))
+    @property
+    def layers(self) -> nn.ModuleList:
+        """Those of the model within."""
+        return self.inner.layers
+
+    def forward(self, block: Block | Sequence[Block], x_src: Rows) -> Tensor:
+        """Scores of the destinations; of several blocks, one a layer, those of the last."""
+        return self.inner(block, self._rows_src(block if isinstance(block, Block) else block[0]))
 
     def embed(self, block: Block, x_src: Rows) -> Tensor:
         """The rows that the last layer reads: (D, hidden)."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -23,7 +23,9 @@ from siafu.nn.product import finished, product
 from siafu.nn.sage import Sage
 from siafu.nn.streamed import Rows, Streamed
 
-Kind = Literal["gcn", "sage", "gat", "gatv2", "gin", "mlp", "custom"]
+Temporal = Literal["cd-gcn", "tm-gcn", "evolvegcn-o", "evolvegcn-h", "gcn-gru", "mingru"]
+Kind = Literal["gcn", "sage", "gat", "gatv2", "gin", "mlp", "custom", Temporal]
+TEMPORAL: tuple[Temporal, ...] = get_args(Temporal)  # the kinds of siafu.nn.temporal, over graphs that change
 
 
 class ModelConfig(BaseModel):
@@ -43,13 +45,17 @@ class ModelConfig(BaseModel):
     norm: Literal["none", "layer", "batch"] = "none"
     residual: bool = False
     jump: Literal["none", "cat", "max"] = "none"
+    band: int = Field(20, ge=1)  # of tm-gcn: how many steps are averaged
+    top_k: int | None = Field(None, ge=1)  # of evolvegcn-h: rows of a summary; None: as many as hidden
 
     @model_validator(mode="before")
     @classmethod
     def _dropout_of_kind(cls, values: Any) -> Any:
-        """Attention wants more dropout than sums do, as its paper found; what is given stands."""
+        """Attention wants more dropout than sums do, as was found, models over time none; what is given holds."""
         if isinstance(values, dict) and values.get("kind") in ("gat", "gatv2"):
             return {"dropout": 0.6, **values}
+        if isinstance(values, dict) and values.get("kind") in TEMPORAL:
+            return {"dropout": 0.0, **values}
         return values
 
 
@@ -206,6 +212,10 @@ def _layer(config: ModelConfig, in_features: int, out_features: int, *, last: bo
             return _attention(config, in_features, out_features, last=last)
         case "custom":
             raise ValueError("model.kind is custom: give your own module in Python, as model=")
+        case _:
+            raise ValueError(
+                f"model.kind is {config.kind}, which is for graphs that change over time; for this graph set it to gcn"
+            )
 
 
 def _attention(config: ModelConfig, in_features: int, out_features: int, *, last: bool) -> Layer:

@@ -37,11 +37,11 @@ def deliver(comm: Comm, path: Path) -> Part:
                 verify_array(
                     path, spec, again=AGAIN
                 )  # else it would be told of a file that the user never saw
-                _send(comm, rank, path / spec.file)
+                send_file(comm, rank, path / spec.file, label=_LABEL)
         return part
     with tempfile.TemporaryDirectory(prefix="siafu-part-") as folder:
         for spec in manifest.parts[comm.rank].arrays.values():
-            _receive(comm, Path(folder), spec)
+            receive_file(comm, Path(folder), spec, label=_LABEL)
         return Partition(Path(folder), manifest).part(comm.rank)
 
 
@@ -53,16 +53,18 @@ def _check_ranks(comm: Comm, path: Path, manifest: PartitionManifest) -> None:
         )
 
 
-def _send(comm: Comm, rank: int, file: Path) -> None:
+def send_file(comm: Comm, rank: int, file: Path, *, label: str) -> None:
+    """Send the bytes of a file to a rank, which receives them."""
     with file.open("rb") as source:
         while chunk := source.read(_CHUNK_BYTES):
-            comm.send(rank, from_bytes(chunk), label=_LABEL)
+            comm.send(rank, from_bytes(chunk), label=label)
 
 
-def _receive(comm: Comm, folder: Path, spec: ArraySpec) -> None:
+def receive_file(comm: Comm, folder: Path, spec: ArraySpec, *, label: str) -> None:
+    """Receive the bytes of an array from rank 0 and write them where it belongs."""
     with (folder / spec.file).open("wb") as sink:
         left = spec.num_bytes
         while left > 0:
-            chunk = comm.receive(0, label=_LABEL)
+            chunk = comm.receive(0, label=label)
             sink.write(chunk.numpy().data)
             left -= chunk.numel()

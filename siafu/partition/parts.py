@@ -161,7 +161,7 @@ def _write_part(writer: FolderWriter, one: Cut, graph: Graph) -> None:
 def _write_rows(writer: FolderWriter, name: str, rows: Tensor, picked: Tensor) -> None:
     """Write some rows, a range at a time: features may be larger than memory."""
     dtype: DType = str(rows.dtype).removeprefix("torch.")  # type: ignore[assignment]
-    array: ArrayWriter = writer.array(name, dtype, width=int(rows.shape[1]) if rows.ndim == 2 else None)
+    array: ArrayWriter = writer.array(name, dtype, row=tuple(rows.shape[1:]))
     size = max(1, _CHUNK_BYTES // max(1, rows[:1].nbytes))
     for chunk in picked.split(size) if picked.numel() else []:
         array.append(native.gather(rows, chunk))

@@ -1,7 +1,7 @@
 """Minibatches by neighbour sampling. It knows no rank, no file, no clock."""
 
 from siafu.sample.config import SampledConfig
-from siafu.sample.grow import Drawn, Grown, Hop, Neighbours, grow
+from siafu.sample.grow import Drawn, Grown, Hop, Met, Neighbours, grow
 from siafu.sample.shuffle import Shuffled
 from siafu.sample.spread import Draw, Subgraph, Taken, both_ways, induced, spread
 
@@ -10,6 +10,7 @@ __all__ = [
     "Drawn",
     "Grown",
     "Hop",
+    "Met",
     "Neighbours",
     "SampledConfig",
     "Shuffled",

@@ -11,8 +11,6 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from siafu import native
-
 
 class Drawn(NamedTuple):
     """In-edges drawn for R nodes.
@@ -28,11 +26,27 @@ class Drawn(NamedTuple):
     weight: Tensor | None
 
 
+class Met(NamedTuple):
+    """In-edges drawn for the nodes of G minibatches, R in all.
+
+    Attributes:
+        indptr: (R + 1,) int64, where the edges of each begin.
+        places: of each minibatch, (E,) int32, where the edges' sources stand among its nodes and then those met first.
+        fresh: of each minibatch, (N,) int32, the positions of the nodes met first.
+        weight: (E,) float32, of all edges, or None where every edge weighs 1.
+    """
+
+    indptr: Tensor
+    places: list[Tensor]
+    fresh: list[Tensor]
+    weight: Tensor | None
+
+
 class Neighbours(Protocol):
     """The in-edges of all nodes, wherever they are."""
 
-    def draw(self, position: Tensor, *, sizes: Tensor, key: Tensor, fanout: int, replace: bool) -> Drawn:
-        """Draw in-edges of nodes, (R,) int32, group after group; ``sizes`` and ``key``, (G,) int64, are the groups'."""
+    def meet(self, nodes: list[Tensor], *, key: Tensor, fanout: int, replace: bool) -> Met:
+        """Draw in-edges of the nodes of each minibatch, (R,) int32; ``key``, (G,) int64, is the minibatches'."""
 
 
 class Hop(NamedTuple):
@@ -73,16 +87,12 @@ def grow(
     """
     nodes, hops = list(seeds), [list[Hop]() for _ in seeds]
     for hop, fanout in enumerate(fanouts):
-        sizes = torch.tensor([known.numel() for known in nodes])
-        drawn = near.draw(
-            torch.cat(nodes), sizes=sizes, key=keys[:, hop].contiguous(), fanout=fanout, replace=replace
-        )
-        ends = [0, *sizes.cumsum(0).tolist()]
-        num_met = drawn.indptr[ends].diff().tolist()
-        weights = [None] * len(nodes) if drawn.weight is None else drawn.weight.split(num_met)
-        places, fresh = native.first_met(nodes, drawn.source, num_met)
-        nodes = [torch.cat(pair) for pair in zip(nodes, fresh, strict=True)]
-        for place, (indices, weight) in enumerate(zip(places, weights, strict=True)):
-            indptr = drawn.indptr[ends[place] : ends[place + 1] + 1]
+        met = near.meet(nodes, key=keys[:, hop].contiguous(), fanout=fanout, replace=replace)
+        first, num_met = 0, [places.numel() for places in met.places]
+        weights = [None] * len(nodes) if met.weight is None else met.weight.split(num_met)
+        for place, (known, indices, weight) in enumerate(zip(nodes, met.places, weights, strict=True)):
+            indptr = met.indptr[first : first + known.numel() + 1]
+            nodes[place] = torch.cat([known, met.fresh[place]])
             hops[place].append(Hop(indptr - indptr[0], indices, nodes[place].numel(), weight))
+            first += known.numel()
     return [Grown(position, tuple(its)) for position, its in zip(nodes, hops, strict=True)]

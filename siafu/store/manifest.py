@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 MANIFEST = "manifest.json"
 SCHEMA = 1
 
-DType = Literal["bool", "uint8", "int8", "int32", "int64", "float32", "bfloat16"]
+DType = Literal["bool", "uint8", "int8", "int32", "int64", "float32", "bfloat16", "float64"]
 ITEM_BYTES: dict[DType, int] = {
     "bool": 1,
     "uint8": 1,
@@ -20,24 +20,41 @@ ITEM_BYTES: dict[DType, int] = {
     "float32": 4,
     "bfloat16": 2,
     "int8": 1,
+    "float64": 8,
 }
 
-# Each array that a graph may have: its dtypes, and its first dimension; those of two dimensions may be wide.
-_MASK = (("bool",), "N", (1, 2))
-_ARRAYS: dict[str, tuple[tuple[str, ...], str, tuple[int, ...]]] = {
-    "indptr": (("int64",), "N + 1", (1,)),
-    "indices": (("int32",), "E", (1,)),
-    "x": (("float32", "bfloat16", "int8"), "N", (2,)),
-    "x_scale": (("float32",), "N", (1,)),
-    "y": (("int64", "uint8", "float32"), "N", (1, 2)),
+# Each array that a store may have: its dtypes, and its shapes, in which N and the like stand for one number all over.
+_Shapes = tuple[tuple[str, ...], ...]
+_Known = dict[str, tuple[tuple[str, ...], _Shapes]]
+_MASK = (("bool",), (("N",), ("N", "S")))
+_NAMES: _Known = {
+    "node_names": (("int64",), (("N",),)),
+    "node_names_offsets": (("int64",), (("N + 1",),)),
+    "node_names_bytes": (("uint8",), (("B",),)),
+}
+_GRAPH: _Known = {
+    "indptr": (("int64",), (("N + 1",),)),
+    "indices": (("int32",), (("E",),)),
+    "x": (("float32", "bfloat16", "int8"), (("N", "F"),)),
+    "x_scale": (("float32",), (("N",),)),
+    "y": (("int64", "uint8", "float32"), (("N",), ("N", "C"))),
     "train_mask": _MASK,
     "val_mask": _MASK,
     "test_mask": _MASK,
-    "edge_weight": (("float32",), "E", (1,)),
-    "node_id": (("int64",), "N", (1,)),
-    "node_names": (("int64",), "N", (1,)),
-    "node_names_offsets": (("int64",), "N + 1", (1,)),
-    "node_names_bytes": (("uint8",), "B", (1,)),
+    "edge_weight": (("float32",), (("E",),)),
+    "node_id": (("int64",), (("N",),)),
+    **_NAMES,
+}
+_DYNAMIC: _Known = {
+    "src": (("int32",), (("M",),)),
+    "dst": (("int32",), (("M",),)),
+    "step_ptr": (("int64",), (("T + 1",),)),
+    "step_time": (("float64",), (("T",),)),
+    "weight": (("float32",), (("M",),)),
+    "edge_y": (("int64",), (("M",),)),
+    "x": (("float32",), (("N", "F"), ("T", "N", "F"))),
+    "y": (("int64", "float32"), (("N",), ("T", "N"), ("T", "N", "K"))),
+    **_NAMES,
 }
 
 M = TypeVar("M", bound=BaseModel)
@@ -85,27 +102,54 @@ class Provenance(Strict):
     sources: dict[str, str]
 
 
-class Manifest(Strict):
-    """What a store holds.
+class _Stored(Strict):
+    """What every store says of itself, whatever it holds.
 
     Attributes:
         schema_version: of this layout.
-        kind: what the arrays make up.
         name: what to call the graph in messages.
-        undirected: whether every edge is known to stand in both directions.
         class_names: a name a class, or None.
-        arrays: by name; the fields of :class:`siafu.graph.Graph`, masks (N,) or (N, S) for S splits. The ids
-            of the user are ``node_names``, or strings in ``node_names_offsets`` and ``node_names_bytes``.
+        arrays: by name. The ids of the user are ``node_names``, or strings in ``node_names_offsets`` and
+            ``node_names_bytes``.
         provenance: where it comes from.
     """
 
     schema_version: Literal[1] = 1
-    kind: Literal["graph"] = "graph"
     name: str
-    undirected: bool
     class_names: tuple[str, ...] | None
     arrays: dict[str, ArraySpec]
     provenance: Provenance
+
+    @property
+    def num_bytes(self) -> int:
+        """What its arrays take on disk."""
+        return sum(spec.num_bytes for spec in self.arrays.values())
+
+    def _check_needed(self, *names: str) -> None:
+        missing = set(names) - self.arrays.keys()
+        if missing:
+            raise ValueError(f"arrays lacks {', '.join(sorted(missing))}")
+
+    def _check_arrays(self, known: _Known, sizes: dict[str, int]) -> None:
+        for name, spec in self.arrays.items():
+            _check_array(name, spec, known, sizes)
+        files = [spec.file for spec in self.arrays.values()]
+        if len(set(files)) != len(files):
+            raise ValueError("two arrays name the same file")
+        if ("node_names_offsets" in self.arrays) != ("node_names_bytes" in self.arrays):
+            raise ValueError("node_names_offsets and node_names_bytes belong together, but one is missing")
+
+
+class Manifest(_Stored):
+    """What the store of a graph holds; its arrays are the fields of :class:`siafu.graph.Graph`.
+
+    Attributes:
+        kind: what the arrays make up.
+        undirected: whether every edge is known to stand in both directions. Masks are (N,), or (N, S) for S splits.
+    """
+
+    kind: Literal["graph"] = "graph"
+    undirected: bool
 
     @property
     def num_nodes(self) -> int:
@@ -130,19 +174,11 @@ class Manifest(Strict):
 
     @model_validator(mode="after")
     def _arrays_fit(self) -> "Manifest":
-        missing = {"indptr", "indices"} - self.arrays.keys()
-        if missing:
-            raise ValueError(f"arrays lacks {', '.join(sorted(missing))}")
-        if self.arrays["indptr"].shape == (0,) or self.arrays["indptr"].shape == ():
+        self._check_needed("indptr", "indices")
+        if self.arrays["indptr"].shape in ((0,), ()):
             raise ValueError("arrays.indptr is empty; expected one value more than nodes")
-        rows = {"N": self.num_nodes, "N + 1": self.num_nodes + 1, "E": self.num_edges}
-        for name, spec in self.arrays.items():
-            _check_array(name, spec, rows)
-        files = [spec.file for spec in self.arrays.values()]
-        if len(set(files)) != len(files):
-            raise ValueError("two arrays name the same file")
-        if ("node_names_offsets" in self.arrays) != ("node_names_bytes" in self.arrays):
-            raise ValueError("node_names_offsets and node_names_bytes belong together, but one is missing")
+        sizes = {"N": self.num_nodes, "N + 1": self.num_nodes + 1, "E": self.num_edges}
+        self._check_arrays(_GRAPH, sizes)
         if ("x_scale" in self.arrays) != ("x" in self.arrays and self.arrays["x"].dtype == "int8"):
             raise ValueError("x_scale and an x in int8 belong together, but one is missing")
         widths = {s.shape[1:] for n, s in self.arrays.items() if n.endswith("_mask")}
@@ -151,23 +187,86 @@ class Manifest(Strict):
         return self
 
 
-def _check_array(name: str, spec: ArraySpec, rows: dict[str, int]) -> None:
-    if name not in _ARRAYS:
-        raise ValueError(f"arrays.{name} is unknown; expected some of {', '.join(_ARRAYS)}")
-    dtypes, first, dims = _ARRAYS[name]
+class ProtocolSpec(Strict):
+    """How a dynamic graph is usually scored: the fields of :class:`siafu.dynamic.Protocol`."""
+
+    step: float | None
+    window: int
+    edge_life: int
+    negatives: int
+    split: tuple[float, float, float]
+    task: str
+
+
+class DynamicManifest(_Stored):
+    """What the store of a graph that changes over time holds; its arrays are the fields of ``DynamicGraph``.
+
+    Attributes:
+        kind: what the arrays make up.
+        undirected: whether an event holds in both directions.
+        num_nodes: N.
+        protocol: how it is usually scored.
+    """
+
+    kind: Literal["dynamic"] = "dynamic"
+    undirected: bool
+    num_nodes: Annotated[int, Field(ge=1)]
+    protocol: ProtocolSpec
+
+    @property
+    def num_steps(self) -> int:
+        """T."""
+        return self.arrays["step_ptr"].shape[0] - 1
+
+    @property
+    def num_events(self) -> int:
+        """M."""
+        return self.arrays["src"].shape[0]
+
+    @property
+    def num_features(self) -> int:
+        """F, 0 where there are no features."""
+        return self.arrays["x"].shape[-1] if "x" in self.arrays else 0
+
+    @model_validator(mode="after")
+    def _arrays_fit(self) -> "DynamicManifest":
+        self._check_needed("src", "dst", "step_ptr")
+        if not self.arrays["step_ptr"].shape or self.arrays["step_ptr"].shape[0] < 2:
+            raise ValueError("arrays.step_ptr is empty; expected one value more than steps")
+        if not self.arrays["src"].shape:
+            raise ValueError("arrays.src is one number; expected one an event")
+        sizes = {"N": self.num_nodes, "N + 1": self.num_nodes + 1, "M": self.num_events}
+        self._check_arrays(_DYNAMIC, sizes | {"T": self.num_steps, "T + 1": self.num_steps + 1})
+        return self
+
+
+def _check_array(name: str, spec: ArraySpec, known: _Known, sizes: dict[str, int]) -> None:
+    if name not in known:
+        raise ValueError(f"arrays.{name} is unknown; expected some of {', '.join(known)}")
+    dtypes, shapes = known[name]
     if spec.dtype not in dtypes:
         raise ValueError(f"arrays.{name} is {spec.dtype}; expected {' or '.join(dtypes)}")
-    if len(spec.shape) not in dims or spec.shape[0] != rows.get(first, spec.shape[0]):
-        wanted = rows.get(first, first)
-        raise ValueError(f"arrays.{name} has shape {spec.shape}; expected {wanted} ({first}) rows")
+    if not any(_fits(spec.shape, shape, sizes) for shape in shapes):
+        wanted = (
+            ", ".join(f"{each} = {sizes[each]}" if each in sizes else each for each in s) for s in shapes
+        )
+        raise ValueError(
+            f"arrays.{name} has shape {spec.shape}; expected {' or '.join(map('({})'.format, wanted))}"
+        )
 
 
-def write_manifest(manifest: Manifest, folder: Path) -> None:
+def _fits(found: tuple[int, ...], wanted: tuple[str, ...], sizes: dict[str, int]) -> bool:
+    return len(found) == len(wanted) and all(
+        sizes.get(symbol, size) == size for size, symbol in zip(found, wanted, strict=True)
+    )
+
+
+def write_manifest(manifest: Manifest | DynamicManifest, folder: Path) -> None:
     """Write ``manifest.json``, sealed with its checksum."""
     write_sealed(folder / MANIFEST, manifest)
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> Manifest | DynamicManifest:
     """Read ``manifest.json``; what is missing, foreign or changed is refused."""
     path = folder / MANIFEST
     try:
@@ -178,7 +277,15 @@ def read_manifest(folder: Path) -> Manifest:
         ) from None
     except NotADirectoryError:
         raise ValueError(f"{folder} is a file; expected the folder of a store") from None
-    return parse_sealed(text, Manifest, str(path), again="copy or import the store again")
+    return parse_manifest(text, str(path))
+
+
+def parse_manifest(text: bytes, what: str) -> Manifest | DynamicManifest:
+    """What a manifest says, of a graph of either kind; ``what`` names it in errors."""
+    again = "copy or import the store again"
+    if _parse(text, what, again).get("kind") == "dynamic":
+        return parse_sealed(text, DynamicManifest, what, again=again)
+    return parse_sealed(text, Manifest, what, again=again)
 
 
 def write_sealed(path: Path, values: BaseModel) -> None:

@@ -3,7 +3,7 @@
 import mmap
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -11,10 +11,11 @@ import xxhash
 from torch import Tensor
 
 from siafu.graph import Graph
-from siafu.store.manifest import ArraySpec, Manifest, read_manifest
+from siafu.store.manifest import ArraySpec, DynamicManifest, Manifest, read_manifest
 from siafu.store.names import names_from_arrays
 from siafu.store.splits import MASKS, pick_fold
 
+M = TypeVar("M", bound=Manifest | DynamicManifest)
 _LARGE = ("indices", "x", "edge_weight")
 _CHUNK = 1 << 22
 _AGAIN = "copy or import the store again"
@@ -25,23 +26,42 @@ _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" e
 def open_store(path: str | Path) -> "Store":
     """Open a store and check its manifest and the sizes of its files; the arrays are not read yet."""
     folder = Path(path)
-    store = Store(folder, read_manifest(folder))
-    for spec in store.manifest.arrays.values():
-        _check_size(folder / spec.file, spec)
-    return store
+    manifest = read_manifest(folder)
+    if not isinstance(manifest, Manifest):
+        raise ValueError(f"{folder}: a graph that changes over time; this needs one that does not")
+    check_sizes(folder, manifest)
+    return Store(folder, manifest)
 
 
-class Store:
-    """A graph on disk.
+class Stored(Generic[M]):
+    """A store, whatever it holds.
 
     Attributes:
         path: its folder.
         manifest: what it holds.
     """
 
-    def __init__(self, path: Path, manifest: Manifest) -> None:
+    def __init__(self, path: Path, manifest: M) -> None:
         self.path = path
         self.manifest = manifest
+
+    def verify(self) -> None:
+        """Read every array and hold it to its checksum."""
+        for spec in self.manifest.arrays.values():
+            verify_array(self.path, spec)
+
+    def _mapped(self, *, unless: tuple[str, ...]) -> dict[str, np.ndarray]:
+        """All arrays, mapped into memory; held to their checksums unless they are named."""
+        arrays = {}
+        for name, spec in self.manifest.arrays.items():
+            if name not in unless:
+                verify_array(self.path, spec)
+            arrays[name] = _map(self.path / spec.file, spec)
+        return arrays
+
+
+class Store(Stored[Manifest]):
+    """A graph on disk."""
 
     def describe(self) -> dict[str, Any]:
         """What it holds, in a few numbers."""
@@ -56,13 +76,8 @@ class Store:
             "labels": "y" in manifest.arrays,
             "folds": manifest.num_folds,
             "undirected": manifest.undirected,
-            "bytes": sum(spec.num_bytes for spec in manifest.arrays.values()),
+            "bytes": manifest.num_bytes,
         }
-
-    def verify(self) -> None:
-        """Read every array and hold it to its checksum."""
-        for spec in self.manifest.arrays.values():
-            verify_array(self.path, spec)
 
     def graph(self, *, fold: int = 0, verify: bool = True) -> Graph:
         """Return the graph, its arrays mapped into memory; writing to them never changes the store.
@@ -73,12 +88,7 @@ class Store:
                 other arrays always are.
         """
         self._check_fold(fold)
-        arrays: dict[str, np.ndarray] = {}
-        for name, spec in self.manifest.arrays.items():
-            if verify or name not in _LARGE:
-                verify_array(self.path, spec)
-            arrays[name] = _map(self.path / spec.file, spec)
-        graph = self._assemble(arrays, fold)
+        graph = self._assemble(self._mapped(unless=() if verify else _LARGE), fold)
         check_csr(graph.indptr, graph.indices, str(self.path), ids=verify)
         return graph
 
@@ -107,6 +117,12 @@ class Store:
 _FIELDS = ("indptr", "indices", "x", "x_scale", "y", "edge_weight", "node_id")
 
 
+def check_sizes(folder: Path, manifest: Manifest | DynamicManifest) -> None:
+    """Refuse a store whose files are missing, or are not as large as its manifest says."""
+    for spec in manifest.arrays.values():
+        _check_size(folder / spec.file, spec)
+
+
 def verify_array(folder: Path, spec: ArraySpec, *, again: str = _AGAIN) -> None:
     """Read an array's file and hold it to its size and checksum; ``again`` says how to get it anew."""
     path = folder / spec.file
@@ -132,21 +148,27 @@ def map_array(folder: Path, spec: ArraySpec, *, again: str = _AGAIN) -> Tensor:
 
 def check_csr(indptr: Tensor, indices: Tensor, what: str, *, ids: bool = True) -> None:
     """Refuse offsets that do not ascend from 0 to the number of edges, and (``ids``) indices out of range."""
-    if int(indptr[0]) != 0 or not _ascends(indptr):
+    if int(indptr[0]) != 0 or not ascends(indptr):
         raise ValueError(f"{what}: indptr does not ascend from 0; build the graph again")
     if int(indptr[-1]) != indices.numel():
         raise ValueError(
             f"{what}: indptr ends at {int(indptr[-1])}, but there are {indices.numel()} indices; build it again"
         )
-    rows = indptr.numel() - 1
-    for start in range(0, indices.numel() if ids else 0, _CHUNK):
-        low, high = (int(v) for v in indices[start : start + _CHUNK].aminmax())
-        if low < 0 or high >= rows:
+    if ids:
+        check_ids(indices, indptr.numel() - 1, what)
+
+
+def check_ids(ids: Tensor, num_nodes: int, what: str) -> None:
+    """Refuse ids of nodes that are not there."""
+    for start in range(0, ids.numel(), _CHUNK):
+        low, high = (int(v) for v in ids[start : start + _CHUNK].aminmax())
+        if low < 0 or high >= num_nodes:
             found = low if low < 0 else high
-            raise ValueError(f"{what}: an edge names node {found} of {rows} nodes; build it again")
+            raise ValueError(f"{what}: an edge names node {found} of {num_nodes} nodes; build it again")
 
 
-def _ascends(values: Tensor) -> bool:
+def ascends(values: Tensor) -> bool:
+    """Whether no value is smaller than the one before."""
     starts = range(0, values.numel(), _CHUNK)  # ranges overlap by one; no copy is as large as the nodes
     return all(bool((values[s : s + _CHUNK + 1].diff() >= 0).all()) for s in starts)
 

@@ -31,9 +31,9 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 class ArrayWriter:
     """One array on its way to disk, a range of rows at a time."""
 
-    def __init__(self, path: Path, dtype: DType, *, width: int | None) -> None:
-        """``width`` is the second dimension, None where there is one dimension."""
-        self._path, self._dtype, self._width = path, dtype, width
+    def __init__(self, path: Path, dtype: DType, *, row: tuple[int, ...]) -> None:
+        """``row`` is the shape of a row: empty where there is one dimension."""
+        self._path, self._dtype, self._row = path, dtype, row
         self._file = path.open("wb")
         self._hash = xxhash.xxh3_128()
         self.num_rows = 0
@@ -41,7 +41,7 @@ class ArrayWriter:
     def append(self, rows: np.ndarray | Tensor) -> None:
         """Write further rows, of the array's dtype."""
         values = _raw(rows, self._dtype)
-        assert values.shape[1:] == (() if self._width is None else (self._width,)), values.shape
+        assert values.shape[1:] == self._row, values.shape
         self.num_rows += values.shape[0]
         if values.size:
             view = values.reshape(-1).view(np.uint8).data
@@ -53,9 +53,11 @@ class ArrayWriter:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
-        shape = (self.num_rows,) if self._width is None else (self.num_rows, self._width)
         return ArraySpec(
-            file=self._path.name, dtype=self._dtype, shape=shape, xxh3_128=self._hash.hexdigest()
+            file=self._path.name,
+            dtype=self._dtype,
+            shape=(self.num_rows, *self._row),
+            xxh3_128=self._hash.hexdigest(),
         )
 
     def abandon(self) -> None:
@@ -91,16 +93,15 @@ class FolderWriter:
         scratch.mkdir(exist_ok=True)
         return scratch
 
-    def array(self, name: str, dtype: DType, *, width: int | None = None) -> ArrayWriter:
-        """Begin an array, written range by range."""
-        writer = ArrayWriter(self.folder / f"{name}.bin", dtype, width=width)
+    def array(self, name: str, dtype: DType, *, row: tuple[int, ...] = ()) -> ArrayWriter:
+        """Begin an array, written range by range; ``row`` is the shape of one of its rows."""
+        writer = ArrayWriter(self.folder / f"{name}.bin", dtype, row=row)
         self._open[name] = writer
         return writer
 
     def add(self, name: str, values: np.ndarray | Tensor) -> None:
         """Write a whole array; its dtype is kept."""
-        width = int(values.shape[1]) if values.ndim == 2 else None
-        self.array(name, _dtype_of(values), width=width).append(values)
+        self.array(name, _dtype_of(values), row=tuple(values.shape[1:])).append(values)
 
     def close_arrays(self) -> dict[str, ArraySpec]:
         """Hand all arrays to the disk, and say what each is."""
@@ -144,18 +145,22 @@ class StoreWriter(FolderWriter):
     ) -> Store:
         """Write the manifest, move the folder to its place and open it."""
         arrays = self.close_arrays()
-        created = datetime.now(UTC).isoformat(timespec="seconds")
-        provenance = Provenance(siafu_version=siafu.__version__, created=created, sources=dict(sources))
         manifest = Manifest(
             name=name,
             undirected=undirected,
             class_names=class_names,
             arrays=arrays,
-            provenance=provenance,
+            provenance=made_from(sources),
         )
         write_manifest(manifest, self.folder)
         self.put_in_place()
         return open_store(self.path)
+
+
+def made_from(sources: Mapping[str, str]) -> Provenance:
+    """Where a store that is written now comes from."""
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    return Provenance(siafu_version=siafu.__version__, created=created, sources=dict(sources))
 
 
 def write_store(

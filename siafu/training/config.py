@@ -5,7 +5,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-Metric = Literal["auto", "accuracy", "macro_f1", "micro_f1", "roc_auc", "mae"]
+OfNodes = Literal["auto", "accuracy", "macro_f1", "micro_f1", "roc_auc", "mae"]
+OfPairs = Literal["map", "mrr", "hits_1", "hits_3", "hits_10", "hits_50"]
+Metric = OfNodes | OfPairs
 
 
 class TrainConfig(BaseModel):

@@ -100,13 +100,16 @@ class FullTrainer:
         self._metered: dict[str, int] = {}  # what of the meter is counted in ``done``
         self._between: Callable[[], None] = lambda: None  # called where an epoch may be interrupted
 
-    def resume(self, checkpoint: Path | None) -> None:
-        """Go on from a checkpoint of the same run, which rank 0 reads. Collective."""
+    def resume(self, checkpoint: Path | None, *, own: bool = True) -> None:
+        """Go on from a checkpoint of the same run, which rank 0 reads. Collective.
+
+        Without ``own``, what each rank kept of its own is left: other ranks wrote it.
+        """
         text = None if checkpoint is None else from_bytes(checkpoint.read_bytes())
         data = self.comm.broadcast(text, label="checkpoint").numpy().tobytes()
         what = str(checkpoint or "the checkpoint of rank 0")
         self.done, kept = load_checkpoint(data, self.model, self.optimizer, run=self.done.run, what=what)
-        self._load_own_state(kept.get(self.comm.rank, {}))
+        self._load_own_state(kept.get(self.comm.rank, {}) if own else {})
 
     def train(self, watch: Watch) -> str:
         """Train until done or told to stop; returns why it ended. The model then holds the best weights if done.

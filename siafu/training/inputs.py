@@ -80,6 +80,8 @@ def fingerprint(graph: Graph) -> str:
     names = ["indptr", "indices", "edge_weight", "x", "y", "train_mask", "val_mask", "test_mask"]
     if graph.x_scale is not None:
         names.append("x_scale")
+    if graph.edge_split is not None:
+        names.append("edge_split")
     for name in names:
         value: Tensor | None = getattr(graph, name)
         digest.update(name.encode())

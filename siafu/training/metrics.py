@@ -53,6 +53,15 @@ def roc_auc(score: Tensor, y: Tensor) -> float | None:
     return sum(areas) / len(areas) if areas else None
 
 
+def average_precision(score: Tensor, y: Tensor) -> float | None:
+    """The mean over positives of the precision among all that score at least as high: (R,), (R,) bool."""
+    if not bool(y.any()):
+        return None
+    every, positive = score.sort().values, score[y].sort().values
+    at_least = [each.numel() - torch.searchsorted(each, score[y]) for each in (positive, every)]
+    return float((at_least[0].double() / at_least[1]).mean())
+
+
 def _mean_rank(values: Tensor) -> Tensor:
     """Ranks from 1; equal values share the mean of their ranks."""
     _, inverse, count = values.unique(return_inverse=True, return_counts=True)

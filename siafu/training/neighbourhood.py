@@ -4,6 +4,8 @@ A node's position is its row within its part after the rows of all parts before,
 nodes are drawn while what it asks of others is on its way.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -12,7 +14,7 @@ from siafu.comm import Comm
 from siafu.graph import Block
 from siafu.native import Csr
 from siafu.partition.cut import Part
-from siafu.sample import Drawn
+from siafu.sample import Drawn, Met
 
 _FEW = 255  # edges a node that a byte can count
 
@@ -39,8 +41,24 @@ class Neighbourhood:
             self._name = torch.cat([torch.arange(first, first + num_own, dtype=torch.int32), halo])
         self._csr, self._weight = _canonical(block)
 
-    def draw(self, position: Tensor, *, sizes: Tensor, key: Tensor, fanout: int, replace: bool) -> Drawn:
+    def meet(self, nodes: list[Tensor], *, key: Tensor, fanout: int, replace: bool) -> Met:
         """Draw in-edges of nodes; see :class:`siafu.sample.Neighbours`. Collective."""
+        if self._comm.world_size == 1:
+            weighted = self._weight is not None
+            how: dict[str, Any] = {"node_id": self._node_id, "edges": weighted}
+            met = native.draw_met(self._csr, nodes, key=key, fanout=fanout, replace=replace, **how)
+            return Met(met.indptr, met.places, met.fresh, self._weight_of(met.edge))
+        sizes = torch.tensor([known.numel() for known in nodes])
+        drawn = self.draw(torch.cat(nodes), sizes=sizes, key=key, fanout=fanout, replace=replace)
+        ends = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+        places, fresh = native.first_met(nodes, drawn.source, drawn.indptr[ends].diff().tolist())
+        return Met(drawn.indptr, places, fresh, drawn.weight)
+
+    def draw(self, position: Tensor, *, sizes: Tensor, key: Tensor, fanout: int, replace: bool) -> Drawn:
+        """Draw in-edges of nodes, (R,) int32, group after group; ``sizes`` and ``key``, (G,) int64, are the groups'.
+
+        Collective.
+        """
         if self._comm.world_size == 1:
             return self._draw(position, sizes, key, fanout, replace)
         is_own = self.is_own(position)
@@ -70,8 +88,10 @@ class Neighbourhood:
             name=self._name,
             edges=self._weight is not None,
         )
-        weight = None if self._weight is None or drawn.edge is None else self._weight[drawn.edge]
-        return Drawn(drawn.indptr, drawn.source, weight)
+        return Drawn(drawn.indptr, drawn.source, self._weight_of(drawn.edge))
+
+    def _weight_of(self, edge: Tensor | None) -> Tensor | None:
+        return None if self._weight is None or edge is None else self._weight[edge]
 
 
 class Asked:

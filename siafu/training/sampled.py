@@ -18,18 +18,19 @@ import torch
 from torch import Tensor
 
 from siafu import native
+from siafu.ahead import ahead
 from siafu.comm.config import CommConfig, Precision
 from siafu.graph import Block, Whole
 from siafu.native.scatter import scattered
 from siafu.nn.aggregate import widened
 from siafu.nn.dropout import Dropout, mix, set_keys
+from siafu.nn.embedded import Embedded
 from siafu.nn.layer import Layer
 from siafu.nn.model import Gnn
 from siafu.nn.product import PROJECTED
 from siafu.nn.streamed import Rows, Streamed
 from siafu.partition.cut import Part
 from siafu.sample import Grown, SampledConfig, grow
-from siafu.training.ahead import ahead
 from siafu.training.config import TrainConfig
 from siafu.training.fetched import Fetched, StaticRows, Table
 from siafu.training.full import FullTrainer
@@ -85,11 +86,11 @@ class _Projected(NamedTuple):
 class SampledTrainer(FullTrainer):
     """Trains on minibatches of sampled neighbours; scores and checkpoints are those of ``full``."""
 
-    model: Gnn
+    model: Gnn | Embedded
 
     def __init__(
         self,
-        model: Gnn,
+        model: Gnn | Embedded,
         part: Part,
         block: Block,
         x_own: Rows,
@@ -116,7 +117,7 @@ class SampledTrainer(FullTrainer):
         self._aside = self.comm.channel("sample")  # so that what is done ahead never meets the gradients
         self.near = Neighbourhood(self._aside, part, self.block)
         layers = [layer for layer in model.layers if isinstance(layer, Layer)]
-        self.cached = sampled.cache_aggregate and layers[0].keeps(x_own)
+        self.cached = sampled.cache_aggregate and isinstance(model, Gnn) and layers[0].keeps(x_own)
         self.num_hops = len(self.fanouts) - self.cached
         self._names: list[Any] = []  # under which a block keeps its aggregates
         precision: Precision = "fp32" if wire is None else wire.precision
@@ -127,7 +128,7 @@ class SampledTrainer(FullTrainer):
 
     def outputs(self) -> Tensor:
         """The model's output for every row here, without dropout; by layer where ``room`` is given. Collective."""
-        if self.room is None:
+        if self.room is None or isinstance(self.model, Embedded):
             return super().outputs()
         self.model.eval()
         block = self.block if self.cached else replace(self.block, static_src=None)
@@ -295,7 +296,11 @@ class SampledTrainer(FullTrainer):
         return int(num_bytes + 4 * nodes + each * away) + 1
 
 
-def _check_shared(model: Gnn) -> None:
+def _check_shared(model: Gnn | Embedded) -> None:
+    if isinstance(model, Embedded):
+        raise ValueError(
+            "sampled.share_projection needs features, but a row is learned for each node; set it to false"
+        )
     config, first = model.config, model.drops[0]
     assert isinstance(first, Dropout)
     if config.kind not in ("gat", "gatv2"):

@@ -28,7 +28,7 @@ class Task:
     """A node task, of whose nodes each rank has some.
 
     Attributes:
-        kind: one class a node, many labels a node, or regression.
+        kind: one class a node, many labels a node, or regression; of tasks on pairs, link.
         num_outputs: C, the width of the model's output.
         metric: the score that selects the best weights and is called ``score``.
         rows: the labelled rows of each split here, int64.
@@ -39,7 +39,7 @@ class Task:
         comm: those who share the nodes.
     """
 
-    kind: Literal["class", "labels", "regression"]
+    kind: Literal["class", "labels", "regression", "link"]
     num_outputs: int
     metric: str
     rows: dict[str, Tensor]
@@ -61,6 +61,7 @@ class Task:
 
     def loss_of(self, out: Tensor, rows: Tensor) -> Tensor:
         """The sum of the losses of some labelled rows: (R, C), (R,) -> ()."""
+        assert self.kind != "link"
         return sum_of_losses(self.kind, out, self.y[rows], self.class_weight)
 
     def weight_of(self, rows: Tensor) -> float:
@@ -104,6 +105,7 @@ class Task:
 
     def _count(self, out: Tensor, split: str) -> Tensor:
         """What adds up to the scores, float64."""
+        assert self.kind != "link"
         rows = self.rows[split]
         out, y = out[rows], self.y[rows]
         match self.kind:
@@ -116,6 +118,7 @@ class Task:
                 return torch.stack([off.nansum(dtype=torch.float64), (~off.isnan()).sum().double()])
 
     def _scores(self, count: Tensor, out: Tensor, split: str) -> dict[str, float | None]:
+        assert self.kind != "link"
         if not self.count[split]:
             return dict.fromkeys(METRICS[self.kind])
         match self.kind:
@@ -131,7 +134,7 @@ class Task:
         if self.comm.world_size > 1 and self.metric != "roc_auc":
             return None
         rows = self.rows[split]
-        out, y = (torch.cat(self.comm.all_gather(values[rows], label="scores")) for values in (out, self.y))
+        out, y = (torch.cat(self.comm.all_gather(values[rows], label="labels")) for values in (out, self.y))
         if self.kind == "class":
             return metrics.roc_auc(out.softmax(1), functional.one_hot(y, self.num_outputs))
         return metrics.roc_auc(out, y.long())

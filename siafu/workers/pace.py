@@ -1,7 +1,6 @@
 """How long tasks take, and which of those under way are overdue. It knows no clock and no lock."""
 
 from collections import OrderedDict, deque
-from statistics import median
 
 from siafu.workers.task import Direction, Key
 
@@ -29,7 +28,7 @@ class _Kind:
         enough = len(self.seconds) >= LEAST
         if enough and (self.limit_s is None or self.unread >= REFRESH):
             ordered = sorted(self.seconds)
-            self.limit_s = max(ordered[int(0.95 * len(ordered))], 2 * median(ordered), SHORTEST_S)
+            self.limit_s = max(ordered[int(0.95 * len(ordered))], 2 * ordered[len(ordered) // 2], SHORTEST_S)
             self.unread = 0
 
 

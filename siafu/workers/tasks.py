@@ -9,7 +9,7 @@ import heapq
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -181,11 +181,17 @@ class Tasks:
 
     def put(self, task: Task, priority: Priority) -> None:
         """Have a task done; those of a lower priority value come first."""
+        self.put_all([(task, priority)])
+
+    def put_all(self, tasks: Iterable[tuple[Task, Priority]]) -> None:
+        """Have several tasks done: as :meth:`put` of each, but those who wait are woken once."""
         with self._lock:
-            assert task.key not in self._entries, f"{task.key} is put twice"
-            self._entries[task.key] = _Entry(task, priority)
-            self._put += 1
-            heapq.heappush(self._waiting, (priority, task.key))
+            for task, priority in tasks:
+                key = task.key
+                assert key not in self._entries, f"{key} is put twice"
+                self._entries[key] = _Entry(task, priority)
+                self._put += 1
+                heapq.heappush(self._waiting, (priority, key))
             self._hand_out()
 
     def ask(self, taker: Taker, *, local: bool = False) -> Task | None:
@@ -359,11 +365,12 @@ class Tasks:
             self._hand_to(next(iter(self._idle or self._busy.values())), local=False)
         while self._waiting_local and self._local:
             self._hand_to(next(iter(self._local)), local=True)
+        self._rouse()
 
     def _hand_to(self, taker: Taker, *, local: bool) -> None:
         task = self._next(taker.worker, local=local)
         if task is not None:
-            self._serve(taker, task)
+            self._dispatch(taker, task)
 
     def _enlist(self, taker: Taker, *, local: bool) -> None:
         if local:
@@ -374,14 +381,17 @@ class Tasks:
             self._idle[taker] = None
 
     def _serve(self, taker: Taker, task: Task | None) -> None:
-        """End someone's wait."""
+        """End someone's wait; another watches in its place."""
+        self._dispatch(taker, task)
+        self._rouse()
+
+    def _dispatch(self, taker: Taker, task: Task | None) -> None:
         self._idle.pop(taker, None)
         self._local.pop(taker, None)
         if self._busy.get(taker.worker) is taker:
             del self._busy[taker.worker]
         if self._watcher is not None and self._watcher[1] is taker:
             self._watcher = None
-        self._rouse()
         taker.serve(task)
 
     def _look(self, taker: Taker) -> float | None:

@@ -20,7 +20,7 @@ from siafu.comm import Board, Comm, CommError, Group, PeerFailed, connect, conne
 # Ranks fork from a server that has imported torch already: 0.1 s a start, not seconds.
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["torch", "siafu.comm"])
-LONG_S = 60.0  # no test should take this long, however slow the machine
+LONG_S = 240.0  # no test should take this long, however slow the machine
 
 
 def group_of(rank: int, world_size: int, *, deadline_s: float = LONG_S, **changes: Any) -> Group:

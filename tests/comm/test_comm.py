@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from groups import run_mesh, run_processes, run_threads
+from groups import LONG_S, run_mesh, run_processes, run_threads
 from torch import Tensor
 
 from siafu.comm import Comm, OutOfStep, alone
@@ -266,7 +266,7 @@ def send_and_change(comm: Comm) -> None:
             values.fill_(1)
         else:
             assert not bool(comm.receive(0, label="x").any())
-            assert not bool(posted.get(timeout=60).any())
+            assert not bool(posted.get(timeout=LONG_S).any())
 
 
 @every_transport

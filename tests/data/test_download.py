@@ -107,7 +107,9 @@ def test_a_name_that_leads_out_of_the_folder_is_refused(tmp_path: Path, pack, na
     assert not [path for path in tmp_path.rglob("*evil*")]
 
 
-@pytest.mark.parametrize("content", [tar(links=(("x", "/etc/passwd"),)), zipped(link="x")])
+@pytest.mark.parametrize(
+    "content", [tar(links=(("x", "/etc/passwd"),)), zipped(link="x")], ids=["tar", "zip"]
+)
 def test_a_link_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a").write_bytes(content)
     with pytest.raises(ValueError, match="x is neither a file nor a folder"):

@@ -374,6 +374,6 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def fail(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(*((ArrayWriter, "append") if where == "store" else (spool, "_write_to_ranges")), fail)
+    monkeypatch.setattr(*((ArrayWriter, "append") if where == "store" else (spool.Ranges, "_write")), fail)
     with pytest.raises(OSError, match="No space left on device while writing the store"):
         run(tmp_path, GOOD)

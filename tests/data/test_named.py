@@ -16,6 +16,7 @@ from siafu.data.linqs import read_content
 from siafu.data.named import SOURCES, Source, obtain
 from siafu.data.npz import read_arrays, write_npz
 from siafu.data.split import per_class_split, random_splits
+from siafu.dynamic import DynamicGraph
 
 CONTENT = b"31\t0\t1\t1\tTheory\n9\t1\t0\t0\tRules\nfoo\t0\t0\t1\tTheory\n7\t0\t0\t0\tRules\n"
 CITES = b"31\t9\n9\t31\n31\tfoo\nunknown\t7\n7\t7\n"
@@ -40,11 +41,13 @@ MUSAE = zipped(
     ("git_web_ml/musae_git_features.json", json.dumps({"0": [3, 1], "1": [], "2": [1]}).encode()),
     ("git_web_ml/musae_git_target.csv", b'id,name,ml_target\n0,Eiryyy,0\n1,"sh,awf",1\n2,Jo,0\n'),
 )
-RATINGS = gzip.compress(b"6,2,4,1289241911.72836\n6,5,-2,1289241941.53378\n1,15,1,1289243140.39049\n")
+RATINGS = gzip.compress(
+    b"6,2,4,1289241911.72836\n6,5,-2,1289241941.53378\n1,15,1,1289243140.39049\n", mtime=0
+)
 
 
 def gz(text: str) -> bytes:
-    return gzip.compress(text.encode())
+    return gzip.compress(text.encode(), mtime=0)
 
 
 ARXIV = zipped(
@@ -118,10 +121,11 @@ def test_the_musae_archive_becomes_a_graph_with_ten_splits(server, tmp_path: Pat
     assert graph.node_names.to_pylist() == ["Eiryyy", "sh,awf", "Jo"]
 
 
-def test_ratings_over_time_are_stored_and_said_not_to_be_trainable_yet(server, tmp_path: Path) -> None:
+def test_ratings_over_time_are_stored_and_become_a_graph_of_events(server, tmp_path: Path) -> None:
     server.files["soc-sign-bitcoinotc.csv.gz"] = RATINGS
-    with pytest.raises(ValueError, match="changes over time; not yet trainable"):
-        load("bitcoinotc", home=tmp_path, mirror=server.url)
+    graph = load("bitcoinotc", home=tmp_path, mirror=server.url)
+    assert isinstance(graph, DynamicGraph)
+    assert graph.undirected
     arrays = read_arrays(
         tmp_path / "temporal/bitcoinotc.npz", ("src", "dst", "t", "w", "num_nodes", "node_names")
     )
@@ -222,8 +226,8 @@ def test_text_that_is_not_as_expected_is_said_with_file_and_line(
         ("musae_github", zipped(("a_target.csv", b"id,name\n0,x\n")), "columns id, name, ml_target"),
         ("musae_github", zipped(("a_target.csv", b"id,name,ml_target\n0,x,y\n")), "line 2 is not a line of"),
         ("bitcoinotc", RATINGS[:-9], "not a whole gzip file"),
-        ("bitcoinotc", gzip.compress(b"1,2,x,4\n"), "expected four numbers"),
-        ("bitcoinotc", gzip.compress(b"1,2,3\n"), "3 columns"),
+        ("bitcoinotc", gzip.compress(b"1,2,x,4\n", mtime=0), "expected four numbers"),
+        ("bitcoinotc", gzip.compress(b"1,2,3\n", mtime=0), "3 columns"),
         ("ogbn-arxiv", zipped(("arxiv/readme", b"hello")), "arxiv|edge"),
     ],
 )
@@ -317,7 +321,8 @@ def test_the_data_home_is_what_the_environment_says() -> None:
 
 def test_the_list_has_what_is_made_what_is_there_and_what_would_come(tmp_path: Path) -> None:
     write_npz(tmp_path / "cora.npz", {"edge_index": np.array([[0], [1]]), "y": np.array([0, 4])})
-    write_npz(tmp_path / "temporal/chess.npz", {"src": np.zeros(3), "num_nodes": np.array(5)})
+    events = {name: np.zeros(3) for name in ("src", "dst", "t")}
+    write_npz(tmp_path / "temporal/chess.npz", events | {"num_nodes": np.array(5)})
     (tmp_path / "bad.npz").write_bytes(b"bad")
     found = {description.name: description for description in available(tmp_path)}
     assert (found["cora"].nodes, found["cora"].edges, found["cora"].classes) == (2, 1, 5)
@@ -332,6 +337,7 @@ def test_the_list_has_what_is_made_what_is_there_and_what_would_come(tmp_path: P
         "karate",
         "community",
         "rmat",
+        "transactions",
     }
 
 

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siafu.data import available, load
+from siafu.data import available, load, only_static
 from siafu.data.npz import read_arrays, read_headers, read_npz, to_compressed, write_npz
 
 X = np.array([[1.0, 0.0, 2.0], [0.0, 0.0, 0.0], [0.0, 3.0, 0.0], [0.5, 0.0, 0.0]], dtype=np.float32)
@@ -275,5 +275,6 @@ def test_real_graphs_are_read_as_they_are_listed(data_home: Path) -> None:
 
 
 def test_real_graphs_that_change_over_time_say_so(data_home: Path) -> None:
-    with pytest.raises(ValueError, match="changes over time; not yet trainable"):
-        load("ucsocial", home=data_home)
+    graph = load("ucsocial", home=data_home)
+    with pytest.raises(ValueError, match="ucsocial: a graph that changes over time; only method"):
+        only_static(graph)

@@ -36,7 +36,7 @@ def test_a_meeting_place_that_nobody_keeps_is_given_up(monkeypatch: pytest.Monke
         join(environ(1, port), deadline_s=1.0),
     ):
         pytest.fail("joined")
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < TIMEOUT_S
 
 
 def test_something_else_at_the_meeting_place_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,7 +85,7 @@ def test_ranks_that_do_not_notice_a_failure_are_ended(script: Script) -> None:
         script("import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(7)\ntime.sleep(1000)")
     )
     assert [failure.rank for failure in error.failures] == [1]
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < TIMEOUT_S
 
 
 def test_a_command_that_does_not_exist_is_named(capfd: pytest.CaptureFixture[str]) -> None:
@@ -140,7 +140,7 @@ def test_what_the_watch_raises_ends_all_ranks_at_once(script: Script, tmp_path: 
             script(f"import pathlib, time\npathlib.Path({str(tmp_path / 'here')!r}).touch()\ntime.sleep(1000)"),
             ranks=2, threads=1, watch=interrupted,
         )  # fmt: skip
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < TIMEOUT_S
 
 
 def test_it_may_be_called_outside_of_the_main_thread(script: Script) -> None:
@@ -173,7 +173,7 @@ def test_a_killed_launcher_leaves_no_process_and_no_port(
     ), "nothing that another host could reach"
     os.kill(process.pid, signal.SIGKILL)
     process.communicate(timeout=TIMEOUT_S)
-    _, alive = psutil.wait_procs(ranks, timeout=10)
+    _, alive = psutil.wait_procs(ranks, timeout=TIMEOUT_S)
     for each in alive:
         each.kill()
     assert not alive

@@ -72,3 +72,14 @@ def test_reuse_goes_on_until_the_last_who_asked_for_it_ends() -> None:
     place = first.data_ptr()
     del first
     assert native.empty_rows(ROWS, WIDTH, torch.float32).data_ptr() == place
+
+
+def test_loosely_a_smaller_array_takes_a_large_one() -> None:
+    with native.arrays_reused(loosely=True):
+        large = native.empty_rows(8 * ROWS, WIDTH, torch.float32)
+        place = large.data_ptr()
+        del large
+        small = native.empty_rows(ROWS, WIDTH, torch.float32)
+        assert small.data_ptr() == place
+        del small
+    assert native.empty_rows(8 * ROWS, WIDTH, torch.float32).data_ptr() == place

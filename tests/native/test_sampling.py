@@ -1,5 +1,6 @@
 """Drawing edges: against plain Python, and as promises of any graph."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,6 +15,14 @@ pytestmark = pytest.mark.skipif(not native.compiled(), reason="the core was not 
 SIZE = 9
 edge_lists = st.lists(st.tuples(st.integers(0, SIZE - 1), st.integers(0, SIZE - 1)), max_size=120)
 anything = settings(max_examples=60, deadline=None)
+
+
+@pytest.fixture(params=["chosen", "baseline"])
+def instructions(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Run once on the instruction set of this machine and once on the lowest."""
+    native._core.use_baseline(request.param == "baseline")
+    yield request.param
+    native._core.use_baseline(False)
 
 
 def build(edges: list[tuple[int, int]]) -> Csr:
@@ -66,16 +75,18 @@ def test_draws_keep_their_promises(
 
 
 @pytest.mark.parametrize("replace", [False, True])
-@pytest.mark.parametrize("fanout", [-1, 5, 64, 65, 2000])
+@pytest.mark.parametrize("fanout", [-1, 0, 5, 15, 63, 64, 65, 2000])
+@pytest.mark.usefixtures("instructions")
 def test_rows_of_every_size_are_drawn_as_by_the_reference(fanout: int, replace: bool) -> None:
-    degrees = torch.tensor([0, 1, 63, 64, 65, 128, 4095, 4096, 4097, 9000])
+    degrees = torch.tensor([0, 1, 7, 33, 63, 64, 65, 128, 129, 256, 257, 4096, 4097, 40])
     indptr = torch.cat([torch.zeros(1, dtype=torch.int64), degrees.cumsum(0)])
     csr = Csr(indptr, torch.arange(int(indptr[-1]), dtype=torch.int32))
     rows, how = torch.arange(degrees.numel(), dtype=torch.int32).repeat(3), {"key": torch.tensor([5, 8])}
-    found = native.draw(
-        csr, rows, sizes=torch.tensor([12, 18]), edges=True, fanout=fanout, replace=replace, **how
-    )
-    group_ptr = torch.tensor([0, 12, 30])
+    sizes = torch.tensor([12, 30])
+    found = native.draw(csr, rows, sizes=sizes, edges=True, fanout=fanout, replace=replace, **how)
+    alone = native.draw(csr, rows, sizes=sizes, fanout=fanout, replace=replace, **how)
+    assert torch.equal(alone.source, found.source)
+    group_ptr = torch.tensor([0, 12, 42])
     wanted = sampling_reference.draw(
         csr,
         rows,
@@ -116,6 +127,35 @@ def test_draws_are_the_same_for_any_number_of_threads() -> None:
     torch.set_num_threads(before)
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
+
+
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("size", [300, 200_000])  # few nodes have an array of places, many have a table
+@pytest.mark.parametrize("threads", [1, 2, 8])
+@pytest.mark.usefixtures("instructions")
+def test_drawing_and_meeting_at_once_is_drawing_and_then_meeting(
+    threads: int, size: int, weighted: bool, replace: bool
+) -> None:
+    draw = torch.Generator().manual_seed(0)
+    row, col = torch.randint(300, (2, 9000), generator=draw, dtype=torch.int32)
+    csr = native.build_csr(row, col + size - 300, num_rows=size)
+    known = [torch.randperm(300, generator=draw)[:count].int() for count in (290, 0, 7, 150)]
+    how: dict[str, Any] = {"fanout": 12, "replace": replace, "node_id": torch.arange(size) * 5}
+    how |= {"key": torch.arange(4), "edges": weighted}
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    met = native.draw_met(csr, known, **how)
+    torch.set_num_threads(before)
+    sizes = torch.tensor([nodes.numel() for nodes in known])
+    drawn = native.draw(csr, torch.cat(known), sizes=sizes, **how)
+    places, fresh = sampling_reference.first_met(known, drawn.source, [place.numel() for place in met.places])
+    assert torch.equal(met.indptr, drawn.indptr)
+    assert (met.edge is None) == (drawn.edge is None)
+    if met.edge is not None and drawn.edge is not None:
+        assert torch.equal(met.edge, drawn.edge)
+    for one, other in zip([*met.places, *met.fresh], [*places, *fresh], strict=True):
+        assert torch.equal(one, other)
 
 
 @anything

@@ -310,3 +310,63 @@ def test_the_reference_of_the_locality_order_leaves_all_in_place(monkeypatch: py
     csr, _ = two_cliques(5, seed=1)
     monkeypatch.setattr(native, "_core", None)
     assert native.locality_order(csr).tolist() == list(range(10))
+
+
+@anything
+@given(edges=edge_lists, new=edge_lists, chosen=st.lists(st.integers(0, 59)))
+def test_a_delta_makes_what_would_be_built_of_the_edges_that_are_left(
+    edges: Edges, new: Edges, chosen: list[int]
+) -> None:
+    old = native.sort_rows(build(edges))
+    gone = edges_of(old)
+    kept_places = {place for place in range(len(gone)) if place not in chosen}
+    dropped = [edge for place, edge in enumerate(gone) if place not in kept_places]
+    add = native.sort_rows(build(new))
+    add = add._replace(origin=add.origin + 100)
+    drop = native.sort_rows(build(dropped))
+    found = native.apply_delta(old, add=add, drop=drop)
+    assert Counter(edges_of(found)) == Counter(edges) - Counter(dropped) + Counter(new)
+    assert_same(found, reference.apply_delta(old, add=add, drop=drop))
+    rows = [found.indices[found.indptr[row] : found.indptr[row + 1]].tolist() for row in range(SIZE)]
+    assert rows == [sorted(row) for row in rows]
+
+
+def test_a_delta_is_the_same_on_any_number_of_threads(threads: Callable[[int], None]) -> None:
+    row, col = random_graph(num_nodes=30_000, num_edges=60_000)
+    parts = [
+        native.sort_rows(native.build_csr(row[part], col[part], num_rows=30_000))
+        for part in (slice(0, 50_000), slice(50_000, None), slice(0, 20_000))
+    ]
+    found = native.apply_delta(parts[0], add=parts[1], drop=parts[2])
+    wanted = native.sort_rows(native.build_csr(row[20_000:], col[20_000:], num_rows=30_000))
+    assert_same(found, wanted)
+    threads(4)
+    assert_same(native.apply_delta(parts[0], add=parts[1], drop=parts[2]), found)
+
+
+@pytest.mark.parametrize("dropped", [[(2, 3)], [(1, 0), (1, 0)], [(1, 5)]])
+@pytest.mark.parametrize("apply", [native.apply_delta, reference.apply_delta])
+def test_a_delta_that_takes_out_what_is_not_there_is_refused(apply, dropped: Edges) -> None:
+    old = native.sort_rows(build([(1, 0), (1, 2), (0, 0)], origin=False))
+    empty, drop = build([], origin=False), native.sort_rows(build(dropped, origin=False))
+    with pytest.raises(ValueError, match=r"an edge out of row [12] that is not in it"):
+        apply(old, add=empty, drop=drop)
+
+
+@anything
+@given(edges=edge_lists)
+def test_different_columns_are_counted_once(edges: Edges) -> None:
+    csr = native.sort_rows(build(edges))
+    wanted = [len({col for row, col in edges if row == each}) for each in range(SIZE)]
+    assert native.count_distinct(csr).tolist() == wanted
+    assert reference.count_distinct(csr).tolist() == wanted
+
+
+@anything
+@given(edges=edge_lists, others=edge_lists)
+def test_places_of_edges_that_another_lacks(edges: Edges, others: Edges) -> None:
+    one, other = native.sort_rows(build(edges)), native.sort_rows(build(others))
+    places = native.places_lacking(one, other)
+    assert torch.equal(places, reference.places_lacking(one, other))
+    lacking = Counter(edges_of(one)[place] for place in places.tolist())
+    assert lacking == Counter(edges) - Counter(others)

@@ -158,7 +158,6 @@ def test_a_worker_leaves_when_its_lease_ends_and_begins_nothing_it_could_not_end
         short = threads(server.pool.lease(seconds=1.6), computing(0.1))
         server.put(40)
         assert short.result(LONG_S).tasks < 10
-        assert time.time() < served_by(server, "worker-1").came_s + 1.6 + 2.0
         threads(server.pool.lease(seconds=60), computing())
         assert_right(server.wait(40), [task_at(interval) for interval in range(40)])
         assert server.tasks.counts.relaunched == 0

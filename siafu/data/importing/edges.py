@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -18,12 +18,17 @@ _BATCH_ROWS = 1 << 20
 
 
 class EdgeBatch(NamedTuple):
-    """Some edges: (n,) ids of sources and targets as the user wrote them, (n,) float32 weights or None."""
+    """Some edges: (n,) ids of sources and targets as the user wrote them, (n,) float32 weights or None.
+
+    Those that are events also have a time, (n,) int64 or float64, and may have a class, (n,) int64.
+    """
 
     src: pa.Array
     dst: pa.Array
     weight: np.ndarray | None
     place: Place
+    time: np.ndarray | None = None
+    label: np.ndarray | None = None
 
 
 class EdgeSource(Protocol):
@@ -51,16 +56,22 @@ class EdgeSource(Protocol):
 
 @dataclass(frozen=True)
 class TableEdges:
-    """Edges in a table: columns ``src`` and ``dst`` (else the first two), and ``weight`` if there."""
+    """Edges in a table: columns ``src`` and ``dst`` (else the first two), and one of weights if there."""
 
     table: Table
     columns: tuple[str, str]
-    weighted: bool
+    weight_column: str | None
+    label: ClassVar[str] = "edges"
 
     @property
     def path(self) -> Path:
         """See :class:`EdgeSource`."""
         return self.table.path
+
+    @property
+    def weighted(self) -> bool:
+        """See :class:`EdgeSource`."""
+        return self.weight_column is not None
 
     @property
     def strings(self) -> bool:
@@ -69,12 +80,18 @@ class TableEdges:
 
     def batches(self, progress: Progress) -> Iterator[EdgeBatch]:
         """See :class:`EdgeSource`."""
-        wanted = (*self.columns, "weight") if self.weighted else self.columns
-        for batch in self.table.batches(wanted, label="edges", progress=progress):
+        for batch in self.table.batches(self._wanted(), label=self.label, progress=progress):
             if self.strings and self.columns != ("src", "dst"):
                 refuse_ids_as_names(self.table, batch, self.columns)
-            src, dst = (decoded(batch.columns.column(name)) for name in self.columns)
-            yield EdgeBatch(src, dst, _weights(batch) if self.weighted else None, batch.place)
+            yield self._read(batch)
+
+    def _wanted(self) -> tuple[str, ...]:
+        return self.columns if self.weight_column is None else (*self.columns, self.weight_column)
+
+    def _read(self, batch: Batch) -> EdgeBatch:
+        src, dst = (decoded(batch.columns.column(name)) for name in self.columns)
+        weight = None if self.weight_column is None else _weights(batch, self.weight_column)
+        return EdgeBatch(src, dst, weight, batch.place)
 
 
 @dataclass(frozen=True)
@@ -103,9 +120,9 @@ class ArrayEdges:
         for start in range(0, total, _BATCH_ROWS):
             rows = slice(start, min(start + _BATCH_ROWS, total))
             pair = self.array.read(slice(None), rows) if wide else self.array.read(rows).T
-            src, dst = (pa.array(np.ascontiguousarray(ids, dtype=_native(ids.dtype))) for ids in pair)
+            src, dst = (native_ids(ids) for ids in pair)
             place = Place(self.path, "edge", start)
-            weight = None if self.weight is None else _finite(self.weight.read(rows), place)
+            weight = None if self.weight is None else finite(self.weight.read(rows), place)
             yield EdgeBatch(src, dst, weight, place)
             progress("edges", rows.stop, total)
 
@@ -121,21 +138,32 @@ def edges_in(table: Table) -> TableEdges:
         raise ValueError(
             f"{table.path} has the one column {table.names[0]!r}; expected src and dst, or any two"
         )
+    columns = end_columns(table)
+    weighted = "weight" in table.names and "weight" not in columns
+    table = with_ids(table, columns).read_as({"weight": pa.float32()} if table.csv else {})
+    return TableEdges(table, columns, "weight" if weighted else None)
+
+
+def end_columns(table: Table) -> tuple[str, str]:
+    """The columns of sources and targets: those of that name, else the first two."""
     named = {"src", "dst"} & set(table.names)
     if len(named) == 1:
         missing = ({"src", "dst"} - named).pop()
         raise ValueError(f"{table.path} has a column {named.pop()!r} but no {missing!r}; found {table.names}")
-    columns = ("src", "dst") if named else table.names[:2]
-    weighted = "weight" in table.names and "weight" not in columns
+    return ("src", "dst") if named else (table.names[0], table.names[1])
+
+
+def with_ids(table: Table, columns: tuple[str, str]) -> Table:
+    """The table, of whose columns two are read as ids, integers or strings alike."""
     if table.csv:
         types = [table.type_of(name) for name in columns]
         kind = pa.int64() if all(map(pa.types.is_integer, types)) else pa.string()
-        table = table.read_as({columns[0]: kind, columns[1]: kind, "weight": pa.float32()})
+        table = table.read_as(dict.fromkeys(columns, kind))
     for name in columns:
         kind = value_type(table.type_of(name))
         if not (is_string(kind) or pa.types.is_integer(kind)):
             raise ValueError(f"{table.path}: column {name!r} holds {kind}; expected ids, integers or strings")
-    return TableEdges(table, (columns[0], columns[1]), weighted)
+    return table
 
 
 def array_edges(array: NpyFile, *, weight: NpyFile | None = None) -> ArrayEdges:
@@ -154,22 +182,24 @@ def value_type(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
-def _native(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
-    return dtype.newbyteorder("=")
+def native_ids(ids: np.ndarray) -> pa.Array:
+    """Integers of an array as ids, in this machine's order of bytes."""
+    return pa.array(np.ascontiguousarray(ids, dtype=ids.dtype.newbyteorder("=")))
 
 
-def _weights(batch: Batch) -> np.ndarray:
-    column = batch.columns.column("weight")
+def _weights(batch: Batch, name: str) -> np.ndarray:
+    column = batch.columns.column(name)
     if not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type)):
-        raise ValueError(f"{batch.place.file}: column 'weight' holds {column.type}; expected numbers")
-    return _finite(column.to_numpy(zero_copy_only=False), batch.place)
+        raise ValueError(f"{batch.place.file}: column {name!r} holds {column.type}; expected numbers")
+    return finite(column.to_numpy(zero_copy_only=False), batch.place, name)
 
 
-def _finite(weight: np.ndarray, place: Place) -> np.ndarray:
+def finite(weight: np.ndarray, place: Place, name: str = "weight") -> np.ndarray:
+    """Weights in float32, all of them finite."""
     with np.errstate(over="ignore"):
         weight = weight.astype(np.float32)
     bad = ~np.isfinite(weight)
     if bad.any():
         row = int(bad.argmax())
-        raise ValueError(f"{place.at(row)}, column 'weight' is {weight[row]}; expected a finite number")
+        raise ValueError(f"{place.at(row)}, column {name!r} is {weight[row]}; expected a finite number")
     return weight

@@ -16,7 +16,7 @@ from siafu.data.importing.ids import IdMap
 from siafu.data.importing.places import Place
 from siafu.data.importing.tables import Batch, Table, column_named, decoded, refuse_numbers_as_names
 from siafu.events import Progress
-from siafu.store import StoreWriter
+from siafu.store.writer import FolderWriter
 
 FeatureDType = Literal["float32", "bfloat16", "int8"]
 _BLOCK_VALUES = 1 << 22
@@ -176,10 +176,10 @@ def sparse_features(path: Path, arrays: dict[str, NpyFile], *, prefix: str) -> S
 
 
 def write_features(
-    source: FeatureSource, store: StoreWriter, ids: IdMap | None, dtype: FeatureDType, progress: Progress
+    source: FeatureSource, store: FolderWriter, ids: IdMap | None, dtype: FeatureDType, progress: Progress
 ) -> int:
     """Write ``x`` row by row, giving new ids their rows; returns the number of rows."""
-    x = store.array("x", dtype, width=len(source.columns))
+    x = store.array("x", dtype, row=(len(source.columns),))
     scale = store.array("x_scale", "float32") if dtype == "int8" else None
     for block in source.rows(progress):
         if ids is not None and block.ids is not None:

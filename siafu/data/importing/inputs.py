@@ -112,7 +112,7 @@ def open_inputs(given: Given, scratch: Path) -> Inputs:
     """Open every file that was given; arrays in an archive are unpacked into ``scratch``."""
     inputs = _open_edges(given, scratch)
     if given.features is not None:
-        inputs = replace(inputs, features=_open_features(given.features, scratch))
+        inputs = replace(inputs, features=open_features(given.features, scratch))
     if given.labels is not None:
         inputs = replace(inputs, labels=_open_labels(given.labels))
     if given.split is not None:
@@ -152,12 +152,13 @@ def _open_npz(given: Given, arrays: dict[str, NpyFile]) -> Inputs:
         features,
         labels_of_array(arrays["y"]) if given.labels is None and "y" in arrays else None,
         _masks(masks) if given.split is None and masks else None,
-        (_scalar(arrays["num_nodes"]), f"{path / 'num_nodes'}") if "num_nodes" in arrays else None,
-        both_directions="undirected" in arrays and _scalar(arrays["undirected"]) == 1,
+        (scalar(arrays["num_nodes"]), f"{path / 'num_nodes'}") if "num_nodes" in arrays else None,
+        both_directions="undirected" in arrays and scalar(arrays["undirected"]) == 1,
     )
 
 
-def _open_features(path: Path, scratch: Path) -> FeatureSource:
+def open_features(path: Path, scratch: Path) -> FeatureSource:
+    """Open a file of features."""
     match format_of(path, "features"):
         case "npy":
             return array_features(open_npy(path))
@@ -176,7 +177,12 @@ def _open_labels(path: Path) -> Labels | NodeTable:
         case "npz" | "ogb":
             raise ValueError(f"labels: {path} is no table of labels; expected .npy, .parquet, .csv or .tsv")
         case _:
-            return label_table(_id_table(path))
+            return open_label_table(path)
+
+
+def open_label_table(path: Path) -> NodeTable:
+    """Open a table of labels."""
+    return label_table(_id_table(path))
 
 
 def _open_split(path: Path, num_nodes: tuple[int, str] | None) -> Masks | NodeTable:
@@ -204,7 +210,8 @@ def _as_strings(table: Table, columns: tuple[str, ...]) -> Table:
     return table.read_as(dict.fromkeys(columns, pa.string())) if table.csv else table
 
 
-def _scalar(array: NpyFile) -> int:
+def scalar(array: NpyFile) -> int:
+    """Read the one number of an array."""
     values = array.read().ravel()
     if values.size != 1:
         raise ValueError(f"{array.shown} has {values.size} values; expected one number")

@@ -1,25 +1,26 @@
-"""Sort edges by destination on disk, in memory that does not grow with their number.
+"""Rows of a user's tables on disk, in the order in which they came, and sorted there by ranges of a key.
 
-The edges are first written down as they come, while each row's in-degree is counted. The counts tell where in
-one file the edges of any range of rows will lie; so they are written there in a second pass, and in a third
-each range, small enough to fit, is sorted in memory and appended to the store.
+They are first written down as they come, while rows of each key are counted. The counts tell where in one file those of
+any range of keys will lie; so they are written there in a second pass, and in a third each range, small enough to fit,
+is sorted in memory. Memory does not grow with the number of rows.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
 
 from siafu import native
-from siafu.data.importing.edges import EdgeSource
+from siafu.data.importing.edges import EdgeBatch, EdgeSource
 from siafu.data.importing.ids import Ids
 from siafu.events import Progress
-from siafu.store import StoreWriter
 
 _RANGE_EDGES = 1 << 22
-_INT, _FLOAT = np.dtype("<i4"), np.dtype("<f4")
+INT, FLOAT, TIME = np.dtype("<i4"), np.dtype("<f4"), np.dtype("<f8")
+Kind = np.dtype[Any]
+Rows = dict[str, np.ndarray]
 
 
 class Spool:
@@ -27,18 +28,17 @@ class Spool:
 
     Attributes:
         num_edges: written so far.
-        in_degree: of each row, counting the reverse of each edge as well where the graph is undirected.
         touched: whether each row is named by an edge.
-        weighted, undirected: whether the edges have weights; whether their reverses belong to the graph.
+        fields: what is known of an edge, by name: the type of a value.
     """
 
-    def __init__(self, folder: Path, *, weighted: bool, undirected: bool) -> None:
-        self.weighted, self.undirected = weighted, undirected
+    what = "edge"
+
+    def __init__(self, folder: Path, fields: Mapping[str, Kind]) -> None:
         self.num_edges = 0
-        self.in_degree = np.zeros(1024, dtype=np.int64)
         self.touched = np.zeros(1024, dtype=bool)
-        self.fields = {"src": _INT, "dst": _INT, **({"weight": _FLOAT} if weighted else {})}
-        self.paths = {name: folder / f"edges.{name}" for name in self.fields}
+        self.fields = dict(fields)
+        self.paths = {name: folder / f"spool.{name}" for name in self.fields}
         self._files: dict[str, BinaryIO] = {}
 
     def fill(self, source: EdgeSource, ids: Ids, progress: Progress) -> None:
@@ -47,141 +47,111 @@ class Spool:
             self._files = {name: path.open("wb") for name, path in self.paths.items()}
             for batch in source.batches(progress):
                 src, dst = ids.pairs(batch.src, batch.dst, batch.place, source.columns)
-                self._append(src, dst, batch.weight)
+                self._append(self._rows(src, dst, batch))
         finally:
             for file in self._files.values():
                 file.close()
         if not self.num_edges:
-            raise ValueError(f"{source.path} holds no edge; expected at least one")
+            raise ValueError(f"{source.path} holds no {self.what}; expected at least one")
 
-    def read(self, *, reverse: bool) -> Iterator[dict[str, np.ndarray]]:
-        """Read the edges, or their reverses, in the order in which they came."""
+    def read(self, *names: str) -> Iterator[Rows]:
+        """Read some fields, or all, of the edges in the order in which they came, some at a time."""
+        fields = {name: kind for name, kind in self.fields.items() if not names or name in names}
         for start in range(0, self.num_edges, _RANGE_EDGES):
-            arrays = {
-                name: np.fromfile(path, self.fields[name], _RANGE_EDGES, offset=4 * start)
-                for name, path in self.paths.items()
+            yield {
+                name: np.fromfile(self.paths[name], kind, _RANGE_EDGES, offset=kind.itemsize * start)
+                for name, kind in fields.items()
             }
-            if reverse:
-                arrays["src"], arrays["dst"] = arrays["dst"], arrays["src"]
-            yield arrays
 
-    def _append(self, src: np.ndarray, dst: np.ndarray, weight: np.ndarray | None) -> None:
-        self._grow(int(max(src.max(initial=-1), dst.max(initial=-1))) + 1)
-        np.add.at(self.in_degree, dst, 1)
-        if self.undirected:
-            np.add.at(self.in_degree, src, 1)
+    def remove(self) -> None:
+        """Remove it from disk."""
+        for path in self.paths.values():
+            path.unlink()
+
+    def _rows(self, src: np.ndarray, dst: np.ndarray, batch: EdgeBatch) -> Rows:
+        """What is written down of a batch."""
+        return {"src": src, "dst": dst} | ({} if batch.weight is None else {"weight": batch.weight})
+
+    def _append(self, rows: Rows) -> None:
+        src, dst = rows["src"], rows["dst"]
+        count = int(max(src.max(initial=-1), dst.max(initial=-1))) + 1
+        if count > self.touched.size:
+            self.touched = grown(self.touched, 2 * count)
         self.touched[src] = True
         self.touched[dst] = True
         self.num_edges += src.size
-        for name, values in {"src": src, "dst": dst, "weight": weight}.items():
-            if values is not None:
-                self._files[name].write(values.astype(self.fields[name], copy=False).data)
-
-    def _grow(self, rows: int) -> None:
-        more = 2 * rows - self.touched.size
-        if rows > self.touched.size:
-            self.in_degree = np.concatenate([self.in_degree, np.zeros(more, np.int64)])
-            self.touched = np.concatenate([self.touched, np.zeros(more, bool)])
+        for name, file in self._files.items():
+            file.write(rows[name].astype(self.fields[name], copy=False).data)
 
 
-def write_csr(spool: Spool, store: StoreWriter, *, num_nodes: int, progress: Progress) -> None:
-    """Write ``indptr``, ``indices`` and ``edge_weight``: by destination, sources ascending within each row.
+def grown(values: np.ndarray, size: int) -> np.ndarray:
+    """The values, and zeros after them."""
+    return np.concatenate([values, np.zeros(size - values.size, values.dtype)])
 
-    Where the graph is undirected, repeated edges are dropped; of their weights the first is kept, that of an
-    edge before that of a reverse.
+
+class Ranges:
+    """Ranges of keys, each of as many rows as fit into memory, or of one key.
+
+    Attributes:
+        bounds: (R + 1,) int32, where ranges of keys begin and end.
+        before: (R + 1,) how many rows there are before each range.
     """
-    degree = np.zeros(num_nodes, dtype=np.int64)
-    known = min(num_nodes, spool.in_degree.size)
-    degree[:known] = spool.in_degree[:known]
-    ends = np.cumsum(degree, out=degree)
-    bounds = _ranges(ends)
-    before = np.where(bounds > 0, ends[bounds - 1], 0)  # edges before each range
-    files = _distribute(spool, bounds, before, store.scratch, progress)
-    _sort(spool, bounds, before, files, store, progress)
+
+    def __init__(self, ends: np.ndarray) -> None:
+        """``ends`` (K,) says how many rows have passed after each key."""
+        bounds = [0]
+        while bounds[-1] < ends.size:
+            begun = ends[bounds[-1] - 1] if bounds[-1] else 0
+            fits = int(np.searchsorted(ends, begun + _RANGE_EDGES, side="right"))
+            bounds.append(max(fits, bounds[-1] + 1))
+        self.bounds = np.array(bounds, dtype=np.int32)
+        self.before = np.where(self.bounds > 0, ends[self.bounds - 1], 0)
+
+    def distribute(self, batches: Iterable[Rows], key: str, folder: Path, progress: Progress) -> None:
+        """Write each row, of fields of 4 bytes, into the range of its key; rows of a range stay in order."""
+        filled, done = self.before[:-1].copy(), 0
+        self._paths: dict[str, Path] = {}
+        files: dict[str, BinaryIO] = {}
+        try:
+            for rows in batches:
+                for name in rows.keys() - files.keys():
+                    self._paths[name] = folder / f"ranges.{name}"
+                    files[name] = self._paths[name].open("wb")
+                self._write(rows, key, filled, files)
+                done += rows[key].size
+                progress("distribute", done, int(self.before[-1]))
+        finally:
+            for file in files.values():
+                file.close()
+
+    def read(self, fields: Mapping[str, Kind], progress: Progress) -> Iterator[tuple[int, int, Rows]]:
+        """The rows of each range, and its first key and the one after its last; what was read is removed at the end."""
+        for part in range(self.bounds.size - 1):
+            count, offset = int(self.before[part + 1] - self.before[part]), 4 * int(self.before[part])
+            rows = {
+                name: np.fromfile(path, fields[name], count, offset=offset)
+                for name, path in self._paths.items()
+            }
+            yield int(self.bounds[part]), int(self.bounds[part + 1]), rows
+            progress("sort", int(self.before[part + 1]), int(self.before[-1]))
+        for path in self._paths.values():
+            path.unlink()
+
+    def _write(self, rows: Rows, key: str, filled: np.ndarray, files: Mapping[str, BinaryIO]) -> None:
+        """Write rows to the places that their ranges are ``filled`` up to, and move these on."""
+        owner = (np.searchsorted(self.bounds, rows[key], side="right") - 1).astype(np.int32)
+        order, starts = by_key(owner, filled.size)
+        for name, file in files.items():
+            values = rows[name][order]
+            for part in np.flatnonzero(np.diff(starts)):
+                file.seek(4 * int(filled[part]))
+                file.write(values[starts[part] : starts[part + 1]].data)
+        filled += np.diff(starts)
 
 
-def _ranges(ends: np.ndarray) -> np.ndarray:
-    """Cut the rows, after each of which so many edges have passed, into ranges that fit, or one row each.
-
-    (N,) -> (R + 1,) bounds.
-    """
-    bounds = [0]
-    while bounds[-1] < ends.size:
-        begun = ends[bounds[-1] - 1] if bounds[-1] else 0
-        fits = int(np.searchsorted(ends, begun + _RANGE_EDGES, side="right"))
-        bounds.append(max(fits, bounds[-1] + 1))
-    return np.array(bounds, dtype=np.int32)
-
-
-def _distribute(
-    spool: Spool, bounds: np.ndarray, before: np.ndarray, folder: Path, progress: Progress
-) -> dict[str, Path]:
-    """Write each edge into the range of its destination; edges of a range stay in order."""
-    paths = {name: folder / f"ranges.{name}" for name in spool.fields}
-    files = {name: path.open("wb") for name, path in paths.items()}
-    filled = before[:-1].copy()
-    done, total = 0, int(before[-1])
-    try:
-        for reverse in (False, True) if spool.undirected else (False,):
-            for edges in spool.read(reverse=reverse):
-                _write_to_ranges(edges, bounds, filled, files)
-                done += edges["dst"].size
-                progress("distribute", done, total)
-    finally:
-        for file in files.values():
-            file.close()
-    for path in spool.paths.values():
-        path.unlink()
-    return paths
-
-
-def _write_to_ranges(
-    edges: dict[str, np.ndarray], bounds: np.ndarray, filled: np.ndarray, files: Mapping[str, BinaryIO]
-) -> None:
-    """Write edges to the places that their ranges have ``filled`` up to, and move these on."""
-    owner = (np.searchsorted(bounds, edges["dst"], side="right") - 1).astype(np.int32)
-    by_range = native.build_csr(
-        torch.from_numpy(owner), torch.from_numpy(edges["src"]), num_rows=filled.size, origin=True
-    )
-    assert by_range.origin is not None
-    starts = by_range.indptr.numpy()
-    for name, file in files.items():
-        values = edges[name][by_range.origin.numpy()]
-        for part in np.flatnonzero(np.diff(starts)):
-            file.seek(4 * int(filled[part]))
-            file.write(values[starts[part] : starts[part + 1]].data)
-    filled += np.diff(starts)
-
-
-def _sort(
-    spool: Spool,
-    bounds: np.ndarray,
-    before: np.ndarray,
-    files: dict[str, Path],
-    store: StoreWriter,
-    progress: Progress,
-) -> None:
-    """Sort range by range, and append to the store."""
-    indptr, indices = store.array("indptr", "int64"), store.array("indices", "int32")
-    weights = store.array("edge_weight", "float32") if spool.weighted else None
-    indptr.append(np.zeros(1, dtype=np.int64))
-    for part in range(bounds.size - 1):
-        count, offset = int(before[part + 1] - before[part]), 4 * int(before[part])
-        edges = {
-            name: np.fromfile(path, spool.fields[name], count, offset=offset) for name, path in files.items()
-        }
-        csr = native.build_csr(
-            torch.from_numpy(edges["dst"] - np.int32(bounds[part])),
-            torch.from_numpy(edges["src"]),
-            num_rows=int(bounds[part + 1] - bounds[part]),
-            origin=spool.weighted,
-        )
-        csr = native.sort_rows(csr)
-        csr = native.deduplicate(csr) if spool.undirected else csr
-        indptr.append(csr.indptr[1:] + indices.num_rows)
-        indices.append(csr.indices)
-        if weights is not None and csr.origin is not None:
-            weights.append(edges["weight"][csr.origin.numpy()])
-        progress("sort", int(before[part + 1]), int(before[-1]))
-    for path in files.values():
-        path.unlink()
+def by_key(key: np.ndarray, num_keys: int) -> tuple[np.ndarray, np.ndarray]:
+    """A stable order of rows by key, int32 from 0, and where the rows of each key begin in it, (K + 1,)."""
+    keys = torch.from_numpy(key)
+    csr = native.build_csr(keys, keys, num_rows=num_keys, origin=True)
+    assert csr.origin is not None
+    return csr.origin.numpy(), csr.indptr.numpy()

@@ -28,6 +28,7 @@ class LazyConfig(BaseModel):
     recipe: Literal["published", "logits", "frugal"] = "published"
     bits: Literal[32, 16, 8, 4] = 32  # of a number in rows that travel
     local_epochs: int = Field(1, ge=1)  # steps that a rank takes alone before weights are averaged
+    features: bool = True  # whether features of boundary nodes may travel
     gate: bool = True  # pass over a stage that the validation nodes find worse than one before it
     clients: int | Literal["none", "node"] = "none"  # one a node, or so many
     participation: float = Field(1.0, gt=0, le=1)  # share of the training clients drawn for a round

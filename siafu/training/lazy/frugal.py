@@ -56,7 +56,7 @@ class FrugalConfig(BaseModel):
     smooth_rounds: int = Field(10, ge=1)
     smooth_patience: int = Field(2, ge=1)
     share: float = Field(0.1, gt=0, lt=1)  # of a node's own probabilities in each round
-    hops: int = Field(2, ge=1)
+    hops: int = Field(2, ge=0)  # 0: no features travel, and B is left out
     confident: float = Field(0.8, gt=0, le=1)  # share of nodes that are fitted anew on
     sums: Precision = "int8"  # of the matrices of the heads
     sums_by_degree: Precision = (
@@ -163,7 +163,7 @@ class Recipe:
         gcn_scales(self.block, torch.float64)
         plain = self._try("head on inputs", lambda: self._plain(self.train, self.known))
         self._try("A: the same, smoothed", lambda: self._smoothed(plain))
-        if isinstance(self.x, Tensor):
+        if isinstance(self.x, Tensor) and self.config.hops:
             self._try_hops(plain, self.x)
         if self._above(plain) > 1 and self._gain() >= -1:
             rows, target = confident(

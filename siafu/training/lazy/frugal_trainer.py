@@ -37,10 +37,12 @@ class FrugalTrainer(FullTrainer):
         *,
         seed: int,
         wire: CommConfig,
+        features: bool = True,
     ) -> None:
         nothing = no_scores(x_own.shape[1], task.num_outputs)
         super().__init__(nothing, block, widened(x_own), task, config, seed=seed, wire=wire)
         self._route = part.route
+        self._recipe = FrugalConfig() if features else FrugalConfig(hops=0)
         self._out: Tensor | None = None
 
     @property
@@ -59,7 +61,7 @@ class FrugalTrainer(FullTrainer):
 
     def _train(self, watch: Watch) -> str:
         done, begun = self.done, time.monotonic()
-        found = self._fit(FrugalConfig())
+        found = self._fit(self._recipe)
         self.model, self.block, self._out = found.model, found.block, found.out
         done.stages = [self._told(number, tried) for number, tried in enumerate(found.tried, 1)]
         scores = [tried.score for tried in found.tried]

@@ -72,7 +72,8 @@ def _pass_on(comm: Comm, block: Block, by: Scales, order: Tensor, rows: Tensor, 
     place = torch.zeros(block.num_src, dtype=torch.int32)
     place[order] = torch.arange(order.numel(), dtype=torch.int32)
     index = place[hop.route.index].long()
-    came = carry(comm, Route(index, hop.route.send, hop.route.recv), rows, label=_ROWS)
+    some = Route(index, hop.route.send, hop.route.recv)
+    came = carry(comm, some, rows, label=_ROWS, own_row=hop.route.index)
     halo = hop.halo.nonzero()[:, 0] + block.num_dst
     place[halo] = torch.arange(order.numel(), order.numel() + halo.numel(), dtype=torch.int32)
     weight = edge_weights(block, rows.dtype, transposed=False)

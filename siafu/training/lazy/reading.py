@@ -52,11 +52,27 @@ def exchange(comm: Comm, route: Route, x_own: Tensor, *, precision: Precision, l
     return torch.cat([x_own, carry(comm, route, x_own, label=label)])
 
 
+def without(block: Block, unknown: Tensor) -> Block:
+    """A settled block without the edges from some sources, (S,) bool: the others weigh more where a mean is taken."""
+    kept = ~unknown[block.indices.long()]
+    dst = block.row_edge[kept]
+    indptr = torch.zeros_like(block.indptr)
+    indptr[1:] = torch.bincount(dst, minlength=block.num_dst).cumsum(0)
+    weight = None if block.edge_weight is None else block.edge_weight[kept]
+    whole = None if block.whole is None else block.whole._replace(num_edges=indptr.diff())
+    return replace(
+        block, indptr=indptr, indices=block.indices[kept], edge_weight=weight, whole=whole, memo={}
+    )
+
+
 def settle(comm: Comm, route: Route, block: Block, *, degrees: bool) -> Block:
     """The block of a part for which the rows of all sources are here, with their degrees if so asked. Collective."""
     whole = None
     if degrees:
         degree = (block.in_degree + block.missing_loop)[:, None]
         degree_src = exchange(comm, route, degree, precision="fp32", label="halo degrees")[:, 0]
+        degree_src[degree_src == 0] = (
+            1.0  # of a node of which nothing is known, and none of whose edges is read
+        )
         whole = Whole(degree_src, block.missing_loop, block.indptr.diff())
     return replace(block, others=None, whole=whole, static_src=None, memo={})

@@ -25,7 +25,7 @@ from siafu.training.config import TrainConfig
 from siafu.training.full import FullTrainer, Watch
 from siafu.training.lazy.bytes_sent import MESSAGES, PARAMETERS
 from siafu.training.lazy.config import LazyConfig
-from siafu.training.lazy.reading import Reading, exchange, read_alone, settle
+from siafu.training.lazy.reading import Reading, exchange, read_alone, settle, without
 from siafu.training.lazy.stage import stages_of
 from siafu.training.lazy.updates import average, flat
 from siafu.training.task import Task
@@ -51,6 +51,11 @@ class LazyTrainer(FullTrainer):
     ) -> None:
         super().__init__(model, block, x_own, task, config, seed=seed, wire=wire)
         self.lazy, self.stages = lazy, stages_of(model, lazy)
+        if not lazy.features and self.stages[0].sends != "nothing":
+            raise ValueError(
+                "lazy.features is false, but the first stage of this recipe sends features; set lazy.recipe to "
+                "logits or frugal"
+            )
         self._route, self._wire = part.route, wire
         self._settled: Block | None = None
         self._rows = [widened(x_own)]  # of own nodes: the inputs, then what each stage passed on
@@ -165,11 +170,20 @@ class LazyTrainer(FullTrainer):
         precision = self.lazy.precision
         x_src = exchange(self.comm, self._route, self._rows[stage], precision=precision, label=label)
         self._rows[stage] = x_src[: own.numel()]
-        reading = Reading(self._settled.with_static(x_src), x_src)
+        reading = Reading(self._readable(label, x_src).with_static(x_src), x_src)
         if not model.frozen(stage):
             return reading
         model.aggregate(stage, reading.block, x_src)
         return reading.of(own)
+
+    def _readable(self, label: str, x_src: Tensor) -> Block:
+        """What a stage reads over: without edges from halo rows of which nothing is known, where some are away."""
+        assert self._settled is not None
+        unknown = self._route.unknown(label=label, width=x_src.shape[1])
+        if unknown is None:
+            return self._settled
+        own = torch.zeros(self.block.num_dst, dtype=torch.bool)
+        return without(self._settled, torch.cat([own, unknown]))
 
     @torch.no_grad()
     def _pass_on(self, stage: int, reading: Reading) -> None:

@@ -17,9 +17,11 @@ class Gate:
         """``reads`` is (readers, sources) bool, ``slack`` (sources,) int, ``first`` the first epoch of any rows."""
         num_readers, num_sources = reads.shape
         self._reads = [np.flatnonzero(each) for each in reads]  # sources, by reader
+        self._last = [int(each[-1]) if each.size else -1 for each in self._reads]
         self._slack = slack if slack is not None and slack.any() else None
         self._first = first
         self.version = np.zeros(num_sources, dtype=np.int64)
+        self._versions = [0] * num_sources  # the same: one of them is read in less time
         self._wanted = [0] * num_readers  # the epoch that each waits for; 0: does not wait
         self._watchers: list[list[int]] = [[] for _ in range(num_sources)]
 
@@ -35,18 +37,22 @@ class Gate:
 
     def advance(self, source: int, version: int) -> list[tuple[int, int]]:
         """A source has rows of a version; returns those who may go on now, and with which epoch."""
-        if version <= self.version[source]:
+        if version <= self._versions[source]:
             return []
-        self.version[source] = version
+        self.version[source] = self._versions[source] = version
         watchers, self._watchers[source] = self._watchers[source], []
         wanted = [(reader, self._wanted[reader]) for reader in watchers]
         return [(reader, epoch) for reader, epoch in wanted if epoch and self.wait(reader, epoch)]
 
     def _lacking(self, reader: int, epoch: int) -> int | None:
         """The last of a reader's sources that are too old."""
-        sources = self._reads[reader]
+        sources, last = self._reads[reader], self._last[reader]
+        if last < 0:
+            return None
         needed: int | np.ndarray = max(self._first, epoch)
         if self._slack is not None:
             needed = np.maximum(self._first, epoch - self._slack[sources])
-        (lacking,) = (self.version[sources] < needed).nonzero()
+        elif self._versions[last] < needed:  # as for most that come to wait: none of the others is looked at
+            return last
+        lacking = (self.version.take(sources) < needed).nonzero()[0]
         return int(sources[lacking[-1]]) if lacking.size else None

@@ -109,7 +109,10 @@ class Parameters:
         self._renewed(epoch)
 
     def _of(self, epoch: int) -> "_Sum":
-        return self._sums.setdefault(epoch, _Sum())
+        found = self._sums.get(epoch)
+        if found is None:
+            found = self._sums[epoch] = _Sum()
+        return found
 
 
 def weights_of(parameters: Mapping[str, nn.Parameter]) -> dict[str, np.ndarray]:

@@ -7,6 +7,7 @@ ranks, their end, is put into one queue; the thread takes from it, and where not
 import heapq
 import time
 from collections.abc import Callable
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
@@ -29,6 +30,7 @@ from siafu.workers.tasks import Done, Tasks
 from siafu.workers.tuner import Seen
 
 PATIENCE_S = 5.0  # in which something is expected to happen
+BATCH_S = 0.001  # for which graph work may go on before tasks that are ready are handed over
 _Work = Callable[[int, int, int], None]  # of a layer, an interval and an epoch
 GRAPH_LANE = "graph"  # the lane of the rank's own thread
 
@@ -98,6 +100,8 @@ class GraphServer:
         self._ended = 0  # intervals that have ended the last epoch
         self._published = [first - 1]  # versions of the weights that tasks may read
         self._graph: list[_Graph] = []
+        self._ready: list[tuple[Task, tuple[int, ...]]] = []  # tasks that workers were not told of yet
+        self._handed_s = 0.0  # when they were last told
         self._commits = 0
         self._backlog: list[int] = []  # tasks that waited, now and then
         self._gates = Gates(
@@ -148,9 +152,11 @@ class GraphServer:
         """Take note of what came, then do one thing, or wait for something to come."""
         while not self.inbox.empty():
             self._handle(self.inbox.get())
+        start = time.monotonic()
+        if self._ready and (not self._graph or start - self._handed_s >= BATCH_S):
+            self._hand_over(start)
         if self._graph:
             work = heapq.heappop(self._graph)
-            start = time.monotonic()
             work.run(work.layer, work.interval, work.epoch)
             if work.epoch <= self.trace_until:
                 self._note(GRAPH_LANE, f"{work.name} {work.layer}", work.epoch, work.interval, start)
@@ -158,6 +164,11 @@ class GraphServer:
             return
         else:
             self._wait()
+
+    def _hand_over(self, now_s: float) -> None:
+        """Let workers have the tasks that are ready: many at once, because each time wakes a thread."""
+        ready, self._ready, self._handed_s = self._ready, [], now_s
+        self.tasks.put_all(ready)
 
     def _wait(self) -> None:
         """Wait for something to come. Where nothing does, have somebody look after workers, and tell the others."""
@@ -214,7 +225,8 @@ class GraphServer:
         key = Key(epoch, stage, Direction.BACKWARD if back else direction, interval)
         arrays = self.rows.inputs(key, self.intervals.rows[interval])
         way = 2 * self._layers - stage if back else stage
-        self.tasks.put(Task(key, self._version_of[interval], arrays), (epoch, way, self._order[interval]))
+        task = Task(key, self._version_of[interval], arrays)
+        self._ready.append((task, (epoch, way, self._order[interval])))
 
     def _commit(self, done: Done) -> None:
         key, result, rows = done.task.key, done.result, self.intervals.rows[done.task.key.interval]
@@ -261,8 +273,9 @@ class GraphServer:
         """An interval has new gradients of an aggregate."""
         rows = self.intervals.rows[interval]
         grads = self._use(layer, interval, epoch).grad_filled(rows, again=self.staleness > 0)
-        named = {f"layers.{layer}.{name}": grad.numpy() for name, grad in grads.items()}
-        self.parameters.add(epoch, interval, named)
+        if grads:
+            named = {f"layers.{layer}.{name}": grad.numpy() for name, grad in grads.items()}
+            self.parameters.add(epoch, interval, named)
         passed = self._through(self._gates.grads[layer], interval, epoch)
         self._let("gather back", layer, passed, self._gather_back)
         for peer, _ in self._gates.to_peers[layer].advance(interval, epoch):
@@ -359,8 +372,7 @@ class GraphServer:
             self._ended += 1
 
     def _use(self, layer: int, interval: int, epoch: int) -> Any:
-        weights = self.tasks.weights(self._version_of[interval])
-        return self.rows.use(layer, epoch=epoch, weights=weights)
+        return self.rows.use(layer, epoch, partial(self.tasks.weights, self._version_of[interval]))
 
     def _push(self, name: str, layer: int, interval: int, epoch: int, run: _Work) -> None:
         way = layer if name == "gather" else 2 * self._layers - layer

@@ -41,7 +41,7 @@ from siafu.workers.setup import Setup
 from siafu.workers.shared import Segments
 from siafu.workers.tasks import Tasks
 
-_MOST_INTERVALS, _LEAST_ROWS = 32, 2048  # where nobody says how many; smaller ones cost more than they hide
+_MOST_INTERVALS, _LEAST_ROWS = 32, 4096  # where nobody says how many; smaller ones cost more than they hide
 _PATIENCE_S = 30.0  # for the first worker; without one, training begins and waits there
 
 

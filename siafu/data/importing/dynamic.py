@@ -1,0 +1,294 @@
+"""A graph that changes over time, from files of events into a store."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from siafu.data.bundled import transactions
+from siafu.data.importing.arrays import NpyFile, open_npy, unpack_npz
+from siafu.data.importing.event_spool import EventSpool, write_log
+from siafu.data.importing.events import EventSource, array_events, table_events
+from siafu.data.importing.features import ArrayFeatures, array_features
+from siafu.data.importing.graph import fill, ids_for, import_features, read_labels, refuse_lone_labels
+from siafu.data.importing.ids import IdMap
+from siafu.data.importing.inputs import Given, Inputs, open_features, open_label_table, scalar
+from siafu.data.importing.labels import checked_labels, labels_of_nodes
+from siafu.data.importing.nodes import NodeTable, NodeValues
+from siafu.data.importing.places import format_of
+from siafu.data.temporal import KNOWN, read_temporal
+from siafu.data.transactions import CLASS_NAMES, PROTOCOL, Transactions
+from siafu.dynamic import Protocol
+from siafu.events import Progress, silent
+from siafu.store import DynamicStore, DynamicWriter, write_dynamic
+from siafu.store.names import names_to_arrays
+
+_CHUNK_VALUES = 1 << 22
+
+
+@dataclass(frozen=True)
+class EventInputs:
+    """What is to be imported.
+
+    Attributes:
+        inputs: events, features of nodes that never change, and labels that come as a table.
+        events: the events, which ``inputs`` knows as edges.
+        x: features by step, or None.
+        y: labels or targets that came as an array, or None.
+        undirected: whether the file says that events hold in both directions.
+        step: the length of a step, as the file says it, or None.
+    """
+
+    inputs: Inputs
+    events: EventSource
+    x: NpyFile | None = None
+    y: NpyFile | None = None
+    undirected: bool = False
+    step: float | None = None
+
+
+def import_events(
+    out: str | Path,
+    *,
+    events: str | Path,
+    step: float | None = None,
+    steps: int | None = None,
+    features: str | Path | None = None,
+    labels: str | Path | None = None,
+    undirected: bool = False,
+    name: str | None = None,
+    progress: Progress = silent,
+    say: Callable[[str], None] = lambda _: None,
+) -> DynamicStore:
+    """Import a graph that changes over time into a new store; on any failure nothing is left behind.
+
+    Events may come in any order; those of a step stay as they came. A step without an event is kept. Ids are read as
+    :func:`siafu.data.importing.import_graph` reads those of edges. Memory does not grow with the number of events.
+
+    Args:
+        out: the folder to make.
+        events: columns ``src``, ``dst``, ``t`` and, where there are any, ``w`` (weight) and ``label`` (a class from
+            0, -1 for none), else the first three and maybe a fourth for weights, in a Parquet file, a folder of
+            such, ``.csv`` or ``.tsv`` (also ``.gz``); or an ``.npz`` in the layout of :mod:`siafu.data.temporal`.
+            Times are numbers, or time stamps, which become seconds since 1970. ``transactions:nodes=1000000,…``
+            is made on the way.
+        step: the length of a step in units of the times; the last step may be shorter.
+        steps: how many steps of equal length to make, instead. Without either each distinct time is a step, if
+            there are at most 1000.
+        features: as for :func:`siafu.data.importing.import_graph`, or a ``.npy`` of (T, N, F), a row a node and step.
+        labels: as there; or a ``.npy`` of classes (N,) or (T, N), or of real numbers (T, N) or (T, N, K), a row a step.
+        undirected: whether events hold in both directions.
+        name: what to call the graph; None for the name of the folder.
+        progress: told how far it is.
+        say: told what a person should know: events out of order, steps that are empty or shorter than the others.
+    """
+    if step is not None and steps is not None:
+        raise ValueError(
+            f"both a step ({step}) and a number of steps ({steps}) were given; expected one of them"
+        )
+    if made := transactions(str(events)):
+        if any(value is not None for value in (step, steps, features, labels)):
+            raise ValueError(
+                f"{events}: its steps, features and labels are made with it; leave those options out"
+            )
+        return _write_transactions(
+            made, out, name=name, undirected=undirected, spec=str(events), progress=progress
+        )
+    given = Given(Path(events), _path(features), _path(labels))
+    if _is_known(given):
+        graph = read_temporal(given.edges, step=step, steps=steps)
+        graph = replace(graph, name=name or Path(out).name, undirected=graph.undirected or undirected)
+        return write_dynamic(graph, out, provenance=given.sources())
+    with DynamicWriter(out) as store:
+        found = _open(given, store.scratch)
+        ids = ids_for(found.inputs, given)
+        if isinstance(ids, IdMap) and found.inputs.strings:
+            found = replace(found, inputs=found.inputs.with_string_ids())
+        import_features(found.inputs, ids, store, "float32", progress)
+        labelled = read_labels(found.inputs, ids, progress)
+        spool, known = fill(
+            lambda: EventSpool(store.scratch, weighted=found.events.weighted, labelled=found.events.labelled),
+            found.inputs,
+            ids,
+            progress,
+        )
+        refuse_lone_labels(found.inputs, labelled, spool)
+        length = found.step if step is None and steps is None else step
+        cut = spool.cut(step=length, steps=steps, name=str(given.edges))
+        counts = write_log(spool, cut, store, progress)
+        _tell(spool, counts, length=length, say=say)
+        if found.x is not None:
+            _write_steps(found.x, store, cut.num_steps, known.count)
+        class_names = _write_labels(found, labelled, store, cut.num_steps, known.count)
+        if isinstance(known, IdMap):
+            for array, values in names_to_arrays(known.names()).items():
+                store.add(array, values)
+        return store.finish(
+            name=name or Path(out).name,
+            num_nodes=known.count,
+            undirected=undirected or found.undirected,
+            protocol=Protocol(step=cut.length),
+            class_names=class_names,
+            sources={"events" if what == "edges" else what: path for what, path in given.sources().items()},
+        )
+
+
+def _write_transactions(
+    made: Transactions, out: str | Path, *, name: str | None, undirected: bool, spec: str, progress: Progress
+) -> DynamicStore:
+    """Write what is made step by step, a step at a time."""
+    with DynamicWriter(out) as store:
+        src, dst, weight = (
+            store.array("src", "int32"),
+            store.array("dst", "int32"),
+            store.array("weight", "float32"),
+        )
+        for payments in made.by_step():
+            src.append(payments.src)
+            dst.append(payments.dst)
+            weight.append(payments.weight)
+            progress("events", src.num_rows, made.events)
+        store.add("step_ptr", made.step_ptr)
+        store.add("step_time", np.arange(made.steps, dtype=np.float64))
+        store.add("y", made.labels())
+        if (x := made.inputs()) is not None:
+            store.add("x", x)
+        return store.finish(
+            name=name or Path(out).name,
+            num_nodes=made.nodes,
+            undirected=undirected,
+            protocol=PROTOCOL,
+            class_names=CLASS_NAMES,
+            sources={"events": spec},
+        )
+
+
+def _path(path: str | Path | None) -> Path | None:
+    return None if path is None else Path(path)
+
+
+def _is_known(given: Given) -> bool:
+    """Whether it is one of the public sets, of which more is known than its file says."""
+    alone = given.features is None and given.labels is None
+    return alone and given.edges.suffix == ".npz" and given.edges.stem in KNOWN and given.edges.is_file()
+
+
+def _open(given: Given, scratch: Path) -> EventInputs:
+    found = _open_events(given, scratch)
+    inputs = found.inputs
+    if given.features is not None:
+        array = open_npy(given.features) if format_of(given.features, "features") == "npy" else None
+        if array is not None and len(array.shape) == 3:
+            found = replace(found, x=array)
+        else:
+            inputs = replace(inputs, features=open_features(given.features, scratch))
+    if given.labels is not None:
+        if format_of(given.labels, "labels") == "npy":
+            found = replace(found, y=open_npy(given.labels))
+        else:
+            inputs = replace(inputs, labels=open_label_table(given.labels))
+    return replace(found, inputs=_counted(replace(found, inputs=inputs)))
+
+
+def _open_events(given: Given, scratch: Path) -> EventInputs:
+    path = given.edges
+    match format_of(path, "events"):
+        case "npz":
+            return _open_npz(given, unpack_npz(path, scratch / "npz"))
+        case "npy" | "ogb":
+            raise ValueError(f"events: {path} is no table of events; expected .parquet, .csv, .tsv or .npz")
+    events = table_events(path)
+    return EventInputs(Inputs(events), events)
+
+
+def _open_npz(given: Given, arrays: dict[str, NpyFile]) -> EventInputs:
+    path = given.edges
+    events = array_events(path, arrays)
+    x = arrays.get("x") if given.features is None else None
+    counted = (scalar(arrays["num_nodes"]), f"{path / 'num_nodes'}") if "num_nodes" in arrays else None
+    features: ArrayFeatures | None = None
+    if x is not None and len(x.shape) != 3:
+        features, x = array_features(x), None
+    return EventInputs(
+        Inputs(events, features, num_nodes=counted),
+        events,
+        x=x,
+        y=arrays.get("y") if given.labels is None else None,
+        undirected="undirected" in arrays and scalar(arrays["undirected"]) == 1,
+        step=float(arrays["step"].read()) if "step" in arrays else None,
+    )
+
+
+def _counted(found: EventInputs) -> Inputs:
+    """The inputs, with the number of nodes where arrays by step say it."""
+    for array in (found.x, found.y):
+        if array is not None and found.inputs.num_nodes is None and array.shape:
+            count = array.shape[0] if len(array.shape) == 1 else array.shape[1]
+            return replace(found.inputs, num_nodes=(count, str(array.shown)))
+    return found.inputs
+
+
+def _write_steps(x: NpyFile, store: DynamicWriter, num_steps: int, num_nodes: int) -> None:
+    """Write features by step, some steps at a time."""
+    if x.shape[:2] != (num_steps, num_nodes):
+        raise ValueError(
+            f"{x.shown} is {x.shape}; expected ({num_steps}, {num_nodes}, F), a row a step and node"
+        )
+    array = store.array("x", "float32", row=x.shape[1:])
+    size = max(1, _CHUNK_VALUES // max(1, x.shape[1] * x.shape[2]))
+    for start in range(0, num_steps, size):
+        rows = x.read(slice(start, start + size)).astype(np.float32)
+        if not np.isfinite(rows).all():
+            step, node, column = np.argwhere(~np.isfinite(rows))[0]
+            raise ValueError(
+                f"{x.shown}: step {start + step}, row {node}, column {column} is not a finite number"
+            )
+        array.append(rows)
+
+
+def _write_labels(
+    found: EventInputs, labelled: NodeValues | None, store: DynamicWriter, num_steps: int, num_nodes: int
+) -> tuple[str, ...] | None:
+    """Write the labels of nodes, from an array or a table; returns the names of their classes."""
+    if labelled is not None:
+        assert isinstance(found.inputs.labels, NodeTable)
+        table = labels_of_nodes(labelled, found.inputs.labels, num_nodes)
+        _check_labels(table.y, str(found.inputs.labels.path), num_steps, num_nodes)
+        store.add("y", table.y)
+        return table.class_names
+    if found.y is not None:
+        y, shown = found.y.read(), str(found.y.shown)
+        _check_labels(y, shown, num_steps, num_nodes)
+        plain = checked_labels(y.reshape(-1), lambda row: f"{shown}: value {row}")
+        store.add("y", plain.reshape(y.shape))
+    return None
+
+
+def _check_labels(y: np.ndarray, shown: str, num_steps: int, num_nodes: int) -> None:
+    by_step = y.shape[:2] == (num_steps, num_nodes)
+    fits = (
+        by_step and y.ndim <= 3
+        if y.dtype.kind == "f"
+        else y.shape == (num_nodes,) or (by_step and y.ndim == 2)
+    )
+    if not fits or y.dtype == np.uint8:
+        raise ValueError(
+            f"{shown} is {y.shape} {y.dtype}; expected classes, ({num_nodes},) or ({num_steps}, {num_nodes}), or real "
+            f"numbers, ({num_steps}, {num_nodes}) or ({num_steps}, {num_nodes}, K): a row a step"
+        )
+
+
+def _tell(spool: EventSpool, counts: np.ndarray, *, length: float | None, say: Callable[[str], None]) -> None:
+    """Say what was unusual about the events."""
+    if spool.num_late:
+        say(
+            f"{spool.num_late:,} of {spool.num_edges:,} events come after one of a later time; sorted by step"
+        )
+    if empty := int((counts == 0).sum()):
+        say(f"{empty:,} of {counts.size:,} steps have no event; they are kept")
+    span = 0 if spool.first is None else spool.last - spool.first
+    if length is not None and span > length and span % length:
+        say(
+            f"steps of {length:g} do not divide the span of {span:g}; the last one is shorter than the others"
+        )

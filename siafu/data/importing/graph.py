@@ -1,0 +1,230 @@
+"""A graph from files into a store."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar, get_args
+
+import numpy as np
+
+from siafu.data.importing.edge_spool import EdgeSpool, write_csr
+from siafu.data.importing.features import FeatureDType, TableFeatures, write_features
+from siafu.data.importing.ids import GuessedRows, IdMap, RowNumbers, SparseIdsError
+from siafu.data.importing.inputs import Given, Inputs, open_inputs
+from siafu.data.importing.labels import Labels, labels_of_nodes
+from siafu.data.importing.nodes import NodeTable, NodeValues, read_nodes
+from siafu.data.importing.split import masks_of_nodes
+from siafu.data.importing.spool import Spool
+from siafu.events import Progress, silent
+from siafu.given import MAX_NODES
+from siafu.store import Store, StoreWriter
+from siafu.store.names import names_to_arrays
+from siafu.store.splits import check_disjoint
+from siafu.store.writer import FolderWriter
+
+S = TypeVar("S", bound=Spool)
+
+
+def import_graph(
+    out: str | Path,
+    *,
+    edges: str | Path,
+    features: str | Path | None = None,
+    labels: str | Path | None = None,
+    split: str | Path | None = None,
+    undirected: bool = False,
+    name: str | None = None,
+    progress: Progress = silent,
+    feature_dtype: FeatureDType = "float32",
+) -> Store:
+    """Import a graph from files into a new store; on any failure nothing is left behind.
+
+    Ids are row numbers beside features (or, without features, labels or a split) that come as arrays. They
+    are the user's own, integers or strings, beside a table of features or labels with an id column, or where
+    edges have strings: then nodes are numbered by first appearance in the features, the labels, the edges,
+    and the ids
+        are kept
+    as ``node_names``. Integers in edges alone are row numbers if at least a quarter of the numbers up to the
+    largest is in use, else the user's own. In a CSV file a first line that names a column that is looked for,
+    or whose leading ids are not all integers, is a header; so string ids need a header. Whether ids are
+    integers is decided by the first rows (4 MB).
+
+    Args:
+        out: the folder to make.
+        edges: columns ``src`` and ``dst``, else the first two, and ``weight`` if there is one, in a Parquet
+            file, a folder of such, ``.csv`` or ``.tsv`` (also ``.gz``); a ``.npy`` of integers, (E, 2) or (2,
+            E); an ``.npz`` with ``edge_index`` and, if not given apart, ``x`` (or ``x_indptr``,
+            ``x_indices``, ``x_data``, ``x_shape``), ``y``, ``train_mask``, ``val_mask``, ``test_mask``; or
+            the folder of an OGB node-property data set, with its features, labels and split.
+        features: ``.npy`` (N, F); a table with an id column (``id``, else the first) and numbers; or a CSR
+            matrix as ``scipy.sparse.save_npz`` writes it.
+        labels: ``.npy``, or a table with an id column and ``label`` (else all other columns): classes from 0
+            with -1 for none, words, several columns of 0 and 1, or real numbers to regress on.
+        split: ``.npy`` of 0 train, 1 validation, 2 test, 3 none, (N,) or (N, S); a table with an id column
+            and ``split``, which may also be words; or, with an OGB folder, the folder of one of its schemes.
+        undirected: whether to add the reverse of each edge and drop repeated edges (the first weight is
+            kept).
+        name: what to call the graph; None for the name of the folder.
+        progress: told how far it is.
+        feature_dtype: how to keep the features.
+    """
+    if feature_dtype not in get_args(FeatureDType):
+        raise ValueError(f"feature_dtype is {feature_dtype!r}; expected one of {get_args(FeatureDType)}")
+    given = Given(Path(edges), _path(features), _path(labels), _path(split))
+    with StoreWriter(out) as store:
+        inputs = open_inputs(given, store.scratch)
+        ids = ids_for(inputs, given)
+        if isinstance(ids, IdMap) and inputs.strings:
+            inputs = inputs.with_string_ids()
+        import_features(inputs, ids, store, feature_dtype, progress)
+        labelled = read_labels(inputs, ids, progress)
+        known, ids = _import_edges(inputs, ids, store, undirected, progress)
+        refuse_lone_labels(inputs, labelled, known)
+        class_names = import_labels(inputs, labelled, ids.count, store)
+        _import_split(inputs, ids, store, progress)
+        if isinstance(ids, IdMap):
+            for array, values in names_to_arrays(ids.names()).items():
+                store.add(array, values)
+        return store.finish(
+            name=name or Path(out).name,
+            undirected=undirected or inputs.both_directions,
+            class_names=class_names,
+            sources=given.sources(),
+        )
+
+
+def _path(path: str | Path | None) -> Path | None:
+    return None if path is None else Path(path)
+
+
+def ids_for(inputs: Inputs, given: Given) -> RowNumbers | GuessedRows | IdMap:
+    """What knows the row of each id: see :func:`import_graph`."""
+    counted = inputs.counted(given)
+    if counted is not None:
+        count, by = counted
+        if not 1 <= count <= MAX_NODES:
+            raise ValueError(f"{by} counts {count} nodes; expected 1 to {MAX_NODES}")
+        return RowNumbers(count, by)
+    if (
+        inputs.edges.strings
+        or isinstance(inputs.features, TableFeatures)
+        or isinstance(inputs.labels, NodeTable)
+    ):
+        return IdMap(strings=inputs.strings)
+    return GuessedRows()
+
+
+def import_features(
+    inputs: Inputs,
+    ids: RowNumbers | GuessedRows | IdMap,
+    store: FolderWriter,
+    dtype: FeatureDType,
+    progress: Progress,
+) -> None:
+    """Write the features, a row a node; where they name the nodes, no others may come."""
+    if inputs.features is None:
+        return
+    new_ids = ids if isinstance(ids, IdMap) else None
+    rows = write_features(inputs.features, store, new_ids, dtype, progress)
+    if new_ids is not None:
+        new_ids.closed_by = str(inputs.features.path)
+    if rows != ids.count:
+        by = ids.counted_by if isinstance(ids, RowNumbers) else "the ids"
+        raise ValueError(
+            f"{inputs.features.path} has {rows} rows, but {by} counts {ids.count} nodes; expected as many"
+        )
+
+
+def read_labels(
+    inputs: Inputs, ids: RowNumbers | GuessedRows | IdMap, progress: Progress
+) -> NodeValues | None:
+    """Read a table of labels; it comes before the edges, since it may be what names the nodes."""
+    if not isinstance(inputs.labels, NodeTable):
+        return None
+    return read_nodes(inputs.labels, ids, label="labels", progress=progress)
+
+
+def _import_edges(
+    inputs: Inputs,
+    ids: RowNumbers | GuessedRows | IdMap,
+    store: StoreWriter,
+    undirected: bool,
+    progress: Progress,
+) -> tuple[Spool, RowNumbers | IdMap]:
+    """Write the edges; returns what is known of them, and the ids of all nodes."""
+    spool, known = fill(
+        lambda: EdgeSpool(store.scratch, weighted=inputs.edges.weighted, undirected=undirected),
+        inputs,
+        ids,
+        progress,
+    )
+    write_csr(spool, store, num_nodes=known.count, progress=progress)
+    return spool, known
+
+
+def fill(
+    make: Callable[[], S], inputs: Inputs, ids: RowNumbers | GuessedRows | IdMap, progress: Progress
+) -> tuple[S, RowNumbers | IdMap]:
+    """Write down the edges of the inputs; returns them, and the ids of all nodes. It may take a second reading."""
+    path = str(inputs.edges.path)
+    spool = make()
+    try:
+        spool.fill(inputs.edges, ids, progress)
+        if isinstance(ids, GuessedRows):
+            ids = ids.settled(path)
+    except SparseIdsError:
+        ids = IdMap(strings=False)
+        spool = make()
+        spool.fill(inputs.edges, ids, progress)
+    if isinstance(ids, IdMap) and ids.closed_by is None:
+        ids.closed_by = path
+    assert not isinstance(ids, GuessedRows)
+    return spool, ids
+
+
+def refuse_lone_labels(inputs: Inputs, labelled: NodeValues | None, edges: Spool) -> None:
+    """Refuse a label whose id nothing else has: it is a slip of the pen more likely than a node."""
+    if labelled is None or inputs.features is not None or inputs.num_nodes is not None:
+        return
+    assert isinstance(inputs.labels, NodeTable)
+    touched = np.zeros(int(labelled.rows.max()) + 1, dtype=bool)
+    known = min(touched.size, edges.touched.size)
+    touched[:known] = edges.touched[:known]
+    lone = ~touched[labelled.rows]
+    if lone.any():
+        row = int(lone.argmax())
+        raise ValueError(
+            f"{labelled.at(row)}, column {inputs.labels.id_column!r}: no edge in {inputs.edges.path} names "
+            "this node; give it features, or drop the row"
+        )
+
+
+def import_labels(
+    inputs: Inputs, labelled: NodeValues | None, num_nodes: int, store: FolderWriter
+) -> tuple[str, ...] | None:
+    """Write the labels; returns the names of their classes."""
+    if inputs.labels is None:
+        return None
+    if isinstance(inputs.labels, Labels):
+        found = inputs.labels
+    else:
+        assert labelled is not None
+        found = labels_of_nodes(labelled, inputs.labels, num_nodes)
+    if len(found.y) != num_nodes:
+        raise ValueError(f"labels: {len(found.y)} rows, but there are {num_nodes} nodes; expected as many")
+    store.add("y", found.y)
+    return found.class_names
+
+
+def _import_split(inputs: Inputs, ids: RowNumbers | IdMap, store: StoreWriter, progress: Progress) -> None:
+    if inputs.split is None:
+        return
+    if isinstance(inputs.split, NodeTable):
+        values = read_nodes(inputs.split, ids, label="split", progress=progress)
+        masks = masks_of_nodes(values, inputs.split, ids.count)
+    else:
+        masks = inputs.split
+    check_disjoint(masks, "split")
+    for name, mask in masks.items():
+        if len(mask) != ids.count:
+            raise ValueError(f"split: {len(mask)} rows, but there are {ids.count} nodes; expected as many")
+        store.add(name, mask)

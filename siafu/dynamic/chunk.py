@@ -1,0 +1,157 @@
+"""Consecutive snapshots in few bytes, to hold them or to hand them over: pairs in order, as distances, and no values.
+
+Where an edge lives for several steps, the events of the steps are enough: what is taken out at step t are the events of
+step ``t - life``. Where it lives for one, a snapshot is kept as what it has more and what it has less than the one
+before: pairs put in, and the places of those taken out.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+import xxhash
+from torch import Tensor
+
+from siafu import native
+from siafu.native import Csr
+
+_HEADER = 8  # numbers
+
+
+@dataclass(frozen=True, eq=False)
+class Chunk:
+    """Snapshots of steps ``start`` to before ``stop``, packed.
+
+    Attributes:
+        num_nodes: N.
+        life: of an edge, in steps.
+        undirected: whether pairs stand once for both directions.
+        start, stop: the steps.
+        first: the step that the pairs begin with: ``start``, or earlier where edges of then still live.
+        counts: (S, 2) int64, for each step from ``first`` on: pairs put in, and edges taken out.
+        lengths: (S, 2) int64, their bytes.
+        data: (B,) uint8, both, step after step.
+        weight: (M,) float32, of the pairs put in, in their order; or None.
+    """
+
+    num_nodes: int
+    life: int
+    undirected: bool
+    start: int
+    stop: int
+    first: int
+    counts: Tensor
+    lengths: Tensor
+    data: Tensor
+    weight: Tensor | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        """What it takes to hold it, or to send it."""
+        return 8 + sum(part.nbytes for part in self._parts())
+
+    def to_bytes(self) -> Tensor:
+        """All of it in one array, (B,) uint8, a checksum first."""
+        parts = [part.contiguous().view(torch.uint8).reshape(-1) for part in self._parts()]
+        return torch.cat([_checksum(*parts), *parts])
+
+    @staticmethod
+    def from_bytes(data: Tensor) -> "Chunk":
+        """What :meth:`to_bytes` made; anything else is refused."""
+        data = data.contiguous()
+        if data.numel() < 8 + 8 * _HEADER or not torch.equal(data[:8], _checksum(data[8:])):
+            raise ValueError(
+                f"packed snapshots: the checksum of {data.numel()} bytes is wrong: they were cut off or changed; send "
+                "them again"
+            )
+        header = data[8 : 8 + 8 * _HEADER].clone().view(torch.int64).tolist()
+        nodes, life, flags, start, stop, first, num_bytes, weights = header
+        sizes = [8 + 8 * _HEADER, 32 * (stop - first), num_bytes, 4 * weights]
+        if sum(sizes) != data.numel() or min(sizes) < 0:
+            raise ValueError(
+                f"packed snapshots: the header {header} does not fit; they come from another version"
+            )
+        _, tables, packed, rest = data.split(sizes)
+        counts, lengths = tables.clone().view(torch.int64).view(2, -1, 2)
+        weight = rest.clone().view(torch.float32) if flags & 2 else None
+        return Chunk(nodes, life, bool(flags & 1), start, stop, first, counts, lengths, packed, weight)
+
+    def pairs(self, step: int) -> tuple[Tensor, Tensor]:
+        """The pairs put in at a step: destinations and sources, (n,) int32, ascending."""
+        row = step - self.first
+        data = self.data[self._begin[2 * row] : self._begin[2 * row + 1]]
+        count = int(self.counts[row, 0])
+        return native.unpack_pairs(data, count, num_rows=self.num_nodes, num_cols=self.num_nodes)
+
+    def places(self, step: int, num_edges: int) -> Tensor:
+        """The places, in the snapshot before, of the edges taken out at a step, (n,) int64, ascending."""
+        row = step - self.first
+        data = self.data[self._begin[2 * row + 1] : self._begin[2 * row + 2]]
+        return native.unpack_ascending(data, int(self.counts[row, 1]), limit=num_edges)
+
+    @cached_property
+    def _begin(self) -> list[int]:
+        return [0, *self.lengths.reshape(-1).cumsum(0).tolist()]
+
+    def _parts(self) -> Iterator[Tensor]:
+        flags = int(self.undirected) + 2 * (self.weight is not None)
+        weights = 0 if self.weight is None else self.weight.numel()
+        numbers = [
+            self.num_nodes,
+            self.life,
+            flags,
+            self.start,
+            self.stop,
+            self.first,
+            self.data.numel(),
+            weights,
+        ]
+        yield torch.tensor(numbers)
+        yield torch.stack([self.counts, self.lengths])
+        yield self.data
+        if self.weight is not None:
+            yield self.weight
+
+
+class Packer:
+    """A chunk being packed, step after step."""
+
+    def __init__(self, num_nodes: int) -> None:
+        self._num_nodes = num_nodes
+        self._counts: list[tuple[int, int]] = []
+        self._data: list[Tensor] = []
+
+    def add(self, new: Csr, places: Tensor | None = None) -> None:
+        """Add a step: pairs put in, rows sorted, and places of edges taken out."""
+        gone = torch.empty(0, dtype=torch.int64) if places is None else places
+        self._counts.append((new.indices.numel(), gone.numel()))
+        pairs = native.pack_pairs(rows_of(new).int(), new.indices, num_cols=self._num_nodes)
+        self._data += [pairs, native.pack_ascending(gone)]
+
+    def arrays(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Counts, lengths and data of the chunk."""
+        lengths = torch.tensor([part.numel() for part in self._data], dtype=torch.int64).view(-1, 2)
+        return torch.tensor(self._counts, dtype=torch.int64), lengths, torch.cat(self._data)
+
+
+def difference(old: Csr, new: Csr) -> tuple[Csr, Tensor]:
+    """What a snapshot has more than the one before, and the places in that one of what it has less."""
+    return taken(new, native.places_lacking(new, old)), native.places_lacking(old, new)
+
+
+def taken(csr: Csr, places: Tensor) -> Csr:
+    """The edges at some places, ascending."""
+    return Csr(torch.searchsorted(places, csr.indptr), csr.indices[places])
+
+
+def rows_of(csr: Csr) -> Tensor:
+    """(E,) int64, the row of each edge."""
+    return torch.arange(csr.indptr.numel() - 1).repeat_interleave(csr.indptr.diff())
+
+
+def _checksum(*parts: Tensor) -> Tensor:
+    digest = xxhash.xxh3_64()
+    for part in parts:
+        digest.update(part.numpy().data)
+    return torch.tensor(list(digest.digest()), dtype=torch.uint8)

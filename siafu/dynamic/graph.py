@@ -1,0 +1,241 @@
+"""DynamicGraph: a log of events, each an edge at a step of time. It knows no rank, no file and no clock."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+import xxhash
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from siafu.dynamic.given import read_classes, read_features, read_ids, read_targets, read_times
+from siafu.dynamic.protocol import Protocol
+from siafu.dynamic.steps import Steps, find_steps
+from siafu.given import check_edges, check_finite, read_edge_weight
+
+_CHUNK = 1 << 24
+_ARRAYS = ("src", "dst", "step_ptr", "weight", "x", "y", "edge_y")
+
+
+@dataclass(frozen=True, eq=False)
+class DynamicGraph:
+    """A graph that changes over time, as the events that change it. What a step looks like, ``Snapshots`` says.
+
+    Attributes:
+        src, dst: (M,) int32, the ends of each event as the user gave them, by step; within a step in the order given.
+        step_ptr: (T + 1,) int64, non-decreasing from 0: the events of step t are ``step_ptr[t]:step_ptr[t + 1]``. A
+            step may have none.
+        num_nodes: N, over all steps.
+        undirected: whether a snapshot holds each event in both directions.
+        weight: (M,) float32, or None.
+        x: (N, F) or (T, N, F) float32; None: what is known of a node is its out-degree, see ``DegreeFeatures``.
+        y: (N,) or (T, N) int64, a class or -1 for none; (T, N) or (T, N, K) float32 targets, NaN for none; or None.
+        edge_y: (M,) int64, the class of each event, -1 for none; or None.
+        step_time: (T,) float64, when each step begins, in the user's units; None where nobody said.
+        name: what to call it in messages.
+        node_names: N ids as the user wrote them (an Arrow array of strings or integers), or None: the row number.
+        class_names: as many names as there are classes, of nodes or of events, or None: the class number.
+        protocol: how it is usually scored.
+    """
+
+    src: Tensor
+    dst: Tensor
+    step_ptr: Tensor
+    num_nodes: int
+    undirected: bool = False
+    weight: Tensor | None = None
+    x: Tensor | None = None
+    y: Tensor | None = None
+    edge_y: Tensor | None = None
+    step_time: Tensor | None = None
+    name: str = "graph"
+    node_names: Any = None
+    class_names: tuple[str, ...] | None = None
+    protocol: Protocol = field(default_factory=Protocol)
+
+    @property
+    def num_steps(self) -> int:
+        """T."""
+        return self.step_ptr.numel() - 1
+
+    @property
+    def num_events(self) -> int:
+        """M."""
+        return self.src.numel()
+
+    @property
+    def num_features(self) -> int:
+        """F, 0 where there are no features."""
+        return 0 if self.x is None else self.x.shape[-1]
+
+    def events(self, start: int, stop: int) -> slice:
+        """Where the events of steps ``start`` to before ``stop`` stand; steps before the first have none."""
+        return slice(int(self.step_ptr[max(0, start)]), int(self.step_ptr[max(0, stop)]))
+
+    def features(self, step: int) -> Tensor:
+        """(N, F) the features at a step; those that never change are the same array each time."""
+        assert self.x is not None, "without features, ask Snapshots for degrees"
+        return self.x[step] if self.x.ndim == 3 else self.x
+
+    @cached_property
+    def first_step(self) -> Tensor:
+        """(N,) int32, the first step with an event of each node; T where it has none."""
+        return self._ends(range(self.num_steps - 1, -1, -1), self.num_steps)
+
+    @cached_property
+    def last_step(self) -> Tensor:
+        """(N,) int32, the last step with an event of each node; -1 where it has none. It knows the future."""
+        return self._ends(range(self.num_steps), -1)
+
+    def seen(self, step: int) -> Tensor:
+        """(N,) bool, whether a node has had an event by then."""
+        return self.first_step <= step
+
+    def present(self, step: int) -> Tensor:
+        """(N,) bool, whether a step lies between a node's first and last event; that knows the future."""
+        return (self.first_step <= step) & (step <= self.last_step)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A checksum of everything a run reads of it."""
+        digest = xxhash.xxh3_64(f"{self.num_nodes} {self.undirected}".encode())
+        for name in _ARRAYS:
+            value: Tensor | None = getattr(self, name)
+            digest.update(name.encode())
+            if value is not None:
+                digest.update(f"{value.dtype}{tuple(value.shape)}".encode())
+                for chunk in _chunks(value):
+                    digest.update(chunk.contiguous().view(torch.uint8).numpy().data)
+        return digest.hexdigest()
+
+    def _ends(self, steps: range, never: int) -> Tensor:
+        """The last of the steps, in their order, in which each node has an event."""
+        found = torch.full((self.num_nodes,), never, dtype=torch.int32)
+        for step in steps:
+            events = self.events(step, step + 1)
+            found[self.src[events].long()] = step
+            found[self.dst[events].long()] = step
+        return found
+
+    @classmethod
+    def from_events(
+        cls,
+        src: ArrayLike | Tensor,
+        dst: ArrayLike | Tensor,
+        t: ArrayLike | Tensor,
+        *,
+        step: float | None = None,
+        steps: int | None = None,
+        cut: Steps | None = None,
+        weight: ArrayLike | Tensor | None = None,
+        edge_y: ArrayLike | Tensor | None = None,
+        num_nodes: int | None = None,
+        undirected: bool = False,
+        x: ArrayLike | Tensor | None = None,
+        y: ArrayLike | Tensor | None = None,
+        name: str = "graph",
+        protocol: Protocol | None = None,
+    ) -> "DynamicGraph":
+        """A graph of events (M,), NumPy arrays or tensors: ``src[i]`` to ``dst[i]`` at time ``t[i]``, in any order.
+
+        Time is cut into steps of the length ``step``, the last of which may be shorter, or into ``steps`` alike;
+        without either each distinct time is a step, if there are at most 1000; or time is ``cut`` already. A step
+        without an event is kept. The rest are the fields of the class.
+        """
+        edges = torch.stack([read_ids(src, "src", name), read_ids(dst, "dst", name)])
+        times = read_times(t, edges.shape[1], name)
+        cut = cut or find_steps(times, step=step, steps=steps, name=name)
+        number = cut.of(times)
+        targets = None if y is None else read_targets(y, name)
+        features = None if x is None else read_features(x, name)
+        count = num_nodes if num_nodes is not None else _count(edges, features, targets, cut.num_steps)
+        check_edges(edges, count, name)
+        order = number.argsort(stable=True)
+        ptr = torch.zeros(cut.num_steps + 1, dtype=torch.int64)
+        ptr[1:] = torch.bincount(number, minlength=cut.num_steps).cumsum(0)
+        protocol = Protocol() if protocol is None else protocol
+        values = None if weight is None else read_edge_weight(weight, edges.shape[1], name)
+        classes = None if edge_y is None else read_classes(edge_y, edges.shape[1], name)
+        graph = cls(
+            edges[0, order].to(torch.int32),
+            edges[1, order].to(torch.int32),
+            ptr,
+            count,
+            undirected=undirected,
+            weight=None if values is None else values[order],
+            x=features,
+            y=targets,
+            edge_y=None if classes is None else classes[order],
+            step_time=cut.begin,
+            name=name,
+            protocol=replace(protocol, step=cut.length),
+        )
+        check(graph)
+        return graph
+
+    @classmethod
+    def from_snapshots(cls, snapshots: Sequence[Any], **fields: Any) -> "DynamicGraph":
+        """A graph of one snapshot a step: (2, E) sources above targets, scipy sparse matrices or networkx graphs.
+
+        Keywords are those of :meth:`from_events`; see :func:`siafu.convert.from_snapshots`.
+        """
+        from siafu import convert
+
+        return convert.from_snapshots(snapshots, **fields)
+
+    @classmethod
+    def from_pyg_temporal(cls, data: Any, **fields: Any) -> "DynamicGraph":
+        """Convert a PyG ``TemporalData``; see :func:`siafu.convert.from_pyg_temporal`."""
+        from siafu import convert
+
+        return convert.from_pyg_temporal(data, **fields)
+
+
+def check(graph: DynamicGraph) -> None:
+    """Refuse features, labels and weights that cannot be trained on, saying which and where."""
+    name, steps, rows = graph.name, graph.num_steps, graph.num_nodes
+    if graph.x is not None:
+        if tuple(graph.x.shape[:-1]) not in ((rows,), (steps, rows)):
+            raise ValueError(
+                f"{name}: x is {tuple(graph.x.shape)}; expected ({rows}, F), or ({steps}, {rows}, F) a step"
+            )
+        check_finite(graph.x.reshape(-1, graph.x.shape[-1]), f"{name}: x")
+    if graph.weight is not None:
+        check_finite(graph.weight[:, None], f"{name}: weight")
+    _check_targets(graph)
+
+
+def _check_targets(graph: DynamicGraph) -> None:
+    y, steps, rows = graph.y, graph.num_steps, graph.num_nodes
+    if y is None:
+        return
+    found = f"{graph.name}: y is {tuple(y.shape)} {y.dtype}"
+    if y.is_floating_point():
+        if tuple(y.shape[:2]) != (steps, rows) or y.ndim > 3:
+            raise ValueError(
+                f"{found}; expected ({steps}, {rows}) or ({steps}, {rows}, K) numbers, a row a step"
+            )
+        if bool(y.isinf().any()):
+            raise ValueError(
+                f"{graph.name}: y holds an infinite number; expected finite ones, or NaN for none"
+            )
+    elif tuple(y.shape) not in ((rows,), (steps, rows)):
+        raise ValueError(f"{found}; expected ({rows},) classes, or ({steps}, {rows}), a row a step")
+
+
+def _count(edges: Tensor, x: Tensor | None, y: Tensor | None, num_steps: int) -> int:
+    """N, as features or targets say it, else as the events do."""
+    if x is not None:
+        return x.shape[-2]
+    if y is not None:
+        by_step = y.ndim > 1 and y.shape[0] == num_steps
+        return y.shape[1] if by_step else y.shape[0]
+    return int(edges.max()) + 1 if edges.numel() else 0
+
+
+def _chunks(rows: Tensor) -> Iterator[Tensor]:
+    step = max(1, _CHUNK // max(1, rows[:1].numel()))
+    for start in range(0, rows.shape[0], step):
+        yield rows[start : start + step]

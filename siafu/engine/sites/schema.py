@@ -1,0 +1,152 @@
+"""The messages between sites and to their coordinator: fixed protobuf schemas, written out here and nowhere compiled.
+
+``docs/sites.md`` shows them as a .proto file. A message is parsed only after TLS has shown who sent it, and only if it
+is not larger than allowed. Fields 30 to 39 of ``Frame`` and ``Order`` are left free for secure aggregation and
+differential privacy; who does not know them must refuse a message that has them, not skip them.
+"""
+
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
+
+PROTOCOL = 1
+CHUNK_BYTES = 1 << 20
+MAX_MESSAGE_BYTES = CHUNK_BYTES + (1 << 16)  # of one protobuf message, header included
+
+_KINDS = descriptor_pb2.FieldDescriptorProto
+_TYPES = {
+    "bytes": _KINDS.TYPE_BYTES,
+    "string": _KINDS.TYPE_STRING,
+    "bool": _KINDS.TYPE_BOOL,
+    "uint32": _KINDS.TYPE_UINT32,
+    "int64": _KINDS.TYPE_INT64,
+    "uint64": _KINDS.TYPE_UINT64,
+    "fixed64": _KINDS.TYPE_FIXED64,
+    "double": _KINDS.TYPE_DOUBLE,
+}
+
+# Of each message its fields, numbered from 1 as they stand; "*" means any number of them.
+_MESSAGES: dict[str, tuple[str, ...]] = {
+    "Hello": ("uint32 protocol", "string version", "bytes attempt"),
+    "Frame": (
+        "uint64 sequence",
+        "uint32 kind",
+        "fixed64 channel",
+        "int64 number",
+        "string label",
+        "uint32 dtype",
+        "*uint64 shape",
+        "uint64 offset",
+        "bytes payload",
+        "fixed64 frame_sum",
+    ),
+    "Ask": ("uint32 protocol", "string version", "double time"),
+    "About": (
+        "string name",
+        "string version",
+        "double time",
+        "uint64 nodes",
+        "uint64 edges",
+        "uint64 cross_edges",
+        "uint32 features",
+        "string task",
+        "uint32 outputs",
+        "*string classes",
+        "bool counts",
+        "string fingerprint",
+        "*string names",
+        "string may_features",
+        "string may_embeddings",
+        "string may_structure",
+        "double expires",
+        "string state",
+        "uint64 ledger_bytes",
+        "*uint64 split",
+        "uint32 fold",
+    ),
+    "Member": ("string name", "string address"),
+    "Piece": ("string file", "uint64 offset", "uint64 total", "bytes data", "fixed64 data_sum"),
+    "Order": (
+        "bytes attempt",
+        "string run",
+        "string config",
+        "*Member members",
+        "*string away",
+        "bool resumed",
+        "bool checkpointed",
+        "bool same_group",
+        "Piece piece",
+    ),
+    "Count": ("string label", "uint64 bytes"),
+    "Report": (
+        "string state",
+        "string kind",
+        "string text",
+        "string blames",
+        "string waits_for",
+        "double waited",
+        "string phase",
+        "uint64 ledger_bytes",
+        "*Count meter",
+        "string measured",
+        "Piece piece",
+        "uint64 run_bytes",
+    ),
+    "Stop": ("bytes attempt", "string reason", "bool at_once"),
+    "Empty": (),
+}
+
+
+class BadMessage(ValueError):
+    """Bytes that are no message of the schema."""
+
+
+def _classes() -> dict[str, Any]:
+    file = descriptor_pb2.FileDescriptorProto(
+        name="siafu/sites.proto", package="siafu.sites", syntax="proto3"
+    )
+    for name, fields in _MESSAGES.items():
+        message = file.message_type.add(name=name)
+        for number, text in enumerate(fields, 1):
+            kind, field = text.removeprefix("*").split()
+            label = _KINDS.LABEL_REPEATED if text.startswith("*") else _KINDS.LABEL_OPTIONAL
+            made = message.field.add(name=field, number=number, label=label)
+            if kind in _TYPES:
+                made.type = _TYPES[kind]
+            else:
+                made.type, made.type_name = _KINDS.TYPE_MESSAGE, f".siafu.sites.{kind}"
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    found = {name: pool.FindMessageTypeByName(f"siafu.sites.{name}") for name in _MESSAGES}
+    return {name: message_factory.GetMessageClass(kind) for name, kind in found.items()}
+
+
+_CLASSES = _classes()
+
+
+def make(name: str, /, **fields: Any) -> Any:
+    """A message of the schema."""
+    return _CLASSES[name](**fields)
+
+
+def pack(message: Any) -> bytes:
+    """A message as bytes."""
+    return message.SerializeToString()
+
+
+def unpack(name: str, data: bytes) -> Any:
+    """The message in some bytes; raises BadMessage for what is none, or has fields that nobody knows here."""
+    if len(data) > MAX_MESSAGE_BYTES:
+        raise BadMessage(f"a message of {len(data)} bytes; expected at most {MAX_MESSAGE_BYTES}")
+    try:
+        message = _CLASSES[name].FromString(data)
+    except DecodeError:
+        raise BadMessage(f"{len(data)} bytes that are no {name}") from None
+    known = message.ByteSize()
+    message.DiscardUnknownFields()
+    if message.ByteSize() != known:
+        raise BadMessage(
+            f"a {name} with fields that this version does not know; use the same siafu everywhere"
+        )
+    return message

@@ -1,0 +1,109 @@
+"""An LSTM over many rows that share its weights, through all steps of a block of time, and its gradients."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+import siafu.native as native
+from siafu.native import recurrent_reference
+from siafu.native.products import Term, _ours
+
+State = tuple[Tensor, Tensor]  # h and c, each (R, H)
+_MOST_PARTS, _PART_ROWS = 16, 1024
+
+
+class Lstm(NamedTuple):
+    """What an LSTM reads: ``(i, f, g, o) = sum of x_t W + h_{t-1} U + b``.
+
+    Attributes:
+        inputs: one or two; x is (T, R, I), or (R, I) where every step has the same, its weight (I, 4H).
+        weight_h: (H, 4H).
+        bias: (4H,).
+        present: (T, R) bool, or None: all rows are there. One that is absent keeps its state and gives zeros.
+        before: h and c before the first step.
+        num_steps: T.
+    """
+
+    inputs: Sequence[Term]
+    weight_h: Tensor
+    bias: Tensor
+    present: Tensor | None
+    before: State
+    num_steps: int
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All that it has a gradient for: x and weight of each input, U, b, h, c."""
+        return [*(each for term in self.inputs for each in term), self.weight_h, self.bias, *self.before]
+
+
+class LstmPassed(NamedTuple):
+    """What an LSTM gives: (T, R, H), h and c after the last step, and gates (T, R, 4H) where they were to be kept."""
+
+    out: Tensor
+    after: State
+    gates: Tensor | None
+
+
+def lstm(given: Lstm, *, keep: bool = False) -> LstmPassed:
+    """Pass all steps; with ``keep`` the gates are kept, so that the way back need not compute them again."""
+    if not _ours(*given.tensors):
+        return LstmPassed(*recurrent_reference.lstm(given), None)
+    (h, c), steps = given.before, given.num_steps
+    out, after = _steps(steps, h), (torch.empty_like(h), torch.empty_like(c))
+    gates = _steps(steps, h, times=4) if keep else None
+    native._core.lstm(*_plain(given), out, after, gates)
+    return LstmPassed(out, after, gates)
+
+
+def lstm_backward(
+    given: Lstm,
+    grad: Tensor,
+    grad_after: tuple[Tensor | None, Tensor | None],
+    *,
+    gates: Tensor | None,
+    wants: Sequence[bool],
+) -> list[Tensor | None]:
+    """The gradients of ``given.tensors``, from those of the outputs and of the state after the last step.
+
+    ``gates`` are those that were kept; ``wants`` tells of each input whether the gradient of its rows is asked for.
+    """
+    if not _ours(*given.tensors):
+        return recurrent_reference.lstm_backward(given, grad, grad_after, wants=wants)
+    h, c = given.before
+    grad_x = [_like(term.x) if wanted else None for term, wanted in zip(given.inputs, wants, strict=True)]
+    shapes = [*(term.weight.shape for term in given.inputs), given.weight_h.shape, given.bias.shape]
+    sizes = [shape.numel() for shape in shapes]
+    parts = min(_MOST_PARTS, max(1, h.shape[0] // _PART_ROWS))
+    sums, total = native.empty_rows(parts, sum(sizes), h.dtype), h.new_empty(sum(sizes))
+    grad_before = torch.empty_like(h), torch.empty_like(c)
+    of_after = [None if each is None else each.contiguous() for each in grad_after]
+    native._core.lstm_backward(
+        *_plain(given), gates, grad.contiguous(), *of_after, grad_x, grad_before, sums, total
+    )
+    *of_weights, of_h, of_bias = (flat.view(s) for flat, s in zip(total.split(sizes), shapes, strict=True))
+    of_inputs = [each for pair in zip(grad_x, of_weights, strict=True) for each in pair]
+    return [*of_inputs, of_h, of_bias, *grad_before]
+
+
+def _plain(given: Lstm) -> tuple[list[Term], Tensor, Tensor, Tensor | None, State]:
+    inputs = [Term(x.contiguous(), weight.contiguous()) for x, weight in given.inputs]
+    present = None if given.present is None else given.present.contiguous().view(torch.uint8)
+    h, c = given.before
+    return (
+        inputs,
+        given.weight_h.contiguous(),
+        given.bias.contiguous(),
+        present,
+        (h.contiguous(), c.contiguous()),
+    )
+
+
+def _steps(steps: int, h: Tensor, *, times: int = 1) -> Tensor:
+    return native.empty_steps(steps, h.shape[0], times * h.shape[1], h.dtype)
+
+
+def _like(x: Tensor) -> Tensor:
+    return native.empty_rows(x.shape[:-1].numel(), x.shape[-1], x.dtype).view_as(x)

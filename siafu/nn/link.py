@@ -1,0 +1,169 @@
+"""Scores of pairs of nodes, made of the rows of both. It knows no rank, no file, no clock."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from siafu.graph import Block
+from siafu.native import Factors
+from siafu.nn.embedded import Embedded
+from siafu.nn.layer import first_generator, glorot
+from siafu.nn.model import Gnn, ModelConfig
+from siafu.nn.pairs import score_pairs
+from siafu.nn.streamed import Rows
+
+Head = Literal["mlp", "dot"]
+_SEEN = 3  # what a head reads of one recency
+
+
+class LinkHead(nn.Module):
+    """One number a pair, or one for each of C classes; both factorise over the two ends.
+
+    ``mlp``: ``relu(P h_u + Q h_v + b + R f(s)) . w + r . f(s) + c``;
+    ``dot``: ``(P h_u) . (P h_v) + q . h_u + q . h_v + r . f(s) + c``, which is the same in both directions.
+    ``s`` is what a memory knows of the pair, such as how lately and how often it was an edge, one number for each of K
+    decays, and ``f(s) = (log(1 + s), s / (1 + s), 1)`` of each where ``s`` is not 0, and 0 where it is: so pairs that
+    nobody remembers need nothing but factors. Ranking starts out near that of the memory.
+
+    Shapes:
+        h: (N, in_features).
+        factors: h -> a_src (N, D), b_dst (N, D).
+        pairs: factors, src (P,), dst (P,), recency (P, K) or None -> (P,), or (P, C) with classes.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden: int,
+        *,
+        kind: Head = "mlp",
+        recencies: int = 0,
+        classes: int | None = None,
+    ) -> None:
+        super().__init__()
+        if kind == "dot" and classes is not None:
+            raise ValueError(
+                "link.head is dot, which gives one number a pair; set it to mlp to tell classes apart"
+            )
+        self.kind, self.recencies, self.classes = kind, recencies, classes
+        outputs = 1 if classes is None else classes
+        self.source = nn.Parameter(torch.empty(in_features, hidden))
+        if kind == "mlp":
+            self.target = nn.Parameter(torch.empty(in_features, hidden))
+            self.hidden_bias = nn.Parameter(torch.empty(hidden))
+            self.weight = nn.Parameter(torch.empty(hidden, outputs))
+            self.seen_hidden = nn.Parameter(torch.empty(_SEEN * recencies, hidden))
+        else:
+            self.popular = nn.Parameter(torch.empty(in_features))
+        self.seen = nn.Parameter(torch.empty(_SEEN * recencies, outputs))
+        self.bias = nn.Parameter(torch.empty(outputs))
+        self.reset(first_generator())
+
+    def reset(self, generator: torch.Generator) -> None:
+        """Draw new parameters."""
+        glorot(self.source, generator)
+        with torch.no_grad():
+            self.bias.zero_()
+            self.seen.fill_(0.0 if self.classes else 1.0)
+            if self.kind == "mlp":
+                glorot(self.target, generator)
+                glorot(self.weight, generator)
+                self.hidden_bias.zero_()
+                self.seen_hidden.zero_()
+            else:
+                self.popular.zero_()
+
+    def factors(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        """What each node brings to a pair as its source and as its target: (N, in_features) -> 2 x (N, D)."""
+        a_src = h @ self.source
+        if self.kind == "mlp":
+            return a_src + self.hidden_bias, h @ self.target
+        popular, one = (h @ self.popular)[:, None], h.new_ones(h.shape[0], 1)
+        return torch.cat([a_src, popular, one], 1), torch.cat([a_src, one, popular], 1)
+
+    def forward(self, h: Tensor, src: Tensor, dst: Tensor, recency: Tensor | None = None) -> Tensor:
+        """The scores of some pairs, whose ends are rows of ``h``."""
+        return self.pairs(*self.factors(h), src, dst, recency)
+
+    def pairs(
+        self, a_src: Tensor, b_dst: Tensor, src: Tensor, dst: Tensor, recency: Tensor | None = None
+    ) -> Tensor:
+        """The scores of some pairs; see the class."""
+        if self.classes is not None or a_src.dtype != torch.float32:
+            return self._each(a_src, b_dst, src, dst, recency)
+        weight = self.weight[:, 0] if self.kind == "mlp" else None
+        if recency is None or not self.recencies:
+            return score_pairs(a_src, b_dst, weight, src, dst) + self.bias
+        known = (recency > 0).any(1)
+        there, not_there = known.nonzero()[:, 0], (~known).nonzero()[:, 0]
+        some = self._each(a_src, b_dst, src[there], dst[there], recency[there])
+        others = score_pairs(a_src, b_dst, weight, src[not_there], dst[not_there]) + self.bias
+        return torch.cat([some, others])[torch.cat([there, not_there]).argsort()]
+
+    def _each(self, a_src: Tensor, b_dst: Tensor, src: Tensor, dst: Tensor, recency: Tensor | None) -> Tensor:
+        """The same in plain torch, which holds all hidden rows of pairs: (P, D)."""
+        a, b = a_src.index_select(0, src), b_dst.index_select(0, dst)
+        seen = None if recency is None or not self.recencies else _seen(recency).to(a.dtype)
+        if self.kind == "mlp":
+            z = a + b if seen is None else a + b + seen @ self.seen_hidden
+            out = z.relu() @ self.weight
+        else:
+            out = (a * b).sum(1, keepdim=True)
+        out = out + self.bias if seen is None else out + self.bias + seen @ self.seen
+        return out if self.classes is not None else out[:, 0]
+
+    def all_pairs(self, h: Tensor) -> Factors:
+        """What scores every pair that nobody remembers, up to the constant ``bias``; not for classes."""
+        assert self.classes is None
+        return Factors(*self.factors(h), self.weight[:, 0] if self.kind == "mlp" else None)
+
+
+class Linked(Gnn):
+    """A model whose output is a row a node, and the head that scores pairs of such rows.
+
+    Shapes:
+        x_src: (S, in_features).
+        returns: (D, out_features), what :attr:`link` reads; so are embeddings.
+    """
+
+    def __init__(
+        self, config: ModelConfig, *, in_features: int, out_features: int, kind: Head, hidden: int
+    ) -> None:
+        super().__init__(config, in_features=in_features, out_features=out_features)
+        self.link = LinkHead(out_features, hidden, kind=kind)
+
+    def reset(self, generator: torch.Generator) -> None:
+        """Draw new parameters, in a fixed order."""
+        super().reset(generator)
+        self.link.reset(generator)
+
+    def embed(self, block: Block, x_src: Rows) -> Tensor:
+        """The rows of nodes: (S, in_features) -> (D, out_features)."""
+        return self(block, x_src)
+
+
+def link_of(model: nn.Module) -> LinkHead:
+    """The head of a model that has one, with features or without."""
+    inner = model.inner if isinstance(model, Embedded) else model
+    assert isinstance(inner, Linked)
+    return inner.link
+
+
+def build_linked(
+    config: ModelConfig, *, in_features: int, num_nodes: int, kind: Head, hidden: int
+) -> Linked | Embedded:
+    """A model of pairs whose rows are as wide as its hidden layers; see :func:`siafu.nn.embedded.build_model`."""
+    widths = {"out_features": config.hidden, "hidden": hidden}
+    if in_features:
+        return Linked(config, in_features=in_features, kind=kind, **widths)
+    if config.input_dropout is None:
+        config = config.model_copy(update={"input_dropout": 0.0})
+    inner = Linked(config, in_features=config.hidden, kind=kind, **widths)
+    return Embedded(inner, num_nodes=num_nodes)
+
+
+def _seen(recency: Tensor) -> Tensor:
+    """What a head reads of recencies: (P, K) -> (P, 3 K)."""
+    s = recency.float()
+    return torch.cat([s.log1p(), s / (1 + s), (s > 0).float()], 1)

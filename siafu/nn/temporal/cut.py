@@ -1,0 +1,62 @@
+"""How to cut time into blocks: what a pass over them takes at its peak, and the cut that fits."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from siafu.nn.temporal.model import TemporalModel
+
+
+class Need(NamedTuple):
+    """What a model needs while it goes back, in bytes.
+
+    Attributes:
+        step: for each step of the block that is being passed.
+        state: for each state that is kept between blocks.
+    """
+
+    step: int
+    state: int
+
+    def peak(self, lengths: Sequence[int]) -> int:
+        """The most that blocks of so many steps take. When a block goes back, the states after it are gone."""
+        return max(self.step * length + self.state * place for place, length in enumerate(lengths))
+
+
+def need_of(model: TemporalModel, num_nodes: int, *, own_nodes: int | None = None, itemsize: int = 4) -> Need:
+    """What a model needs for so many nodes, of which some are computed here; by the layers' own reckoning."""
+    own = num_nodes if own_nodes is None else own_nodes
+    numbers = [layer.numbers for layer in model.temporal_layers]
+    return Need(
+        sum(each.step for each in numbers) * num_nodes * itemsize,
+        max(1, sum(each.state for each in numbers)) * own * itemsize,
+    )
+
+
+def cut_time(num_steps: int, need: Need, *, budget: int | None = None) -> list[int]:
+    """How many steps each block has: as few blocks as fit a budget in bytes, or those that take least.
+
+    The earlier a block, the fewer states are kept while it goes back, and the more steps it may have: with that the
+    least is about ``2 sqrt(step state T)`` bytes with steps and states in balance, where equal blocks take
+    ``sqrt(2)`` times as much. Where nothing fits the budget, the cut that takes least is given.
+    """
+    if budget is not None:
+        lengths = _filled(num_steps, need, budget)
+        if lengths:
+            return lengths
+    low, high = need.step, need.step * num_steps  # the least lies between: one step at a time, all at once
+    while high - low > max(1, need.step // 64):
+        middle = (low + high) // 2
+        low, high = (low, middle) if _filled(num_steps, need, middle) else (middle, high)
+    return _filled(num_steps, need, high)
+
+
+def _filled(num_steps: int, need: Need, budget: int) -> list[int]:
+    """The longest block that fits, then the longest after it, and so on; empty where time does not end before that."""
+    lengths: list[int] = []
+    while num_steps:
+        length = min(num_steps, (budget - need.state * len(lengths)) // need.step)
+        if length < 1:
+            return []
+        lengths.append(length)
+        num_steps -= length
+    return lengths

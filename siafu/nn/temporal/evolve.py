@@ -1,0 +1,127 @@
+"""EvolveGCN: the weights of a graph convolution change from step to step."""
+
+import torch
+from torch import Tensor, nn
+
+from siafu.nn.layer import first_generator, glorot
+from siafu.nn.temporal.convolution import followed, stepwise
+from siafu.nn.temporal.layer import Numbers, Span, State, TemporalLayer, where_present
+from siafu.nn.temporal.step import StepRows, snapshots_in, stacked
+from siafu.nn.temporal.summary import summaries
+from siafu.nn.temporal.turn import Turn, alone
+
+
+class EvolveGcnO(TemporalLayer):
+    """EvolveGCN-O (https://arxiv.org/abs/1902.10191): ``H_t = s(A_t X_t W_t)``, ``W_t = GRU(W_{t-1}, W_{t-1})``.
+
+    The GRU is one of matrices: its weights stand on the left, and each column of W_t is a row of an ordinary one.
+    Weights are small, so every rank makes all of them.
+    """
+
+    spatial = "H_t = s(A_t X_t W_t)"
+    temporal = "W_t = GRU(W_{t-1}, W_{t-1})"
+    carried = ("W",)
+
+    def __init__(self, in_features: int, out_features: int, *, activation: str = "relu") -> None:
+        super().__init__()
+        self.in_features, self.out_features, self.activation = in_features, out_features, activation
+        self.weight = nn.Parameter(torch.empty(in_features, out_features))
+        self.weight_in = nn.Parameter(torch.empty(3 * in_features, in_features))
+        self.weight_state = nn.Parameter(torch.empty(3 * in_features, in_features))
+        self.bias = nn.Parameter(torch.empty(3 * in_features, out_features))
+        EvolveGcnO.reset(self, first_generator())
+
+    def reset(self, generator: torch.Generator) -> None:
+        """Draw new parameters; each gate's weights are drawn as a matrix of their own."""
+        glorot(self.weight, generator)
+        for weight in (self.weight_in, self.weight_state):
+            for gate in weight.data.split(self.in_features):
+                glorot(gate, generator)
+        nn.init.zeros_(self.bias)
+
+    def begin(self, num_nodes: int, turn: Turn = alone) -> State:
+        """The first weights, which are parameters."""
+        return [self.weight]
+
+    @property
+    def numbers(self) -> Numbers:
+        """The sum of inputs, outputs and the gradients of both; weights, which are few."""
+        return Numbers(2 * self.in_features + 2 * self.out_features, 0)
+
+    def aggregated(self, span: Span, state: State, turn: Turn = alone) -> tuple[Tensor, State]:
+        """``A_t X_t``."""
+        return snapshots_in(span.steps, span.x), state
+
+    def forward(self, span: Span, state: State, turn: Turn = alone) -> tuple[Span, State]:
+        """Weights of all steps, then the convolution of the own ones."""
+        span, weights = self.evolved(span, state[0], turn)
+        own = torch.stack(weights[turn.own_steps])
+        h = where_present(convolved_by_step(span, own, self.activation), span.present)
+        return span._replace(x=h, x_nodes=None, m=None), [weights[-1]]
+
+    def evolved(self, span: Span, weight: Tensor, turn: Turn) -> tuple[Span, list[Tensor]]:
+        """The weights of every step of the block, each (in_features, out_features), and the span to go on with."""
+        weights: list[Tensor] = []
+        for _ in range(span.num_steps):
+            weight = self._gru(weight, weight)
+            weights.append(weight)
+        return span, weights
+
+    def _gru(self, given: Tensor, weight: Tensor) -> Tensor:
+        """One step of the GRU; the gates are update, reset, new value."""
+        size = self.in_features
+        of_given = torch.addmm(self.bias, self.weight_in, given)
+        z, r = torch.addmm(of_given[: 2 * size], self.weight_state[: 2 * size], weight).sigmoid().chunk(2)
+        new = torch.addmm(of_given[2 * size :], self.weight_state[2 * size :], r * weight).tanh()
+        return torch.lerp(weight, new, z)
+
+
+class EvolveGcnH(EvolveGcnO):
+    """EvolveGCN-H: as EvolveGCN-O, but what the GRU reads in a step is a summary of its inputs.
+
+    ``W_t = GRU(Z_t^T, W_{t-1})``; the rows of Z_t are the k inputs with the largest ``y = X_t p / |p|``, times
+    ``tanh(y)``, the largest first; of equal ones the first node. k is as many as W has columns, unless it is set lower:
+    the columns that are left are zero, as they are where fewer than k nodes are there.
+    """
+
+    spatial = "H_t = s(A_t X_t W_t), Z_t = the top k of X_t"
+    temporal = "W_t = GRU(Z_t^T, W_{t-1})"
+
+    def __init__(
+        self, in_features: int, out_features: int, *, activation: str = "relu", top_k: int | None = None
+    ) -> None:
+        super().__init__(in_features, out_features, activation=activation)
+        self.top_k = min(out_features, top_k or out_features)
+        self.scorer = nn.Parameter(torch.empty(in_features))
+        self.reset(first_generator())
+
+    def reset(self, generator: torch.Generator) -> None:
+        """Draw new parameters."""
+        super().reset(generator)
+        glorot(self.scorer.data[:, None], generator)
+
+    def evolved(self, span: Span, weight: Tensor, turn: Turn) -> tuple[Span, list[Tensor]]:
+        """The weights of every step of the block."""
+        x, own_rows = summaries(
+            stacked(span.x), self.scorer, k=self.top_k, num_steps=len(span.steps), present=span.present
+        )
+        weights: list[Tensor] = []
+        for rows in turn.everyone(own_rows).unbind():
+            given = nn.functional.pad(rows.t(), (0, self.out_features - self.top_k))
+            weight = self._gru(given, weight)
+            weights.append(weight)
+        return span._replace(x=x), weights
+
+
+def convolved_by_step(span: Span, weights: Tensor, activation: str) -> Tensor:
+    """``s(A_t X_t W_t)``: (T, N, F), (T, F, H) -> (T, N, H); the narrower side is summed."""
+    if span.m is None and weights.shape[2] < weights.shape[1]:
+        x = _all_steps(span.x, len(span.steps))
+        return followed(snapshots_in(span.steps, stepwise(x, weights, "none")), activation)
+    m = snapshots_in(span.steps, span.x) if span.m is None else span.m
+    return stepwise(m, weights, activation)
+
+
+def _all_steps(x: StepRows, num_steps: int) -> Tensor:
+    x = stacked(x)
+    return x.expand(num_steps, *x.shape[-2:]) if x.ndim == 2 else x

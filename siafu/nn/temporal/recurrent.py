@@ -1,0 +1,162 @@
+"""Layers whose temporal part is a recurrence per node: CD-GCN, GCN-GRU."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from siafu import native
+from siafu.native import Lstm, Term
+from siafu.native.recurrent_reference import chosen
+from siafu.nn.layer import first_generator, glorot
+from siafu.nn.temporal.convolution import convolved
+from siafu.nn.temporal.layer import Numbers, Span, State, TemporalLayer, own_number
+from siafu.nn.temporal.step import snapshots_in
+from siafu.nn.temporal.turn import Turn, alone
+
+
+class Recurrent(TemporalLayer):
+    """A graph convolution in each step, then a recurrence per node, whose weights all nodes share.
+
+    An absent node keeps its state and gives zeros.
+    """
+
+    num_gates: ClassVar[int]
+    kept_gates: ClassVar[int]  # numbers kept for the way back, for each output
+    reads_inputs: ClassVar[bool]  # the recurrence reads X_t beside Y_t
+
+    def __init__(self, in_features: int, out_features: int, *, activation: str = "relu") -> None:
+        super().__init__()
+        self.in_features, self.out_features, self.activation = in_features, out_features, activation
+        width = self.num_gates * out_features
+        self.weight = nn.Parameter(torch.empty(in_features, out_features))
+        self.weight_y = nn.Parameter(torch.empty(out_features, width))
+        self.weight_x = nn.Parameter(torch.empty(in_features, width)) if self.reads_inputs else None
+        self.weight_h = nn.Parameter(torch.empty(out_features, width))
+        self.bias = nn.Parameter(torch.empty(width))
+        self.reset(first_generator())
+
+    def reset(self, generator: torch.Generator) -> None:
+        """Draw new parameters; each gate's weights are drawn as a matrix of their own."""
+        glorot(self.weight, generator)
+        for weight in (self.weight_y, self.weight_x, self.weight_h):
+            for gate in () if weight is None else weight.data.split(self.out_features, 1):
+                glorot(gate, generator)
+        nn.init.zeros_(self.bias)
+
+    def begin(self, num_nodes: int, turn: Turn = alone) -> State:
+        """Zeros."""
+        shape = own_number(num_nodes, turn), self.out_features
+        return [self.weight.new_zeros(shape) for _ in self.carried]
+
+    def aggregated(self, span: Span, state: State, turn: Turn = alone) -> tuple[Tensor, State]:
+        """``A_t X_t``."""
+        return snapshots_in(span.steps, span.x), state
+
+    def forward(self, span: Span, state: State, turn: Turn = alone) -> tuple[Span, State]:
+        """The convolution by steps, the recurrence by nodes."""
+        y_nodes = turn.to_nodes(convolved(span, self.weight, self.activation))
+        h_nodes, state = self.recur(self._inputs(y_nodes, span.x_nodes), span.present_nodes, state)
+        return span._replace(x=turn.to_steps(h_nodes), x_nodes=h_nodes, m=None), state
+
+    @property
+    def numbers(self) -> Numbers:
+        """The sum of inputs; Y, outputs and the gradients of both; gates; the state."""
+        size = self.out_features
+        return Numbers(self.in_features + (4 + self.kept_gates) * size, len(self.carried) * size)
+
+    def recur(
+        self, inputs: Sequence[tuple[Tensor, Tensor]], present: Tensor | None, state: State
+    ) -> tuple[Tensor, State]:
+        """The recurrence over rows, each with its weights: (T, R, I), or (R, I) for all steps -> (T, R, H)."""
+        raise NotImplementedError
+
+    def _inputs(self, y_nodes: Tensor, x_nodes: Tensor | None) -> list[tuple[Tensor, Tensor]]:
+        if self.weight_x is None:
+            return [(y_nodes, self.weight_y)]
+        if x_nodes is None:
+            raise ValueError("this layer reads the inputs of its own nodes; give the span x_nodes")
+        return [(y_nodes, self.weight_y), (x_nodes, self.weight_x)]
+
+
+def gates_of(inputs: Sequence[tuple[Tensor, Tensor]], bias: Tensor) -> tuple[Tensor, ...]:
+    """What the inputs give to the gates of each step: T times (R, G)."""
+    num_steps = inputs[0][0].shape[0]
+    summed = sum((x @ weight for x, weight in inputs), bias)
+    return torch.broadcast_to(summed, (num_steps, *summed.shape[-2:])).unbind()
+
+
+class CdGcn(Recurrent):
+    """CD-GCN (https://arxiv.org/abs/1704.06199): ``Y_t = s(A_t X_t W)``, an LSTM per node over ``[Y_t, X_t]``."""
+
+    spatial = "Y_t = s(A_t X_t W)"
+    temporal = "h_t, c_t = LSTM([Y_t, X_t], h_{t-1}, c_{t-1})"
+    carried = ("h", "c")
+    num_gates = 4
+    kept_gates = 4
+    reads_inputs = True
+
+    def recur(
+        self, inputs: Sequence[tuple[Tensor, Tensor]], present: Tensor | None, state: State
+    ) -> tuple[Tensor, State]:
+        """An LSTM; the gates are input, forget, new value, output."""
+        flat = [each for pair in inputs for each in pair]
+        out, *after = _Lstm.apply(torch.is_grad_enabled(), present, *flat, self.weight_h, self.bias, *state)
+        return out, after
+
+
+class _Lstm(torch.autograd.Function):
+    """Gates are kept where there is a way back, which a function is not told by itself."""
+
+    @staticmethod
+    def forward(ctx: Any, keep: bool, present: Tensor | None, *given: Tensor) -> tuple[Tensor, ...]:
+        out, after, gates = native.lstm(_lstm(present, given), keep=keep)
+        ctx.present = present
+        ctx.save_for_backward(*given, *([] if gates is None else [gates]))
+        ctx.kept = gates is not None
+        ctx.set_materialize_grads(False)
+        return out, *after
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        given = ctx.saved_tensors
+        *given, gates = given if ctx.kept else (*given, None)
+        lstm, (grad, *of_after) = _lstm(ctx.present, given), grads
+        if grad is None:
+            grad = given[-1].new_zeros(lstm.num_steps, *given[-1].shape)
+        wants = ctx.needs_input_grad[2 : 2 + 2 * len(lstm.inputs) : 2]
+        found = native.lstm_backward(lstm, grad, (of_after[0], of_after[1]), gates=gates, wants=wants)
+        return None, None, *found
+
+
+def _lstm(present: Tensor | None, given: Sequence[Tensor]) -> Lstm:
+    *flat, weight_h, bias, h, c = given
+    inputs = [Term(x, weight) for x, weight in zip(flat[::2], flat[1::2], strict=True)]
+    return Lstm(inputs, weight_h, bias, present, (h, c), flat[0].shape[0])
+
+
+class GcnGru(Recurrent):
+    """A graph convolution in each step, then a GRU per node."""
+
+    spatial = "Y_t = s(A_t X_t W)"
+    temporal = "h_t = GRU(Y_t, h_{t-1})"
+    carried = ("h",)
+    num_gates = 3
+    kept_gates = 12
+    reads_inputs = False
+
+    def recur(
+        self, inputs: Sequence[tuple[Tensor, Tensor]], present: Tensor | None, state: State
+    ) -> tuple[Tensor, State]:
+        """A GRU; the gates are update, reset, new value, and reset acts on the state before its product."""
+        (h,), outputs, width = state, [], self.out_features
+        of_gates, of_new = self.weight_h.split([2 * width, width], 1)
+        for step, given in enumerate(gates_of(inputs, self.bias)):
+            there = None if present is None else present[step]
+            z, r = (given[:, : 2 * width] + h @ of_gates).sigmoid().chunk(2, 1)
+            new = (given[:, 2 * width :] + (r * h) @ of_new).tanh()
+            h_new = (1 - z) * h + z * new
+            outputs.append(chosen(there, h_new, torch.zeros_like(h_new)))
+            h = chosen(there, h_new, h)
+        return torch.stack(outputs), [h]

@@ -1,0 +1,190 @@
+"""The commands of a site, ``siafu site …``: parses, calls, prints."""
+
+import json
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+site = typer.Typer(no_args_is_help=True, help="Organisations that train together and keep their data.")
+
+Json = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object on standard output, and nothing else.")
+]
+Config = Annotated[Path, typer.Option("--config", help="The site's settings.")]
+
+
+@site.command()
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to put what is made.")],
+    name: Annotated[str, typer.Option(help="The site's name: small letters, digits and hyphens.")] = "",
+    trial: Annotated[
+        str,
+        typer.Option(help="Names of sites, such as a,b,c: make an authority, a coordinator and all of them."),
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Make the keys of a site and a certificate request; or, with --trial, a whole federation to try."""
+    from siafu.sites.trial import init_site, init_trial
+
+    names = [each.strip() for each in trial.split(",") if each.strip()]
+    _check_names([*names, *([name] if name else [])], one=not trial)
+    made = init_trial(folder, names) if names else init_site(folder, name)
+    _print_made(made, as_json)
+
+
+@site.command()
+def sign(
+    request: Annotated[Path, typer.Argument(metavar="REQUEST", help="What a site's init made.")],
+    authority: Annotated[Path, typer.Option(help="The folder of the authority.")],
+    out: Annotated[Path, typer.Option(help="The certificate to write.")] = Path("signed.pem"),
+    as_json: Json = False,
+) -> None:
+    """Have the authority of a trial sign a certificate request."""
+    from siafu.sites.trial import sign as sign_it
+
+    _print_made(sign_it(request, authority, out), as_json)
+
+
+@site.command()
+def rotate(
+    config: Config = Path("site.toml"),
+    authority: Annotated[Path | None, typer.Option(help="Who signs; by default the new key itself.")] = None,
+    finish: Annotated[
+        bool, typer.Option("--finish", help="Put the new ones in the old ones' place.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Make a new key and certificate beside the old ones; a site that serves takes them up by itself."""
+    from siafu.sites.trial import rotate as rotate_keys
+
+    _print_made(rotate_keys(_site_config(config), authority=authority, finish=finish), as_json)
+
+
+@site.command()
+def split(
+    data: Annotated[str, typer.Argument(metavar="DATA", help="A data set's name, a store, or an .npz file.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="With a folder for each site, as init --trial.")
+    ],
+    sites: Annotated[str, typer.Option(help="Names, by number; by default those of the folder.")] = "",
+    by: Annotated[
+        str, typer.Option(help="hash, stream, or a file with the number of each node's site.")
+    ] = "hash",
+    fold: Annotated[int, typer.Option(help="Which split of several.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Deal a graph out among the sites of a trial: a store and a table of cross edges each."""
+    from siafu.partition.assign import assign
+    from siafu.sites.trial import split as deal
+    from siafu.trained import load_static
+
+    found = sorted(path.parent.name for path in folder.glob("*/site.toml"))
+    names = [each.strip() for each in sites.split(",") if each.strip()] or found
+    if len(names) < 2:
+        raise ValueError(
+            f"{folder}: holds {len(names)} sites; make them with: siafu site init {folder} --trial a,b,c"
+        )
+    graph = load_static(data, fold=fold)
+    told = deal(graph, assign(graph, parts=len(names), by=by, say=_say), folder, names)
+    lines = [f"{name:12} {', '.join(f'{k} {v:,}' for k, v in about.items())}" for name, about in told.items()]
+    print(json.dumps({"folder": str(folder), "sites": told}) if as_json else "\n".join(lines))
+
+
+@site.command()
+def serve(
+    data: Annotated[Path, typer.Option(help="The site's store.")],
+    config: Config = Path("site.toml"),
+    listen: Annotated[str, typer.Option(help="Address and port, instead of that in the settings.")] = "",
+    fold: Annotated[int, typer.Option(help="Which split of several.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Answer the coordinator and the other sites, until stopped."""
+    from siafu.sites.holdings import hold
+    from siafu.sites.site import open_site
+    from siafu.sites.status import locked
+
+    settings = _site_config(config)
+    if listen:
+        settings = settings.model_copy(update={"listen": listen})
+    over = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: over.set())
+    with locked(settings) as note:
+        served, server = open_site(settings, hold(settings, data, fold=fold), say=_log)
+        note(server.address)
+        _log(f"site {settings.name} serves on {server.address}")
+        while not over.wait(0.5):
+            pass
+        server.stop()
+        served.close()
+    found = {"site": settings.name, "address": server.address, "ledger_bytes": served.ledger.totals.all}
+    print(json.dumps(found) if as_json else f"site {settings.name} ended")
+
+
+@site.command()
+def status(config: Config = Path("site.toml"), as_json: Json = False) -> None:
+    """Say what a site is: whether it serves, its certificates, its policy, and what has left."""
+    from siafu.sites.status import status_of
+
+    found = status_of(_site_config(config))
+    print(json.dumps(found) if as_json else "\n".join(_lines(found)))
+
+
+def address_of(text: str) -> tuple[str, str]:
+    """Site and address of ``--address``."""
+    name, equals, place = text.partition("=")
+    if not equals:
+        raise ValueError(f"--address {text}: expected site=host:port")
+    return name, place
+
+
+def _site_config(path: Path) -> Any:
+    from siafu.engine.sites.config import SiteConfig, read_config
+
+    return read_config(path, SiteConfig)
+
+
+def _check_names(names: list[str], *, one: bool) -> None:
+    import re
+
+    from siafu.engine.sites.config import COORDINATOR, NAME
+
+    for name in names:
+        if not re.match(NAME, name) or name in (COORDINATOR, "authority"):
+            raise ValueError(f"{name!r} is no name of a site; expected small letters, digits and hyphens")
+    if (one and len(names) != 1) or (not one and len(names) < 2) or len(set(names)) != len(names):
+        raise ValueError("give --name for one site, or --trial with at least two names, each once")
+
+
+def _print_made(made: Any, as_json: bool) -> None:
+    files = [str(path) for path in made.files]
+    print(json.dumps({"files": files, "next": made.next}) if as_json else "\n".join([*files, made.next]))
+
+
+def _lines(found: dict[str, Any]) -> list[str]:
+    lines = []
+    for key, value in found.items():
+        if isinstance(value, dict):
+            value = ", ".join(
+                f"{name} {each:,}" if isinstance(each, int) else f"{name} {each}"
+                for name, each in value.items()
+            )
+        elif isinstance(value, list):
+            value = "; ".join(value)
+        lines.append(
+            f"{key:14} {f'{value:,}' if isinstance(value, int) and not isinstance(value, bool) else value}"
+        )
+    return lines
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def _log(text: str) -> None:
+    print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,288 @@
+"""The coordinator: it holds no data, tells sites what to do, hears how they do, and keeps what comes of it.
+
+Training goes on with whoever is there. A site that is lost is waited for; where it does not come, the others go on
+without it from the last checkpoint, and it is taken in again when a stage has ended.
+"""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import siafu
+from siafu.engine.sites.certificates import Shown, read_certificate, read_identity
+from siafu.engine.sites.config import FederationConfig, read_config
+from siafu.engine.sites.rpc import Dialled, Unreachable
+from siafu.engine.sites.schema import PROTOCOL, make, pack, unpack
+from siafu.events import Events
+from siafu.folder import RunFolder, existing_folder, new_folder
+from siafu.member import Onlooker
+from siafu.settings import Settings, build, write_toml
+from siafu.sites.followup import Followup, Kept, Outcome
+from siafu.sites.roll import check_clock, check_policies, check_together, expiring, slow
+from siafu.trained import Run, load_weights, open_run
+
+_ASK_S = 10.0
+_AGAIN_S = 0.5
+_TICK_S = 0.2
+_MOST_FRUITLESS = 4
+
+
+class FederationFailed(ValueError):
+    """A site said that it will not, or cannot, go on."""
+
+
+def federate(
+    path: Path,
+    *,
+    addresses: Mapping[str, str] | None = None,
+    out: Path | None = None,
+    onlooker: Onlooker | None = None,
+) -> Run:
+    """Train as ``federation.toml`` says; a run that was begun before goes on.
+
+    ``addresses`` and ``out`` stand instead of those in the file.
+    """
+    config = _placed(read_config(path, FederationConfig), addresses or {}, out)
+    watching = onlooker or Onlooker()
+    with _connected(config) as sites:
+        return Federation(config, sites, watching).run()
+
+
+def _placed(config: FederationConfig, addresses: Mapping[str, str], out: Path | None) -> FederationConfig:
+    unknown = sorted(set(addresses) - set(config.sites))
+    if unknown:
+        raise ValueError(f"--address names {unknown[0]}; expected one of {', '.join(config.sites)}")
+    sites = {
+        name: place.model_copy(update={"address": addresses.get(name, place.address)})
+        for name, place in config.sites.items()
+    }
+    return config.model_copy(update={"sites": sites, "out": config.out if out is None else out})
+
+
+@contextmanager
+def _connected(config: FederationConfig) -> Iterator[dict[str, Dialled]]:
+    identity = read_identity(config.certificate, config.key)
+    own, pins = read_certificate(config.certificate), dict[str, tuple[Shown, ...]]()
+    if trouble := own.trouble(datetime.now(UTC)):
+        raise ValueError(f"{config.certificate}: {trouble}")
+    for name, place in config.sites.items():
+        pins[name] = tuple(map(read_certificate, place.certificate))
+        for pin in pins[name]:
+            if pin.name != name or pin.fingerprint == own.fingerprint:
+                raise ValueError(
+                    f"sites.{name}.certificate is one of {pin.name}; list the one that {name} shows"
+                )
+    dialled = {
+        name: Dialled(place.address, name, pins[name], identity) for name, place in config.sites.items()
+    }
+    try:
+        yield dialled
+    finally:
+        for each in dialled.values():
+            each.close()
+
+
+class Federation:
+    """A run of a federation."""
+
+    def __init__(self, config: FederationConfig, sites: dict[str, Dialled], onlooker: Onlooker) -> None:
+        self._config, self._sites, self._onlooker = config, sites, onlooker
+        self._meter: Counter[str] = Counter()
+        self._abouts: dict[str, Any] = {}
+        self._last: dict[str, Any] = {}  # of each site the last report that had its meter
+        self._away: set[str] = set()
+        self._checkpoints = 0
+
+    def run(self) -> Run:
+        """Train to the end, or to where somebody stops it."""
+        self._gather()
+        tree = self._settle()
+        out = self._config.out
+        if (out / "config.toml").is_file():
+            folder = existing_folder(out)
+            if folder.finished:
+                return open_run(out)
+            if folder.read_config() != write_toml(tree):
+                raise ValueError(f"{out}: holds a run with other settings or other sites; choose another out")
+            with folder.locked():
+                return self._carry_out(folder, tree)
+        with new_folder(out, name=out.name) as folder:
+            folder.write_config(write_toml(tree))
+            return self._carry_out(folder, tree)
+
+    # Who is there.
+
+    def _gather(self) -> None:
+        """Have every site describe itself; those that do not come in time are away."""
+        until, names = time.monotonic() + self._config.patience, list(self._sites)
+        self._onlooker.say(f"waiting for {', '.join(names)}")
+        missing: dict[str, str] = {}
+        while True:
+            missing = {name: why for name in names if name not in self._abouts and (why := self._ask(name))}
+            if not missing or time.monotonic() > until or self._onlooker.should_stop():
+                break
+            time.sleep(_AGAIN_S)
+        self._away = set(missing)
+        for name, why in missing.items():
+            self._onlooker.say(f"site {name} is away: {why}")
+        self._check_quorum(missing)
+        check_together(self._abouts, names)
+        for text in expiring(self._abouts):
+            self._onlooker.say(text)
+
+    def _ask(self, name: str, *, timeout_s: float = _ASK_S) -> str | None:
+        """Have a site describe itself; returns why it does not, None where it does."""
+        asked = time.time()
+        try:
+            ask = pack(make("Ask", protocol=PROTOCOL, version=siafu.__version__, time=asked))
+            about = unpack("About", self._sites[name].ask("Describe", ask, timeout_s=timeout_s))
+        except Unreachable as error:
+            if error.refused:
+                raise FederationFailed(str(error)) from None
+            return str(error)
+        check_clock(name, about.time, asked, time.time())
+        before = self._abouts.get(name)
+        if before is not None and before.fingerprint != about.fingerprint:
+            raise FederationFailed(
+                f"site {name} has other data than when the run began; put them back, or begin anew"
+            )
+        self._abouts[name] = about
+        return None
+
+    def _check_quorum(self, missing: Mapping[str, str]) -> None:
+        there, least = len(self._sites) - len(self._away), self._config.least
+        if there < least:
+            why = "".join(f"\n  {text}" for text in missing.values())
+            raise FederationFailed(
+                f"{there} of {len(self._sites)} sites are there, but a stage needs {least}; start the others, or lower "
+                f"quorum in federation.toml{why}"
+            )
+
+    # What they do.
+
+    def _settle(self) -> Settings:
+        config, abouts = self._config, self._abouts
+        tree = build(config.run, {"engine": "sites", "ranks": len(config.sites)})
+        normalize = tree.data.normalize
+        if normalize == "auto":
+            said = {name: about.counts for name, about in abouts.items()}
+            if len(set(said.values())) > 1:
+                told = ", ".join(f"{name}: {'counts' if each else 'numbers'}" for name, each in said.items())
+                raise ValueError(
+                    f"features look different at sites ({told}); set data.normalize to rows or none"
+                )
+            normalize = "rows" if next(iter(said.values())) else "none"
+        data = tree.data.model_copy(update={"normalize": normalize, "reorder": "off", "inputs": "memory"})
+        classes = tuple(next(iter(abouts.values())).classes)
+        lazy = tree.lazy
+        if any(about.may_features == "never" for about in abouts.values()):
+            lazy = lazy.model_copy(update={"features": False})
+        tree = tree.model_copy(update={"data": data, "class_names": classes, "lazy": lazy})
+        check_policies(abouts, tree)
+        return tree
+
+    def _carry_out(self, folder: RunFolder, tree: Settings) -> Run:
+        run, fruitless = Kept(folder, tree, self._onlooker), 0
+        while True:
+            before = run.checkpoints
+            members = [name for name in self._sites if name not in self._away]
+            self._onlooker.say(f"training with {', '.join(members)}, in {folder.path}")
+            outcome = self._attempt(run, members)
+            self._last |= {name: report for name, report in outcome.states.items() if report.meter}
+            self._check_failures(outcome)
+            if len(outcome.states) == len(members) and not outcome.lost:
+                states = {report.state for report in outcome.states.values()}
+                if states == {"done"} or (states == {"stopped"} and self._onlooker.should_stop()):
+                    return self._finish(run, outcome)
+            fruitless = 0 if run.checkpoints > before or "stopped" in _states(outcome) else fruitless + 1
+            if fruitless >= _MOST_FRUITLESS:
+                told = [*outcome.lost.values(), *(report.text for report in outcome.states.values())]
+                why = "".join(f"\n  {text}" for text in told if text)
+                raise FederationFailed(f"{fruitless} attempts in a row got no further{why}")
+            self._wait_for(outcome)
+
+    def _check_failures(self, outcome: Outcome) -> None:
+        for name, report in outcome.states.items():
+            if report.kind in ("refused", "error"):
+                raise FederationFailed(f"site {name}: {report.text}")
+
+    def _wait_for(self, outcome: Outcome) -> None:
+        """Give those who were lost time to come back; who does not is away from now on, and who has come is not."""
+        for name in outcome.slow:
+            self._onlooker.say(f"site {name} is too slow; the others go on without it")
+        missing = {name for name in outcome.lost if name not in outcome.slow}
+        until, why = time.monotonic() + self._config.patience, dict[str, str]()
+        while True:
+            why = {name: text for name in sorted(missing) if (text := self._ask(name))}
+            if not why or time.monotonic() > until or self._onlooker.should_stop():
+                break
+            time.sleep(_AGAIN_S)
+        for name in why:
+            self._onlooker.say(f"site {name} is away; the others go on without it")
+        came = self._back(timeout_s=2.0) - outcome.slow
+        for name in came:
+            self._onlooker.say(f"site {name} is back")
+        self._away = (self._away - came) | set(why) | outcome.slow
+        self._check_quorum(why)
+
+    def _back(self, *, timeout_s: float) -> set[str]:
+        """Those who were away and could take part again."""
+        answer = {name for name in self._away if self._ask(name, timeout_s=timeout_s) is None}
+        return {name for name in answer if self._abouts[name].state == "idle"}
+
+    def _attempt(self, run: Kept, members: list[str]) -> Outcome:
+        attempt = Followup(run, members, {name: self._sites[name] for name in members}, self._meter)
+        attempt.away = self._away
+        outcome = Outcome()
+        addresses = {name: place.address for name, place in self._config.sites.items()}
+        if attempt.begin(outcome, addresses):
+            self._watch(attempt, outcome)
+        return outcome
+
+    def _watch(self, attempt: Followup, outcome: Outcome) -> None:
+        deadline_s = attempt.run.tree.comm.deadline
+        asked_again = time.monotonic()
+        while attempt.follow_one(outcome):
+            now = time.monotonic()
+            attempt.run.followed.look()
+            if outcome.lost or any(r.state == "failed" for r in outcome.states.values()):
+                attempt.stop("a site was lost", at_once=True, grace_s=deadline_s)
+            elif (late := slow(attempt.waiting, deadline_s=deadline_s, now=now)) is not None:
+                outcome.lost[late] = f"site {late} kept the others waiting for more than {deadline_s:g} s"
+                outcome.slow.add(late)
+            elif reason := self._onlooker.should_stop():
+                attempt.stop(reason, at_once=False, grace_s=10 * deadline_s)
+            elif self._away and attempt.run.stage_ended and now - asked_again > _AGAIN_S:
+                asked_again = now
+                if self._back(timeout_s=1.0):
+                    attempt.stop("a site came back", at_once=False, grace_s=10 * deadline_s)
+                attempt.run.stage_ended = attempt.run.tree.method != "lazy"
+
+    def _finish(self, run: Kept, outcome: Outcome) -> Run:
+        measured = next(report.measured for report in outcome.states.values() if report.measured)
+        found: dict[str, Any] = json.loads(measured)
+        sent: Counter[str] = Counter(self._meter)
+        for report in self._last.values():
+            sent.update({count.label: count.bytes for count in report.meter})
+        found |= {"bytes_by_label": dict(sent), "bytes_sent": sum(sent.values()), "run": str(run.folder.path)}
+        found["ledger_bytes"] = sum(report.run_bytes for report in self._last.values()) + sum(
+            self._meter.values()
+        )
+        found["sites"], found["away"] = list(self._sites), sorted(self._away)
+        model = None
+        if found["finished"]:
+            events = Events(run.folder.events)
+            events.write("end", **found)
+            events.close()
+            run.folder.write_metrics(found)
+            model = load_weights(run.folder, run.tree, None)
+        return Run(run.folder.path, run.tree, found, model)
+
+
+def _states(outcome: Outcome) -> set[str]:
+    return {report.state for report in outcome.states.values()}

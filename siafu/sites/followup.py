@@ -1,0 +1,205 @@
+"""One attempt of some sites, as the coordinator sees it: orders go out, reports and files come in."""
+
+import json
+import secrets
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from siafu.engine.sites.frames import wire_bytes
+from siafu.engine.sites.rpc import Call, Dialled, Unreachable
+from siafu.engine.sites.schema import BadMessage, make, pack, unpack
+from siafu.folder import RunFolder
+from siafu.member import Onlooker
+from siafu.ranks import Followed
+from siafu.settings import Settings
+from siafu.sites.pieces import Arriving, into, pieces_of
+from siafu.sites.roll import Waiting
+from siafu.store.tensors import write_atomically
+
+_ASK_S = 10.0
+_TICK_S = 0.2
+
+
+@dataclass
+class Outcome:
+    """How an attempt ended.
+
+    Attributes:
+        states: of each member, the last report of it.
+        lost: members that were not heard to their end, or were too slow.
+        slow: those of them that were.
+    """
+
+    states: dict[str, Any] = field(default_factory=dict)
+    lost: dict[str, str] = field(default_factory=dict)
+    slow: set[str] = field(default_factory=set)
+
+
+class Kept:
+    """A run's folder, and what sites send for it."""
+
+    def __init__(self, folder: RunFolder, tree: Settings, onlooker: Onlooker) -> None:
+        self.folder, self.tree, self.checkpoints = folder, tree, 0
+        self.followed = Followed(folder, onlooker, total=tree.most_epochs)
+        self.stage_ended = tree.method != "lazy"
+        self.members: list[str] = []
+        keep = into(folder.checkpoint)
+
+        def kept(data: bytes) -> None:
+            keep(data)
+            write_atomically(self._group, json.dumps(self.members).encode())
+            self.checkpoints += 1
+
+        self.places = {"events": self._add_events, "checkpoint": kept, "model": into(folder.weights)}
+
+    @property
+    def _group(self) -> Path:
+        """Who wrote the checkpoint."""
+        return self.folder.checkpoint.parent / "group.json"
+
+    def same_group(self) -> bool:
+        """Whether the checkpoint was written by the group that goes on from it."""
+        return self._group.is_file() and json.loads(self._group.read_text()) == self.members
+
+    def _add_events(self, data: bytes) -> None:
+        with self.folder.events.open("ab") as file:
+            file.write(data)
+        if b'"phase":"stage"' in data:
+            self.stage_ended = True
+
+
+class Followup:
+    """One try of some sites, followed by a thread for each."""
+
+    def __init__(self, run: Kept, members: list[str], sites: dict[str, Dialled], meter: Counter[str]) -> None:
+        self.run, self.members, self.sites = run, members, sites
+        self.name = secrets.token_bytes(16)
+        self.waiting: dict[str, Waiting] = {}
+        self.away: set[str] = set()
+        self._meter, self._queue = meter, SimpleQueue[tuple[str, Any]]()
+        self._calls: dict[str, Call] = {}
+        self._open: set[str] = set()
+        self._stopping_until = 0.0
+        self._arriving = Arriving(run.places)
+
+    def begin(self, outcome: Outcome, addresses: Mapping[str, str]) -> bool:
+        """Give every member its order; whether all took it."""
+        run = self.run
+        run.members = self.members
+        run.stage_ended = run.tree.method != "lazy"
+        kept = run.folder.checkpoint.is_file()
+        order = make(
+            "Order",
+            attempt=self.name,
+            run=run.folder.config_checksum(),
+            config=run.folder.read_config(),
+            members=[make("Member", name=name, address=addresses[name]) for name in self.members],
+            away=sorted(self.away),
+            resumed=run.folder.events.is_file(),
+            checkpointed=kept,
+            same_group=kept and run.same_group(),
+        )
+        data = run.folder.checkpoint.read_bytes() if kept else None
+        threads = [
+            threading.Thread(target=self._give, args=(name, order, data if rank == 0 else None, outcome))
+            for rank, name in enumerate(self.members)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if outcome.lost or outcome.states:
+            self.stop("a site was lost", at_once=True, grace_s=0)
+            return False
+        for name in self.members:
+            self._open.add(name)
+            self.waiting[name] = Waiting("", 0.0, time.monotonic())
+            threading.Thread(target=self._follow, args=(name,), daemon=True).start()
+        return True
+
+    def follow_one(self, outcome: Outcome) -> bool:
+        """Take in what came, for a moment; whether there is more to come."""
+        try:
+            name, item = self._queue.get(timeout=_TICK_S)
+        except Empty:
+            pass
+        else:
+            self._take(name, item, outcome)
+        if self._stopping_until and time.monotonic() > self._stopping_until:
+            for call in self._calls.values():
+                call.cancel()
+            for name in self._open - outcome.states.keys():
+                outcome.lost.setdefault(name, f"site {name} did not end when it was told to")
+            return False
+        return bool(self._open)
+
+    def stop(self, reason: str, *, at_once: bool, grace_s: float) -> None:
+        """Have all members end; once."""
+        if self._stopping_until:
+            return
+        self._stopping_until = time.monotonic() + max(1.0, grace_s)
+        data = pack(make("Stop", attempt=self.name, reason=reason, at_once=at_once))
+        for name, dialled in self.sites.items():
+            self._meter["orders"] += wire_bytes(data)
+            threading.Thread(target=_told, args=(dialled, data), name=f"stop {name}", daemon=True).start()
+
+    def _give(self, name: str, order: Any, checkpoint: bytes | None, outcome: Outcome) -> None:
+        def pieces() -> Iterator[bytes]:
+            messages = [order, *_orders(checkpoint)]
+            for data in map(pack, messages):
+                self._meter["orders"] += wire_bytes(data)
+                yield data
+
+        try:
+            self.sites[name].give("Begin", pieces(), timeout_s=4 * _ASK_S)
+        except Unreachable as error:
+            if error.refused:
+                outcome.states[name] = make("Report", state="failed", kind="refused", text=str(error))
+            else:
+                outcome.lost[name] = str(error)
+
+    def _follow(self, name: str) -> None:
+        try:
+            call = self._calls[name] = self.sites[name].follow(pack(make("Stop", attempt=self.name)))
+            for data in call:
+                self._queue.put((name, unpack("Report", data)))
+        except (Unreachable, BadMessage) as error:
+            self._queue.put((name, error))
+        finally:
+            self._queue.put((name, None))
+
+    def _take(self, name: str, item: Any, outcome: Outcome) -> None:
+        if item is None:
+            self._open.discard(name)
+            self.waiting.pop(name, None)
+            if name not in outcome.states:
+                outcome.lost.setdefault(name, f"site {name} ended without a word")
+        elif isinstance(item, Exception):
+            if getattr(item, "refused", False):
+                outcome.states[name] = make("Report", state="failed", kind="refused", text=str(item))
+            elif name not in outcome.states:
+                outcome.lost[name] = str(item)
+        elif item.HasField("piece"):
+            self._arriving.take(item.piece)
+        else:
+            self.waiting[name] = Waiting(item.waits_for, item.waited, time.monotonic())
+            if item.state in ("done", "stopped", "failed"):
+                outcome.states[name] = item
+
+
+def _orders(checkpoint: bytes | None) -> Iterator[Any]:
+    if checkpoint is not None:
+        for piece in pieces_of("checkpoint", checkpoint):
+            yield make("Order", piece=piece)
+
+
+def _told(dialled: Dialled, data: bytes) -> None:
+    with suppress(Unreachable):
+        dialled.ask("Stop", data, timeout_s=_ASK_S)

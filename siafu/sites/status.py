@@ -1,0 +1,66 @@
+"""Whether a site is served, and by whom; and what it is, as its files say."""
+
+import fcntl
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from siafu.engine.sites.config import SiteConfig
+from siafu.engine.sites.ledger import Totals, read_ledger
+from siafu.sites.holdings import Keys
+from siafu.store.tensors import write_atomically
+
+
+@contextmanager
+def locked(config: SiteConfig) -> Iterator[Callable[[str], None]]:
+    """Hold a site against a second server; gives what notes the address it serves on."""
+    config.work.mkdir(parents=True, exist_ok=True)
+    place = config.work / "address"
+    with (config.work / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"{config.work}: another process serves this site; stop it first") from None
+        for left in config.work.glob("attempt-*"):  # of one that was killed
+            shutil.rmtree(left, ignore_errors=True)
+        try:
+            yield lambda address: write_atomically(place, address.encode())
+        finally:
+            place.unlink(missing_ok=True)
+
+
+def status_of(config: SiteConfig) -> dict[str, Any]:
+    """What a site is, as its files say."""
+    keys, totals = Keys(config), Totals()
+    own = keys.own
+    for line in read_ledger(config.ledger) if config.ledger.is_file() else []:
+        totals.add(line)
+    return {
+        "site": config.name,
+        "serves": _serves(config),
+        "certificate": own.fingerprint,
+        "expires": f"{own.ends:%Y-%m-%d}",
+        "warnings": keys.troubles(),
+        "policy": config.policy.model_dump(),
+        "peers": sorted(config.peers),
+        "max_bytes": config.max_bytes,
+        "ledger_bytes": totals.all,
+        "by_what": dict(totals.by_what),
+        "by_peer": dict(totals.by_peer),
+        "by_run": {run: count for run, count in totals.by_run.items() if run},
+    }
+
+
+def _serves(config: SiteConfig) -> str | None:
+    """The address that it serves on, None where it does not."""
+    lock = config.work / ".lock"
+    if not lock.is_file():
+        return None
+    with lock.open("r") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            place = config.work / "address"
+            return place.read_text() if place.is_file() else None
+    return None

@@ -1,0 +1,170 @@
+"""A graph that changes over time on disk: its log of events, mapped into memory as it is read."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from siafu.dynamic import DynamicGraph, Protocol
+from siafu.dynamic.graph import check
+from siafu.store.manifest import MANIFEST, DynamicManifest, ProtocolSpec, read_manifest, write_manifest
+from siafu.store.names import names_from_arrays, names_to_arrays
+from siafu.store.reader import Store, Stored, ascends, check_ids, check_sizes, open_store
+from siafu.store.writer import FolderWriter, made_from
+
+_LARGE = ("src", "dst", "weight", "edge_y", "x")
+_FIELDS = ("src", "dst", "step_ptr", "weight", "x", "y", "edge_y", "step_time")
+
+
+def open_dynamic(path: str | Path) -> "DynamicStore":
+    """Open the store of a graph that changes over time; as :func:`siafu.store.open_store`."""
+    folder = Path(path)
+    manifest = read_manifest(folder)
+    if not isinstance(manifest, DynamicManifest):
+        raise ValueError(
+            f"{folder}: a graph that does not change over time; make one with siafu import --events"
+        )
+    check_sizes(folder, manifest)
+    return DynamicStore(folder, manifest)
+
+
+def is_dynamic(path: str | Path) -> bool:
+    """Whether a path is the store of a graph that changes over time."""
+    there = (Path(path) / MANIFEST).is_file()
+    return there and isinstance(read_manifest(Path(path)), DynamicManifest)
+
+
+def open_any(path: str | Path) -> "Store | DynamicStore":
+    """Open a store of either kind."""
+    return open_dynamic(path) if is_dynamic(path) else open_store(path)
+
+
+class DynamicStore(Stored[DynamicManifest]):
+    """A graph that changes over time, on disk."""
+
+    def describe(self) -> dict[str, Any]:
+        """What it holds, in a few numbers."""
+        manifest, ptr = self.manifest, self._steps("step_ptr")
+        events = np.diff(ptr)
+        return {
+            "name": manifest.name,
+            "nodes": manifest.num_nodes,
+            "events": manifest.num_events,
+            "steps": manifest.num_steps,
+            "empty_steps": int((events == 0).sum()),
+            **self._time(),
+            "largest_step": int(events.max()),
+            "edge_life": manifest.protocol.edge_life,
+            "largest_snapshot": self._largest_snapshot(ptr),
+            "features": manifest.num_features,
+            "weights": "weight" in manifest.arrays,
+            "labels": "y" in manifest.arrays,
+            "edge_labels": "edge_y" in manifest.arrays,
+            "undirected": manifest.undirected,
+            "bytes": manifest.num_bytes,
+        }
+
+    def graph(self, *, verify: bool = True) -> DynamicGraph:
+        """Return the graph, its arrays mapped into memory; writing to them never changes the store.
+
+        ``verify`` says whether to hold events, weights and features to their checksums as well; the rest always is.
+        """
+        manifest = self.manifest
+        arrays = self._mapped(unless=() if verify else _LARGE)
+        tensors = {name: torch.from_numpy(arrays[name]) for name in _FIELDS if name in arrays}
+        graph = DynamicGraph(
+            **tensors,
+            num_nodes=manifest.num_nodes,
+            undirected=manifest.undirected,
+            name=manifest.name,
+            node_names=names_from_arrays(arrays),
+            class_names=manifest.class_names,
+            protocol=Protocol(**manifest.protocol.model_dump()),
+        )
+        _check_log(graph, str(self.path), ids=verify)
+        return graph
+
+    def _steps(self, name: str) -> np.ndarray:
+        spec = self.manifest.arrays[name]
+        return np.fromfile(self.path / spec.file, spec.dtype)
+
+    def _time(self) -> dict[str, float | None]:
+        """When the first step begins, when the last one does, and how long each is."""
+        times = self._steps("step_time") if "step_time" in self.manifest.arrays else None
+        first, last = (None, None) if times is None else (float(times[0]), float(times[-1]))
+        return {"first_step": first, "last_step": last, "step": self.manifest.protocol.step}
+
+    def _largest_snapshot(self, ptr: np.ndarray) -> int:
+        """The edges of the largest snapshot, by the edge life of the protocol."""
+        first = np.maximum(np.arange(1, ptr.size) - self.manifest.protocol.edge_life, 0)
+        return int((ptr[1:] - ptr[first]).max()) * (2 if self.manifest.undirected else 1)
+
+
+class DynamicWriter(FolderWriter):
+    """The store of a graph that changes over time, being written; :meth:`finish` puts it in place."""
+
+    what = "the store"
+
+    def finish(
+        self,
+        *,
+        name: str,
+        num_nodes: int,
+        undirected: bool,
+        protocol: Protocol,
+        class_names: tuple[str, ...] | None = None,
+        sources: Mapping[str, str],
+    ) -> DynamicStore:
+        """Write the manifest, move the folder to its place and open it."""
+        manifest = DynamicManifest(
+            name=name,
+            undirected=undirected,
+            num_nodes=num_nodes,
+            protocol=ProtocolSpec(**asdict(protocol)),
+            class_names=class_names,
+            arrays=self.close_arrays(),
+            provenance=made_from(sources),
+        )
+        write_manifest(manifest, self.folder)
+        self.put_in_place()
+        return open_dynamic(self.path)
+
+
+def write_dynamic(
+    graph: DynamicGraph, path: str | Path, *, provenance: dict[str, str] | None = None
+) -> DynamicStore:
+    """Write a graph as a store, a folder that must not exist yet; the graph is checked first."""
+    check(graph)
+    _check_log(graph, graph.name)
+    with DynamicWriter(path) as store:
+        for name in _FIELDS:
+            value: Tensor | None = getattr(graph, name)
+            if value is not None:
+                store.add(name, value)
+        if graph.node_names is not None:
+            for name, values in names_to_arrays(graph.node_names).items():
+                store.add(name, values)
+        return store.finish(
+            name=graph.name,
+            num_nodes=graph.num_nodes,
+            undirected=graph.undirected,
+            protocol=graph.protocol,
+            class_names=graph.class_names,
+            sources=provenance or {},
+        )
+
+
+def _check_log(graph: DynamicGraph, what: str, *, ids: bool = True) -> None:
+    """Refuse steps that do not ascend from 0 to the number of events, and (``ids``) nodes that are not there."""
+    ptr = graph.step_ptr
+    if int(ptr[0]) != 0 or not ascends(ptr) or int(ptr[-1]) != graph.num_events:
+        raise ValueError(
+            f"{what}: step_ptr goes from {int(ptr[0])} to {int(ptr[-1])}; expected it to ascend from 0 to the "
+            f"{graph.num_events} events: build the graph again"
+        )
+    for ends in (graph.src, graph.dst) if ids else ():
+        check_ids(ends, graph.num_nodes, what)

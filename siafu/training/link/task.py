@@ -1,0 +1,231 @@
+"""Which pairs of nodes are edges: the loss and the scores of link prediction on a graph that does not change.
+
+Learned are edges of training against drawn pairs. The area under the ROC curve and the average precision (``map``) are
+those of edges of a split against as many pairs that are no edges, drawn once; ranks (``mrr``, ``hits_k``) are filtered:
+each edge is ranked among all targets of its source, or some drawn ones, that are no edges themselves.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from siafu import native
+from siafu.comm import Comm, alone
+from siafu.graph import Graph
+from siafu.native import Csr, Factors
+from siafu.nn.dropout import mix
+from siafu.nn.link import LinkHead
+from siafu.sample.negatives import Edges, codes, draw_negatives
+from siafu.training import metrics
+from siafu.training.config import TrainConfig
+from siafu.training.link.config import LinkConfig
+from siafu.training.link.loss import pair_loss
+from siafu.training.link.scores import (
+    NAMES,
+    check_all_pairs,
+    hits_of,
+    mean_over_sources,
+    rank_sampled,
+    rank_targets,
+    reciprocal_ranks,
+)
+from siafu.training.link.split import SIDES, PairSplit
+from siafu.training.task import SPLITS, Task
+
+_MOST_TRAIN = 10_000  # pairs of training that are scored
+
+
+@dataclass(frozen=True, eq=False)
+class LinkTask(Task):
+    """Pairs to learn from and to be scored by; rows and labels of nodes stay empty.
+
+    Attributes:
+        head: scores pairs of the model's rows.
+        link: how.
+        pairs: (2, P) int64 of each split, by the user's row numbers; see :class:`PairSplit`.
+        known: all edges.
+        row: (N,) int64, the row of each of the user's row numbers; None where they are the same.
+        seed: of the negatives that are learned from.
+        fold: of those that are scored.
+    """
+
+    head: LinkHead
+    link: LinkConfig
+    pairs: dict[str, Tensor]
+    known: Edges
+    row: Tensor | None
+    seed: int
+    fold: int
+
+    @property
+    def negatives(self) -> int:
+        """Drawn for each edge that is learned from."""
+        return self.link.negatives or 1
+
+    def loss(self, out: Tensor, split: str = "train") -> Tensor:
+        """The mean loss over the edges of a split and the pairs that they are scored against."""
+        return self.loss_on(out, self.pairs[split], self._scored_against[split])
+
+    def loss_at(self, out: Tensor, epoch: int) -> Tensor:
+        """The mean loss over all edges of training, and pairs drawn for this epoch."""
+        return self.loss_on(out, self.pairs["train"], self.drawn(torch.arange(self.count["train"]), epoch))
+
+    def drawn(self, positive: Tensor, epoch: int) -> Tensor:
+        """The negatives of some edges of training, by their numbers: (P,) -> (2, P K), user's row numbers."""
+        each = self.negatives
+        number = (positive[:, None] * each + torch.arange(each)).reshape(-1)
+        key = mix(mix(mix(self.seed) ^ epoch) ^ (1 << 48))
+        found = draw_negatives(number, key=key, edges=self._learned, among=self._among, loops=False)
+        return torch.stack(found)
+
+    def loss_on(
+        self, out: Tensor, positive: Tensor, negative: Tensor, *, place: Tensor | None = None
+    ) -> Tensor:
+        """The mean loss of pairs, (2, P) and (2, Q), given the rows (N, H); ``place`` says which row a node has."""
+        src, dst = self._rows(torch.cat([positive, negative], 1), place)
+        y = torch.zeros(src.numel())
+        y[: positive.shape[1]] = 1
+        return pair_loss(self.head, out, src, dst, y)
+
+    @torch.no_grad()
+    def evaluate(self, out: Tensor) -> tuple[dict[str, float | None], float]:
+        """The chosen metric of each split, and the loss on the validation edges."""
+        loss = self.loss(out, "val") if self.count["val"] else out.new_zeros(())
+        loss = loss.double() + 0 * out.sum(dtype=torch.float64)
+        cheap = self.metric in ("roc_auc", "map")
+        of = self._areas if cheap else self.scores
+        return {
+            split: of(out, split).get(self.metric) if self.count[split] else None for split in SPLITS
+        }, float(loss)
+
+    @torch.no_grad()
+    def scores(self, out: Tensor, split: str) -> dict[str, float | None]:
+        """Every metric of a split; of training, those of some edges."""
+        if not self.count[split]:
+            return dict.fromkeys(NAMES)
+        return {**self._areas(out, split), **self._ranks(out, split)}
+
+    @torch.no_grad()
+    def _areas(self, out: Tensor, split: str) -> dict[str, float | None]:
+        factors = self.head.all_pairs(out)
+        positive, negative = (
+            native.pair_scores(factors, *self._rows(pairs))
+            for pairs in (self._scored[split], self._scored_against[split])
+        )
+        score = torch.cat([positive, negative])
+        y = torch.arange(score.numel()) < positive.numel()
+        return {
+            "roc_auc": metrics.roc_auc(score[:, None], y[:, None]),
+            "map": metrics.average_precision(score, y),
+        }
+
+    def _ranks(self, out: Tensor, split: str) -> dict[str, float | None]:
+        factors = self.head.all_pairs(out)
+        src, dst = self._rows(self._scored[split])
+        order = codes(src, dst, num_nodes=out.shape[0]).argsort()
+        src, dst = src[order], dst[order]
+        if self.link.evaluation == "all":
+            check_all_pairs(out.shape[0], width=factors.a_src.shape[1], most=self.link.most_pairs)
+            above, same = rank_targets(factors, src, dst, known=self._known_rows)
+        else:
+            above, same = self._sampled_ranks(factors, src, dst, split, self.link.evaluation)
+        ranks = mean_over_sources(reciprocal_ranks(above, same), src)
+        return {"mrr": ranks, **{f"hits_{k}": share for k, share in hits_of(above, same).items()}}
+
+    def _sampled_ranks(
+        self, factors: Factors, src: Tensor, dst: Tensor, split: str, each: int
+    ) -> tuple[Tensor, Tensor]:
+        """The same among ``each`` drawn targets, some edges at a time."""
+        user = torch.arange(factors.a_src.shape[0]) if self.row is None else self.row.argsort()
+        key = mix(mix(self.fold) ^ (SIDES[split] + 11))
+        found = []
+        for part in torch.arange(src.numel()).split(max(1, (1 << 20) // each)):
+            number = codes(user[src[part]], user[dst[part]], num_nodes=user.numel())
+            number = (number[:, None] * each + torch.arange(each)).reshape(-1)
+            source = user[src[part]].repeat_interleave(each)
+            u, v = draw_negatives(number, key=key, edges=self.known, src=source, loops=False)
+            negative = native.pair_scores(factors, *self._rows(torch.stack([u, v]))).view(-1, each)
+            score = native.pair_scores(factors, src[part].int(), dst[part].int())
+            found.append(rank_sampled(src[part], score, negative).above)
+        return torch.cat([one.row_above for one in found]), torch.cat([one.row_same for one in found])
+
+    def _rows(self, pairs: Tensor, place: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The rows of both ends: (2, P) -> 2 x (P,)."""
+        place = self.row if place is None else place
+        rows = pairs if place is None else place[pairs]
+        return rows[0], rows[1]
+
+    @cached_property
+    def _learned(self) -> Edges:
+        return Edges(*self.pairs["train"], num_nodes=self.known.num_nodes)
+
+    @cached_property
+    def _among(self) -> Tensor | None:
+        return self.pairs["train"].unique() if self.link.sampling == "smart" else None
+
+    @cached_property
+    def _scored(self) -> dict[str, Tensor]:
+        """The edges that are scored: all, of training at most so many, evenly."""
+        every = -(-self.count["train"] // _MOST_TRAIN)
+        return {**self.pairs, "train": self.pairs["train"][:, ::every]}
+
+    @cached_property
+    def _scored_against(self) -> dict[str, Tensor]:
+        """As many pairs that are no edges."""
+        found = {}
+        for split, pairs in self._scored.items():
+            key = mix(mix(self.fold) ^ (SIDES[split] + 1))
+            number = torch.arange(pairs.shape[1])
+            found[split] = torch.stack(draw_negatives(number, key=key, edges=self.known, loops=False))
+        return found
+
+    @cached_property
+    def _known_rows(self) -> Csr:
+        """All edges, and each node with itself, row by row."""
+        num_nodes = self.known.num_nodes
+        ids = torch.stack([self.known.code // num_nodes, self.known.code % num_nodes])
+        src, dst = self._rows(ids)
+        loop = torch.arange(num_nodes)
+        src, dst = torch.cat([src, loop]).int(), torch.cat([dst, loop]).int()
+        return native.deduplicate(native.sort_rows(native.build_csr(src, dst, num_rows=num_nodes)))
+
+
+def link_task(
+    graph: Graph,
+    split: PairSplit,
+    head: LinkHead,
+    *,
+    config: TrainConfig,
+    link: LinkConfig,
+    seed: int,
+    fold: int,
+    comm: Comm | None = None,
+) -> LinkTask:
+    """The task that the edges of a graph pose."""
+    count = {name: pairs.shape[1] for name, pairs in split.pairs.items()}
+    if config.metric not in ("auto", *NAMES):
+        raise ValueError(
+            f"train.metric is {config.metric}, which does not fit task link; expected one of {', '.join(NAMES)}"
+        )
+    if config.class_weights != "none":
+        raise ValueError("train.class_weights is for classes of nodes; with task link leave it at none")
+    return LinkTask(
+        kind="link",
+        num_outputs=head.source.shape[0],
+        metric="roc_auc" if config.metric == "auto" else config.metric,
+        rows={name: torch.empty(0, dtype=torch.int64) for name in SPLITS},
+        count=count,
+        weight={name: float(number) for name, number in count.items()},
+        y=torch.empty(0),
+        class_weight=None,
+        comm=alone() if comm is None else comm,
+        head=head,
+        link=link,
+        pairs=split.pairs,
+        known=split.known,
+        row=None if graph.node_id is None else graph.node_id.argsort(),
+        seed=seed,
+        fold=fold,
+    )

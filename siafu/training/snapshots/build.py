@@ -1,0 +1,185 @@
+"""What a run on snapshots is made of: its timeline, its task, its model."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from siafu.comm import Comm
+from siafu.dynamic import DynamicGraph
+from siafu.nn.layer import first_generator, glorot
+from siafu.nn.link import LinkHead
+from siafu.nn.model import ModelConfig
+from siafu.nn.temporal import TemporalLayer, TemporalModel, build_temporal
+from siafu.sample.shuffle import Shuffled
+from siafu.training.link.config import LinkConfig
+from siafu.training.link.recency import Recency
+from siafu.training.link.scores import check_all_pairs
+from siafu.training.snapshots.config import SnapshotsConfig, Wanted
+from siafu.training.snapshots.labels import EdgeTask, NodeTask
+from siafu.training.snapshots.links import LinkTask
+from siafu.training.snapshots.task import SPLITS, TemporalTask, split_steps
+from siafu.training.snapshots.timeline import Timeline
+
+_SHARES = (0.6, 0.8)  # of nodes whose labels hold for all time: where validation and test begin
+
+
+class NodeHead(nn.Module):
+    """A linear head: (N, H) -> (N, C)."""
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(in_features, out_features))
+        self.bias = nn.Parameter(torch.empty(out_features))
+        self.reset(first_generator())
+
+    def reset(self, generator: torch.Generator) -> None:
+        """Draw new parameters."""
+        glorot(self.weight, generator)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, h: Tensor) -> Tensor:
+        """``h W + b``."""
+        return torch.addmm(self.bias, h, self.weight)
+
+
+class Predictor(nn.Module):
+    """A model over time, and a head that reads its rows."""
+
+    def __init__(self, temporal: TemporalModel, head: LinkHead | NodeHead) -> None:
+        super().__init__()
+        self.temporal, self.head = temporal, head
+
+    @property
+    def in_features(self) -> int:
+        """The width of the inputs."""
+        first = self.temporal.layers[0]
+        assert isinstance(first, TemporalLayer)
+        return first.in_features
+
+    def reset(self, generator: torch.Generator) -> None:
+        """Draw new parameters, in a fixed order."""
+        self.temporal.reset(generator)
+        self.head.reset(generator)
+
+
+def build_predictor(
+    model: ModelConfig, link: LinkConfig, *, task: str, in_features: int, out_features: int
+) -> Predictor:
+    """The model over time of a configuration, with the head that the task needs."""
+    temporal = build_temporal(model, in_features=in_features)
+    width = link.width or model.hidden
+    head: LinkHead | NodeHead
+    match task:
+        case "link":
+            recencies = len(link.decay) if link.recency else 0
+            head = LinkHead(
+                temporal.out_features, width, kind="dot" if link.head == "dot" else "mlp", recencies=recencies
+            )
+        case "edge":
+            head = LinkHead(temporal.out_features, width, classes=out_features)
+        case _:
+            head = NodeHead(temporal.out_features, out_features)
+    return Predictor(temporal, head)
+
+
+def build_timeline(graph: DynamicGraph, config: SnapshotsConfig, model: ModelConfig) -> Timeline:
+    """The steps of a graph as a model reads them; tm-gcn averages them itself."""
+    assert config.edge_life is not None
+    return Timeline(
+        graph,
+        edge_life=config.edge_life,
+        band=model.band if model.kind == "tm-gcn" else None,
+        weighted=config.weighted,
+        keep_bytes=config.room_mb * 10**6,
+    )
+
+
+def build_task(graph: DynamicGraph, wanted: Wanted, comm: Comm) -> TemporalTask:
+    """The task that a graph poses; refuses one that it does not."""
+    window = wanted.snapshots.window or 0
+    common: dict[str, Any] = {"graph": graph, "comm": comm, "seed": wanted.seed}
+    match wanted.task:
+        case "link":
+            samples = split_steps(graph, window=window, ahead=True)
+            return _link_task(graph, wanted, common | _sampled(samples))
+        case "edge":
+            return _edge_task(graph, common | _sampled(split_steps(graph, window=window, ahead=False)))
+        case _:
+            return _node_task(graph, wanted, common)
+
+
+def _sampled(samples: Mapping[str, range]) -> dict[str, Any]:
+    return {"samples": samples, "count": {split: len(steps) for split, steps in samples.items()}}
+
+
+def _link_task(graph: DynamicGraph, wanted: Wanted, common: dict[str, Any]) -> LinkTask:
+    link = wanted.link
+    if link.evaluation == "all":
+        judged = len(common["samples"]["val"]) + len(common["samples"]["test"])
+        check_all_pairs(graph.num_nodes, steps=judged, most=link.most_pairs)
+    how: dict[str, Any] = {"config": link, "memory": remembered(graph, link)}
+    return LinkTask(**common, **how, kind="link", metric="map", num_outputs=1, num_counts=4)
+
+
+def remembered(graph: DynamicGraph, link: LinkConfig) -> Recency | None:
+    """How lately and how often pairs met, where the head reads that."""
+    if not link.recency:
+        return None
+    step = torch.arange(graph.num_steps).repeat_interleave(graph.step_ptr.diff())
+    return Recency.of_events(
+        graph.src,
+        graph.dst,
+        step,
+        num_nodes=graph.num_nodes,
+        num_steps=graph.num_steps,
+        undirected=graph.undirected,
+        decays=link.decay,
+    )
+
+
+def _edge_task(graph: DynamicGraph, common: dict[str, Any]) -> EdgeTask:
+    if graph.edge_y is None:
+        raise ValueError(
+            f"{graph.name}: its events have no classes to learn; give edge_y, or use --task link"
+        )
+    classes = _num_classes(graph, graph.edge_y)
+    return EdgeTask(**common, kind="edge", metric="micro_f1", num_outputs=classes, num_counts=classes**2)
+
+
+def _node_task(graph: DynamicGraph, wanted: Wanted, common: dict[str, Any]) -> NodeTask:
+    y = graph.y
+    if y is None:
+        raise ValueError(f"{graph.name}: its nodes have no labels to learn; give y, or use --task link")
+    rows = None
+    if y.ndim == 1:
+        last = range(graph.num_steps - 1, graph.num_steps)
+        rows = _split_nodes(y)
+        common |= {"samples": dict.fromkeys(SPLITS, last)}
+        common |= {"count": {split: each.numel() for split, each in rows.items()}}
+    else:
+        common |= _sampled(split_steps(graph, window=wanted.snapshots.window or 0, ahead=False))
+    if y.is_floating_point():
+        outputs = 1 if y.ndim == 2 else y.shape[2]
+        return NodeTask(
+            **common, kind="regression", metric="mae", num_outputs=outputs, num_counts=2, rows=rows
+        )
+    outputs = _num_classes(graph, y)
+    return NodeTask(
+        **common, kind="class", metric="accuracy", num_outputs=outputs, num_counts=outputs**2, rows=rows
+    )
+
+
+def _num_classes(graph: DynamicGraph, y: Tensor) -> int:
+    found = int(y.max()) + 1 if y.numel() else 0
+    return max(2, found, len(graph.class_names or ()))
+
+
+def _split_nodes(y: Tensor) -> dict[str, Tensor]:
+    """Labelled nodes in an order of no meaning, always the same, cut in three."""
+    labelled = (y >= 0).nonzero()[:, 0]
+    order = labelled[Shuffled(labelled.numel(), key=0).at(torch.arange(labelled.numel()))]
+    first_val, first_test = (int(share * order.numel()) for share in _SHARES)
+    parts = order[:first_val], order[first_val:first_test], order[first_test:]
+    return {split: part.sort().values for split, part in zip(SPLITS, parts, strict=True)}

@@ -1,0 +1,47 @@
+"""How graphs that change over time are trained on."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from siafu.training.link.config import LinkConfig
+
+# What other settings are where nobody gave them.
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "model": {"kind": "evolvegcn-o", "hidden": 100},
+    "train": {"weight_decay": 0.0, "lr": 0.005, "epochs": 100, "patience": 20},
+}
+
+
+class SnapshotsConfig(BaseModel):
+    """How time is cut into steps, what a sample sees of it, and what is kept for gradients.
+
+    What is None is as the data set's protocol says, and else as :class:`siafu.dynamic.Protocol` does.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    step: float | None = Field(None, gt=0)  # length of a step, in the unit of the events' times
+    edge_life: int | None = Field(None, ge=1)  # steps for which an edge lives
+    window: int | None = Field(None, ge=0)  # steps before its own that a sample sees; 0: all there are
+    batch: int = Field(1, ge=1)  # samples a step of the optimiser, where they see a window; else all samples
+    blocks: int = Field(0, ge=0)  # of time, between which the state is kept for gradients; 0: by the budget
+    room_mb: int = Field(1024, ge=1)  # memory of a rank for rows of one block and the states between blocks
+    weighted: bool = False  # edges weigh what their events do
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be learned, as a run's settings say it.
+
+    Attributes:
+        task: links, classes of events, or labels of nodes.
+        snapshots, link: their settings.
+        seed: of everything random.
+    """
+
+    task: str
+    snapshots: SnapshotsConfig
+    link: LinkConfig
+    seed: int

@@ -1,0 +1,126 @@
+"""The steps of a graph that changes over time, as a model reads them on one rank."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from siafu import native
+from siafu.dynamic import DynamicGraph, Snapshots
+from siafu.nn.temporal import Step, snapshot_in
+from siafu.nn.temporal.step import StepRows
+
+_NODE_COST = 8  # edges whose sum takes as long as the products of one node's row
+_DEGREES = 128  # columns of degrees, where nothing else is known of nodes; higher ones share the last
+
+
+class Timeline:
+    """Graphs, inputs and aggregated inputs of steps, made when they are asked for and kept while they fit.
+
+    Attributes:
+        graph: whose steps they are.
+        band: how many steps are averaged to one graph; None where edges live for a while instead.
+    """
+
+    def __init__(
+        self,
+        graph: DynamicGraph,
+        *,
+        edge_life: int,
+        band: int | None = None,
+        weighted: bool = False,
+        keep_bytes: int = 1 << 30,
+    ) -> None:
+        self.graph, self.band = graph, band
+        self._view = Snapshots(graph, life=edge_life if band is None else band, weighted=weighted)
+        self._left = keep_bytes
+        self._steps: dict[int, Step] = {}
+        self._aggregated: dict[int, Tensor] = {}
+
+    @property
+    def in_features(self) -> int:
+        """The width of the inputs."""
+        return _DEGREES if self.graph.x is None else self.graph.num_features
+
+    def costs(self, numbers: range) -> list[float]:
+        """What each step costs, in edges."""
+        life, graph = self._view.life, self.graph
+        both = 2 if graph.undirected else 1
+        events = (graph.events(number - life + 1, number + 1) for number in numbers)
+        return [both * (each.stop - each.start) + _NODE_COST * graph.num_nodes for each in events]
+
+    def steps(self, numbers: range) -> list[Step]:
+        """The graphs of consecutive steps."""
+        if all(number in self._steps for number in numbers):
+            return [self._steps[number] for number in numbers]
+        made = []
+        for number, block in zip(numbers, self._view.walk(numbers.start, numbers.stop), strict=True):
+            loop = 1.0 if self.band is None else float(min(number + 1, self.band))
+            step = Step(block, loop, symmetric=self.graph.undirected)
+            made.append(step)
+            if self._fits(block.indptr, block.indices):
+                self._steps[number] = step
+        return made
+
+    def inputs(self, numbers: range) -> StepRows:
+        """What is known of the nodes in consecutive steps: one (N, F) for all, or one each."""
+        if self.graph.x is not None and self.graph.x.ndim == 2:
+            return self.graph.x
+        return _WhenAsked(self, numbers)
+
+    def inputs_of(self, number: int) -> Tensor:
+        """What is known of the nodes in a step, (N, F)."""
+        if self.graph.x is not None:
+            return self.graph.features(number)
+        (step,) = self.steps(range(number, number + 1))
+        return _by_degree(step)
+
+    def aggregated(self, numbers: range) -> Tensor:
+        """What the graphs of consecutive steps make of the inputs, which never changes: (steps, N, F)."""
+        return torch.stack([self._aggregated_of(number) for number in numbers])
+
+    def _aggregated_of(self, number: int) -> Tensor:
+        if number in self._aggregated:
+            return self._aggregated[number]
+        (step,) = self.steps(range(number, number + 1))
+        rows = snapshot_in(step, self.inputs_of(number))
+        if self._fits(rows):
+            self._aggregated[number] = rows
+        return rows
+
+    def _fits(self, *made: Tensor) -> bool:
+        """Whether there is room to keep something; it is taken then."""
+        size = sum(each.nbytes for each in made)
+        if size > self._left:
+            return False
+        self._left -= size
+        return True
+
+
+def _by_degree(step: Step) -> Tensor:
+    """For each node a one in the column of its out-degree, a pair counted once: (N, F)."""
+    block = step.block
+    csr = block.csr if step.symmetric else native.transpose(block.csr, num_cols=block.num_src)
+    column = native.count_distinct(csr).clamp_(max=_DEGREES - 1)
+    return torch.zeros(block.num_dst, _DEGREES).scatter_(1, column[:, None], 1.0)
+
+
+class _WhenAsked(Sequence[Tensor]):
+    """The inputs of consecutive steps, made when they are asked for: they may be wide, and a model may not ask."""
+
+    def __init__(self, timeline: Timeline, numbers: range) -> None:
+        self._timeline, self._numbers = timeline, numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._timeline.inputs_of(self._numbers[place])
+
+
+def stacked(x: StepRows, nodes: slice) -> Tensor:
+    """The inputs of some nodes, (R, F) where they are the same in every step, else (T, R, F)."""
+    if isinstance(x, Tensor) and x.ndim == 2:
+        return x[nodes]
+    return torch.stack([each[nodes] for each in x])

@@ -1,0 +1,229 @@
+"""Training on snapshots: ranks own steps, turn rows to nodes and back, and keep little between blocks of time."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from siafu.comm.config import CommConfig
+from siafu.graph import Block
+from siafu.nn.dropout import mix
+from siafu.nn.temporal import Span, passed_in_blocks
+from siafu.nn.temporal.cut import cut_time, need_of
+from siafu.nn.temporal.evolve import EvolveGcnO
+from siafu.nn.temporal.turn import Alone, Turn
+from siafu.sample.shuffle import Shuffled
+from siafu.training.config import TrainConfig
+from siafu.training.full import FullTrainer
+from siafu.training.snapshots.build import Predictor
+from siafu.training.snapshots.config import SnapshotsConfig
+from siafu.training.snapshots.cut import Cut, cut_blocks, even_lengths
+from siafu.training.snapshots.task import TemporalTask
+from siafu.training.snapshots.timeline import Timeline, stacked
+from siafu.training.snapshots.turn import RankTurn
+
+
+class SnapshotsTrainer(FullTrainer):
+    """Trains a model over time on samples, each a step whose rows predict something.
+
+    Samples that see all steps before them are learned from together, in one pass over time an epoch. Samples that see a
+    window are passes of their own, some of which make a step of the optimiser.
+    """
+
+    model: Predictor
+    task: TemporalTask  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        model: Predictor,
+        timeline: Timeline,
+        task: TemporalTask,
+        config: TrainConfig,
+        *,
+        snapshots: SnapshotsConfig,
+        seed: int,
+        wire: CommConfig | None = None,
+    ) -> None:
+        nodes = timeline.graph.num_nodes
+        nothing = Block(torch.zeros(nodes + 1, dtype=torch.int64), torch.empty(0, dtype=torch.int32), nodes)
+        x = torch.empty(nodes, timeline.in_features, device="meta")
+        super().__init__(model, nothing, x, task, config, seed=seed, wire=wire)  # type: ignore[arg-type]
+        self.timeline, self.snapshots, self._wire = timeline, snapshots, wire or CommConfig()
+        self._window = snapshots.window or 0
+        self._lengths = self._cut_time()
+
+    def _cut_time(self) -> list[int]:
+        """How many steps each block of a pass has: as many blocks as were asked for, or as few as fit the memory."""
+        ranks, train = self.comm.world_size, self.task.samples["train"]
+        steps = self._window + 1 if self._window else train.stop
+        if ranks > steps:
+            what = f"snapshots.window is {self._window}" if self._window else f"{steps} steps are trained on"
+            raise ValueError(f"{ranks} ranks, but {what}, and ranks share steps; give at most {steps}")
+        if self.snapshots.blocks:
+            return even_lengths(steps, min(self.snapshots.blocks, steps // ranks))
+        nodes = self.timeline.graph.num_nodes
+        need = need_of(self.model.temporal, nodes, own_nodes=-(-nodes // ranks))
+        need = need._replace(step=-(-need.step // ranks))
+        lengths = cut_time(steps, need, budget=self.snapshots.room_mb * 10**6)
+        return lengths if min(lengths) >= ranks else even_lengths(steps, min(len(lengths), steps // ranks))
+
+    def step(self, epoch: int) -> float:
+        """Train for one epoch, counted from 1, or the rest of it; returns its mean loss. Collective."""
+        self.model.train()
+        self._set_lr(epoch)
+        batches = self._batches(epoch)
+        for samples in batches[self.done.minibatch :]:
+            self.optimizer.zero_grad()
+            loss = self._learned(samples, epoch)
+            self.done.minibatch_loss += self._add_gradients(loss)
+            self._move()
+            self.done.minibatch += 1
+            if self.done.minibatch < len(batches):
+                self._between()
+        loss_of_epoch = self.done.minibatch_loss / len(batches)
+        self.done.minibatch, self.done.minibatch_loss = 0, 0.0
+        return loss_of_epoch
+
+    def _batches(self, epoch: int) -> list[list[int]]:
+        """The samples of each step of the optimiser, in an order that the seed and the epoch give."""
+        train = self.task.samples["train"]
+        if not self._window:
+            return [list(train)]
+        key = mix(mix(self.seed) ^ (epoch << 1))
+        order = Shuffled(len(train), key=key).at(torch.arange(len(train))).tolist()
+        samples, size = [train[place] for place in order], self.snapshots.batch
+        return [samples[start : start + size] for start in range(0, len(samples), size)]
+
+    def _learned(self, samples: Sequence[int], epoch: int) -> Tensor:
+        """Add the gradients of the mean loss of some samples to what is there; returns the share of it. Collective."""
+        total = torch.zeros((), dtype=torch.float64)
+        for number, (cuts, of) in enumerate(self._passes(samples)):
+            reader = self._reader(cuts, number, learning=True)
+            if reader is None:
+                continue
+            turn, span_of, numbers_of = reader
+
+            def loss_of(
+                block: int, out: Tensor, of: frozenset[int] = of, numbers_of: Any = numbers_of
+            ) -> Tensor:
+                loss = 0 * out.sum()  # so that every rank takes part in all exchanges of gradients
+                for place, step in enumerate(numbers_of(block)):
+                    if step in of:
+                        loss = loss + self.task.loss_of(self.model.head, step, out[place], epoch=epoch)
+                return loss / len(samples)
+
+            temporal = self.model.temporal
+            passed = passed_in_blocks(
+                temporal,
+                span_of,
+                loss_of,
+                num_blocks=len(cuts),
+                state=temporal.begin(self.timeline.graph.num_nodes, turn),
+                turn=turn,
+            )
+            total += passed.loss
+        return total
+
+    def _passes(self, samples: Sequence[int]) -> Iterator[tuple[list[Cut], frozenset[int]]]:
+        """The passes over time that serve some samples, and the samples of each."""
+        if not self._window:
+            yield self._cuts(0, max(samples) + 1), frozenset(samples)
+            return
+        for sample in samples:
+            yield self._cuts(sample - self._window, sample + 1), frozenset([sample])
+
+    def _cuts(self, start: int, stop: int) -> list[Cut]:
+        """Blocks of the steps from ``start`` to before ``stop``; beyond those trained on they have a length alike."""
+        known, ranks = sum(self._lengths), self.comm.world_size
+        more = max(0, stop - start - known)
+        lengths = self._lengths if stop - start >= known else even_lengths(stop - start, len(self._lengths))
+        lengths = (
+            [*lengths, *even_lengths(more, max(1, more // max(*self._lengths, ranks)))] if more else lengths
+        )
+        costs, nodes = self.timeline.costs(range(start, stop)), self.timeline.graph.num_nodes
+        return cut_blocks(costs, lengths, ranks=ranks, num_nodes=nodes, start=start)
+
+    def _reader(
+        self, cuts: list[Cut], number: int, *, learning: bool
+    ) -> tuple[Turn, Callable[[int], Span], Callable[[int], range]] | None:
+        """How this rank reads the blocks of a pass: its turn, the span of a block and the numbers of its own steps.
+
+        None where the pass is another rank's alone, because only its last step is read.
+        """
+        if self._window and self._reads_last_alone():
+            if number % self.comm.world_size != self.comm.rank:
+                return None
+            return self._last_alone(cuts[-1].stop - 1)
+        label = "rows" if learning else "evaluate rows"
+        turn: RankTurn | Alone = RankTurn(
+            self.comm, cuts, learning=learning, precision=self._wire.precision, label=label
+        )
+
+        def numbers_of(block: int) -> range:
+            return cuts[block].steps_of(self.comm.rank)
+
+        def span_of(block: int) -> Span:
+            cut, own = cuts[block], numbers_of(block)
+            x = self.timeline.inputs(own)
+            same = isinstance(x, Tensor) and x.ndim == 2
+            x_nodes = stacked(x if same else self.timeline.inputs(range(cut.start, cut.stop)), turn.own_nodes)
+            m = None if self.timeline.band is not None else self.timeline.aggregated(own)
+            return Span(
+                self.timeline.steps(own), cut.steps[-1], cut.start - cuts[0].start, x, x_nodes=x_nodes, m=m
+            )
+
+        return turn, span_of, numbers_of
+
+    def _reads_last_alone(self) -> bool:
+        """Whether what a step gives depends on the graph of that step alone, as where weights evolve by themselves."""
+        return all(type(layer) is EvolveGcnO for layer in self.model.temporal.layers)
+
+    def _last_alone(self, sample: int) -> tuple[Turn, Callable[[int], Span], Callable[[int], range]]:
+        own, turn = range(sample, sample + 1), Alone()
+        turn.own_steps = slice(self._window, self._window + 1)
+
+        def span_of(_: int) -> Span:
+            line = self.timeline
+            return Span(line.steps(own), self._window + 1, 0, line.inputs(own), m=line.aggregated(own))
+
+        return turn, span_of, lambda _: own
+
+    @torch.no_grad()
+    def outputs(self) -> Tensor:
+        """What adds up to the scores of each validation and test sample, a row each. Collective."""
+        return self._judged(["val", "test"])
+
+    @torch.no_grad()
+    def _judged(self, splits: Sequence[str]) -> Tensor:
+        """What adds up to the scores, and the loss, of each sample of some splits: (samples, K + 1). Collective."""
+        self.model.eval()
+        asked = [(split, sample) for split in splits for sample in self.task.samples[split]]
+        place = {each: row for row, each in enumerate(asked)}
+        found = torch.zeros(len(asked), self.task.num_counts + 1, dtype=torch.float64)
+        for number, (cuts, of) in enumerate(self._passes(sorted({sample for _, sample in asked}))):
+            reader = self._reader(cuts, number, learning=False)
+            if reader is None:
+                continue
+            turn, span_of, numbers_of = reader
+            state = self.model.temporal.begin(self.timeline.graph.num_nodes, turn)
+            for block in range(len(cuts)):
+                turn.begin(block, again=False)
+                out, state = self.model.temporal(span_of(block), state, turn)
+                for row, step in enumerate(numbers_of(block)):
+                    for split in splits if step in of else ():
+                        if (split, step) in place:
+                            judged = self.task.judged(self.model.head, step, out[row], split)
+                            found[place[split, step]] = judged
+        return self.comm.all_reduce(found, label="scores")
+
+    def _evaluate(self, epoch: int) -> dict[str, float | None]:
+        """Score the validation samples; those of the test wait for the end."""
+        if not self.task.count["val"]:
+            return {"val_score": None}
+        found = self._judged(["val"])
+        val_loss = float(found[:, -1].mean())
+        self._check_finite(val_loss, f"the model's output after epoch {epoch}")
+        score = self.task.scores_of(found)[self.task.metric]
+        self._keep_best(epoch, score, val_loss)
+        return {"val_score": score}

@@ -1,0 +1,74 @@
+"""Time passed block by block, backwards: the loss and gradients of one pass."""
+
+import pytest
+import torch
+from test_models import EVERY, close, model_of, whole
+from timeline import NUM_NODES, NUM_STEPS, cut, rows
+from torch import Tensor
+
+from siafu.nn.temporal import Span, passed_in_blocks
+from siafu.nn.temporal.turn import Alone
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+class Told(Alone):
+    """Writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.begun: list[tuple[int, bool]] = []
+
+    def begin(self, block: int, *, again: bool) -> None:
+        self.begun.append((block, again))
+
+
+@EVERY
+@pytest.mark.parametrize("ends", [[7], [2, 7], [1, 3, 4, 7]], ids=["one", "two", "four"])
+def test_gradients_block_by_block_are_those_of_one_pass(kind: str, ends: list[int]) -> None:
+    model, span = model_of(kind), whole(masked=True)
+    weight, begins = rows(NUM_STEPS, NUM_NODES, model.out_features, seed=7), [0, *ends[:-1]]
+
+    out, last = model(span, model.begin(NUM_NODES))
+    expected = (out * weight).sum()
+    expected.backward()
+    grads = [parameter.grad for parameter in model.parameters()]
+    model.zero_grad()
+
+    def span_of(block: int) -> Span:
+        return cut(span, begins[block], ends[block])
+
+    def loss_of(block: int, out: Tensor) -> Tensor:
+        return (out * weight[begins[block] : ends[block]]).sum()
+
+    state = model.begin(NUM_NODES)
+    loss, after = passed_in_blocks(model, span_of, loss_of, num_blocks=len(ends), state=state)
+    close(loss, expected.detach())
+    for one, other in zip(after, last, strict=True):
+        close(one, other.detach())
+    for parameter, other in zip(model.parameters(), grads, strict=True):
+        assert parameter.grad is not None
+        assert other is not None
+        close(parameter.grad, other)
+
+
+def test_the_turn_is_told_which_block_begins_and_whether_it_was_passed_before() -> None:
+    model, span, turn = model_of("cd-gcn"), whole(), Told()
+    passed_in_blocks(
+        model,
+        lambda block: cut(span, 2 * block, 2 * block + 2),
+        lambda block, out: out.sum(),
+        num_blocks=3,
+        state=model.begin(NUM_NODES),
+        turn=turn,
+    )
+    assert turn.begun == [(0, False), (1, False), (2, False), (1, True), (0, True)]
+
+
+def test_a_state_that_was_handed_in_without_a_gradient_ends_the_way_back() -> None:
+    model, span = model_of("gcn-gru"), whole()
+    state = [torch.ones_like(each) for each in model.begin(NUM_NODES)]
+    loss, _ = passed_in_blocks(
+        model, lambda block: span, lambda block, out: out.sum(), num_blocks=1, state=state
+    )
+    assert not loss.requires_grad
+    assert all(each.grad is None for each in state)

@@ -1,0 +1,145 @@
+"""Sites that go away, come back, are slow; a coordinator that is killed: training ends all the same."""
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from federations import Trial, serving, trained_here
+
+from siafu.graph import Graph
+from siafu.member import Onlooker
+from siafu.sites.federation import FederationFailed
+from siafu.sites.roll import Waiting, slow
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SETTINGS: dict[str, Any] = {"method": "lazy", "train.epochs": 30, "model.hidden": 16, "comm.deadline": 5}
+
+
+def when(epoch: int, do: Callable[[], None], said: list[str]) -> Onlooker:
+    """An onlooker who does something once, when so many epochs are done."""
+    left = [do]
+
+    def on_epoch(number: int, total: int, **_: Any) -> None:
+        if number >= epoch and left:
+            left.pop()()
+
+    return Onlooker(on_epoch, say=said.append)
+
+
+@pytest.fixture
+def trial(graph: Graph, tmp_path: Path) -> Iterator[Trial]:
+    with serving(tmp_path / "sites", graph) as made:
+        yield made
+
+
+@pytest.mark.parametrize("epoch", [3, 40])
+def test_a_site_that_is_unplugged_and_comes_back_takes_part_to_the_end(
+    epoch: int, trial: Trial, graph: Graph, tmp_path: Path
+) -> None:
+    said: list[str] = []
+
+    def replug() -> None:
+        trial.end("b")
+        trial.serve("b")
+
+    run = trial.federate(onlooker=when(epoch, replug, said), **SETTINGS)
+    here = trained_here(graph, tmp_path / "here", **SETTINGS)
+    assert run.metrics["finished"]
+    assert run.metrics["away"] == []
+    assert len([text for text in said if text.startswith("training with a, b, c")]) == 2
+    assert run.metrics["test_accuracy"] == here.metrics["test_accuracy"]
+
+
+@pytest.mark.parametrize("epoch", [3, 40])
+def test_the_others_go_on_without_a_site_that_is_gone_for_good(epoch: int, trial: Trial) -> None:
+    said: list[str] = []
+    gone = when(epoch, lambda: trial.end("c"), said)
+    run = trial.federate(onlooker=gone, federation={"patience": 0.5}, **SETTINGS)
+    assert run.metrics["finished"]
+    assert run.metrics["away"] == ["c"]
+    assert "site c is away; the others go on without it" in said
+    assert run.metrics["test_accuracy"] > 0.45  # a third of so few nodes is missing; benchmarks tell more
+
+
+def test_a_site_that_was_given_up_is_taken_in_again_after_a_stage(trial: Trial) -> None:
+    said: list[str] = []
+    watching = when(3, lambda: trial.end("c"), said)
+
+    def say(text: str) -> None:
+        said.append(text)
+        if text.startswith("site c is away"):
+            trial.serve("c")
+
+    onlooker = Onlooker(watching.on_epoch, say=say)
+    run = trial.federate(onlooker=onlooker, federation={"patience": 0.5}, **SETTINGS)
+    assert run.metrics["finished"]
+    assert run.metrics["away"] == []
+    assert "site c is back" in said
+    members = [text.partition(",  in")[0] for text in said if text.startswith("training with")]
+    assert ["a, b, c" in text for text in members] == [True, False, True]
+
+
+def test_a_quorum_that_cannot_be_met_is_an_error_that_says_who_is_missing(trial: Trial) -> None:
+    trial.end("b")
+    trial.end("c")
+    with pytest.raises(FederationFailed, match=r"1 of 3 sites are there, but a stage needs 2(.|\n)*b at 127"):
+        trial.federate(federation={"patience": 0.2}, **SETTINGS)
+
+
+def test_a_coordinator_that_was_killed_goes_on_where_it_was(
+    trial: Trial, graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def kill(*_: Any, **__: Any) -> None:
+        raise Killed
+
+    with pytest.raises(Killed):
+        trial.federate(onlooker=when(36, kill, []), **SETTINGS)
+    said: list[str] = []
+    run = trial.federate(onlooker=Onlooker(say=said.append), **SETTINGS)
+    here = trained_here(graph, tmp_path / "here", **SETTINGS)
+    assert run.metrics["finished"]
+    assert (run.directory / "model.safetensors").read_bytes() == (
+        here.directory / "model.safetensors"
+    ).read_bytes()
+    assert any("the coordinator is gone" in text for text in trial.said["a"])
+
+
+def test_one_who_waits_for_nobody_is_the_slow_one() -> None:
+    now = 100.0
+    waiting = {
+        "a": Waiting("b", 12.0, now),
+        "b": Waiting("c", 11.0, now),
+        "c": Waiting("", 0.0, now),
+    }
+    assert slow(waiting, deadline_s=10, now=now) == "c"
+    assert slow(waiting, deadline_s=13, now=now) is None
+    assert (
+        slow(waiting | {"b": Waiting("a", 11.0, now)}, deadline_s=10, now=now) is None
+    )  # nobody is to blame
+    assert slow(waiting | {"c": Waiting("", 0.0, now - 11)}, deadline_s=10, now=now) == "c"  # silent
+
+
+def test_a_slow_site_delays_nobody_past_the_deadline(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    import siafu.sites.attempt as attempt
+
+    carry_out, release = attempt.carry_out, threading.Event()
+
+    def slowly(comm: Any, *args: Any, **given: Any) -> Any:
+        if comm.hosts[comm.rank] == "b" and comm.world_size == 3:
+            release.wait(60)
+        return carry_out(comm, *args, **given)
+
+    monkeypatch.setattr(attempt, "carry_out", slowly)
+    said: list[str] = []
+    settings = SETTINGS | {"comm.deadline": 3}
+    run = trial.federate(onlooker=Onlooker(say=said.append), federation={"patience": 0.5}, **settings)
+    release.set()
+    assert run.metrics["finished"]
+    assert "site b is too slow; the others go on without it" in said
+    assert run.metrics["away"] == ["b"]

@@ -1,0 +1,74 @@
+"""A run over sites is the run in one process with the same assignment, and each site's ledger says what left it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from federations import NAMES, serving, trained_here
+
+from siafu.engine.sites.ledger import read_ledger
+from siafu.graph import Graph
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+RUNS: dict[str, dict[str, Any]] = {
+    "published": {"method": "lazy", "train.epochs": 8, "model.hidden": 16},
+    "gcn in 8 bits": {
+        "method": "lazy",
+        "train.epochs": 5,
+        "model.hidden": 16,
+        "model.kind": "gcn",
+        "lazy.bits": 8,
+    },
+    "frugal": {"method": "lazy", "lazy.recipe": "frugal"},
+    "full": {"method": "full", "train.epochs": 6, "model.hidden": 16},
+}
+
+
+@pytest.mark.parametrize("what", RUNS)
+def test_a_run_over_sites_has_the_bits_of_the_run_in_one_process(
+    what: str, graph: Graph, tmp_path: Path
+) -> None:
+    with serving(tmp_path / "sites", graph) as trial:
+        run = trial.federate(**RUNS[what])
+    here = trained_here(graph, tmp_path / "here", **RUNS[what])
+    assert run.metrics["finished"]
+    weights = [(each.directory / "model.safetensors").read_bytes() for each in (run, here)]
+    assert weights[0] == weights[1]
+    assert run.metrics["test_accuracy"] == here.metrics["test_accuracy"]
+    assert run.metrics["ledger_bytes"] == run.metrics["bytes_sent"]
+
+
+def test_sampled_training_needs_a_site_s_leave_and_is_then_the_same_too(graph: Graph, tmp_path: Path) -> None:
+    settings = {"method": "sampled", "train.epochs": 3, "model.hidden": 16, "sampled.batch_size": 64}
+    with serving(tmp_path / "sites", graph) as trial:
+        with pytest.raises(ValueError, match="who neighbours whom, which the policy of site a forbids"):
+            trial.federate("refused", **settings)
+        for name in NAMES:
+            trial.end(name)
+            trial.change(name, 'structure = "boundary"', 'structure = "sampled"')
+            trial.serve(name)
+        run = trial.federate(**settings)
+    here = trained_here(graph, tmp_path / "here", **settings)
+    assert (run.directory / "model.safetensors").read_bytes() == (
+        here.directory / "model.safetensors"
+    ).read_bytes()
+
+
+def test_the_ledger_has_every_message_with_who_got_it_and_which_rows(graph: Graph, tmp_path: Path) -> None:
+    with serving(tmp_path / "sites", graph) as trial:
+        run = trial.federate(**RUNS["published"])
+        site = trial.served["a"][0]
+        asked = {name: set(trial.served[name][0].holdings.cross.named("a").tolist()) for name in ("b", "c")}
+        lines = read_ledger(site.ledger.path)
+    sets = {line["rows"]: set(line["ids"]) for line in lines if "ids" in line}
+    sent = [line for line in lines if "bytes" in line]
+    assert {line["to"] for line in sent} == {"b", "c", "coordinator"}
+    for name in ("b", "c"):  # rows of those nodes alone that the other named itself
+        rows = [line for line in sent if line["to"] == name and line["label"] in ("halo 1", "halo 2")]
+        assert rows
+        assert all(sets[line["rows"]] == asked[name] for line in rows)
+    assert {line["what"] for line in sent if line["label"] == "halo 1"} == {"features"}
+    assert {line["what"] for line in sent if line["label"] == "halo 2"} == {"embeddings"}
+    assert not [line for line in sent if line["what"] == "labels"]
+    assert run.metrics["bytes_by_label"]["halo 1"] > 0

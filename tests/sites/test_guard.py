@@ -1,0 +1,134 @@
+"""What may leave a site is its own affair: policy, cap and ledger hold whatever the coordinator asks."""
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from federations import NAMES, Trial, ended, make_trial
+
+from siafu.engine.sites.config import Policy
+from siafu.engine.sites.ledger import Ledger, Sent, read_ledger
+from siafu.engine.sites.policy import Refused, check, what_of
+from siafu.graph import Graph
+from siafu.sites.federation import FederationFailed
+from siafu.sites.holdings import Holdings
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+PUBLISHED = {"method": "lazy", "train.epochs": 4, "model.hidden": 8}
+
+
+def sent_by(trial: Trial, name: str) -> list[dict[str, Any]]:
+    return [line for line in read_ledger(trial.folder / name / "ledger.jsonl") if "bytes" in line]
+
+
+@pytest.mark.parametrize("recipe", ["logits", "frugal"])
+def test_with_features_never_no_feature_leaves_and_training_ends_well(
+    recipe: str, graph: Graph, tmp_path: Path
+) -> None:
+    trial = make_trial(tmp_path / "sites", graph)
+    trial.change("b", 'features = "boundary"', 'features = "never"')
+    with ended(trial):
+        for name in NAMES:
+            trial.serve(name)
+        run = trial.federate(**PUBLISHED | {"lazy.recipe": recipe, "train.epochs": 12})
+    assert run.metrics["finished"]
+    assert run.metrics["test_accuracy"] > 0.35
+    for name in NAMES:
+        assert not [line for line in sent_by(trial, name) if line["what"] in ("features", "labels")]
+    assert [line for line in sent_by(trial, "b") if line["what"] == "embeddings"]
+
+
+def test_a_run_that_a_policy_forbids_is_refused_before_it_begins(graph: Graph, tmp_path: Path) -> None:
+    trial = make_trial(tmp_path / "sites", graph)
+    trial.change("b", 'features = "boundary"', 'features = "never"')
+    with ended(trial):
+        for name in NAMES:
+            trial.serve(name)
+        for method in ("lazy", "full"):
+            with pytest.raises(ValueError, match=r"site b lets no features out.*logits or frugal"):
+                trial.federate(method=method)
+
+
+def test_a_site_keeps_its_policy_whatever_the_coordinator_asks(
+    graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial, about = make_trial(tmp_path / "sites", graph), Holdings.about
+    trial.change("b", 'features = "boundary"', 'features = "never"')
+
+    def untold(self: Holdings, **given: Any) -> Any:  # so that the coordinator asks for features all the same
+        told = about(self, **given)
+        told.may_features = "boundary"
+        return told
+
+    monkeypatch.setattr(Holdings, "about", untold)
+    with ended(trial):
+        for name in NAMES:
+            trial.serve(name)
+        with pytest.raises(FederationFailed, match="site b: the policy lets no features out, but 'halo 1'"):
+            trial.federate(**PUBLISHED)
+    assert not [line for line in sent_by(trial, "b") if line["what"] == "features"]
+    assert any("the policy lets no features out" in text for text in trial.said["b"])
+
+
+def test_at_max_bytes_a_site_stops_sending_says_so_and_the_run_ends(graph: Graph, tmp_path: Path) -> None:
+    trial = make_trial(tmp_path / "sites", graph)
+    trial.change("c", "# max_bytes = 1000000000", "max_bytes = 20000")
+    with ended(trial):
+        for name in NAMES:
+            trial.serve(name)
+        with pytest.raises(FederationFailed, match=r"site c: max_bytes is 20,000 and .* have left"):
+            trial.federate(**PUBLISHED)
+    data = [line["bytes"] for line in sent_by(trial, "c") if line["what"] != "control"]
+    assert 0 < sum(data) <= 20_000
+    assert any("so nothing more is sent" in text for text in trial.said["c"])
+
+
+def test_a_full_disk_for_the_ledger_stops_the_sending(graph: Graph, tmp_path: Path) -> None:
+    trial = make_trial(tmp_path / "sites", graph)
+    trial.change("a", 'ledger = "ledger.jsonl"', 'ledger = "/dev/full"')
+    with ended(trial):
+        for name in NAMES:
+            trial.serve(name)
+        with pytest.raises(
+            FederationFailed, match=r"cannot be written .No space left on device., so nothing more"
+        ):
+            trial.federate(**PUBLISHED)
+    assert any("make room" in text for text in trial.said["a"])
+
+
+def test_a_ledger_counts_what_it_held_before_and_survives_a_cut_off_line(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    first = Ledger(path, max_bytes=250)
+    first.write(Sent("r", "b", "halo 2", "embeddings", "float32 (2, 3)", 100))
+    first.close()
+    path.write_text(path.read_text() + '{"time":1,"run":"r","to"')
+    again = Ledger(path, max_bytes=250)
+    assert again.totals.all == 100
+    again.write(Sent("r", "c", "halo 2", "embeddings", "float32 (2, 3)", 100))
+    with pytest.raises(Refused, match="max_bytes is 250 and 200 bytes have left"):
+        again.write(Sent("r", "c", "halo 2", "embeddings", "float32 (2, 3)", 100))
+    again.write(Sent("r", "coordinator", "report", "control", "report", 100))  # to say why
+    again.close()
+    with closing(Ledger(path)) as last:
+        assert last.totals.by_peer == {"b": 100, "c": 100, "coordinator": 100}
+
+
+def test_a_message_of_an_unknown_name_never_leaves() -> None:
+    with pytest.raises(Refused, match="nothing is known of messages that are called 'gossip'"):
+        check(Policy(), "gossip")
+
+
+def test_labels_never_leave() -> None:
+    with pytest.raises(Refused, match="labels never leave"):
+        check(Policy(), "labels")
+
+
+@pytest.mark.parametrize(
+    ("label", "what"),
+    [("halo 1", "features"), ("halo 2", "embeddings"), ("halo 10", "embeddings"), ("halo", "features"),
+     ("halo features", "features"), ("halo smoothing", "embeddings"), ("gradients 1", "parameters")],
+)  # fmt: skip
+def test_rows_of_the_first_stage_are_features_and_later_ones_are_not(label: str, what: str) -> None:
+    assert what_of(label) == what

@@ -1,0 +1,103 @@
+"""Training on snapshots: losses, gradients and weights of several ranks and blocks of time, beside one of each."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from siafu.comm import Comm
+from siafu.comm.config import CommConfig
+from siafu.dynamic import DynamicGraph, Protocol
+from siafu.engine.local import run_threads
+from siafu.nn.model import TEMPORAL, ModelConfig
+from siafu.training.config import TrainConfig
+from siafu.training.link.config import LinkConfig
+from siafu.training.snapshots.build import build_predictor, build_task, build_timeline
+from siafu.training.snapshots.config import SnapshotsConfig, Wanted
+from siafu.training.snapshots.trainer import SnapshotsTrainer
+
+NODES, STEPS, EVENTS = 11, 12, 90
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def graph_of(*, undirected: bool = True, by_step: bool = False) -> DynamicGraph:
+    """Events at random, none of them in step 4."""
+    draw = torch.Generator().manual_seed(3)
+    src, dst = torch.randint(NODES - 1, (2, EVENTS), generator=draw)
+    t = torch.randint(STEPS, (EVENTS,), generator=draw)
+    t = torch.where(t == 4, 5, t)
+    shape = (STEPS, NODES, 3) if by_step else (NODES, 3)
+    made = DynamicGraph.from_events(
+        src,
+        dst,
+        t,
+        steps=STEPS,
+        num_nodes=NODES,
+        undirected=undirected,
+        x=torch.randn(shape, generator=draw),
+        y=torch.randint(-1, 3, (STEPS, NODES), generator=draw),
+        edge_y=torch.randint(3, (EVENTS,), generator=draw),
+        protocol=Protocol(split=(0.6, 0.2, 0.2)),
+    )
+    assert made.x is not None
+    return replace(made, x=made.x.double())
+
+
+def trainer_of(
+    comm: Comm, graph: DynamicGraph, *, kind: str, task: str = "link", **snapshots: Any
+) -> SnapshotsTrainer:
+    config = SnapshotsConfig(**({"edge_life": 3, "window": 0} | snapshots))
+    model = ModelConfig(kind=kind, hidden=4, layers=2, band=3)
+    link = LinkConfig(negatives=3, recency=task == "link")
+    line = build_timeline(graph, config, model)
+    built = build_task(graph, Wanted(task, config, link, 5), comm)
+    made = build_predictor(
+        model, link, task=task, in_features=line.in_features, out_features=built.num_outputs
+    ).double()
+    made.reset(torch.Generator().manual_seed(1))
+    return SnapshotsTrainer(
+        made, line, built, TrainConfig(lr=0.05), snapshots=config, seed=5, wire=CommConfig()
+    )
+
+
+def after(
+    graph: DynamicGraph, *, ranks: int, epochs: int = 2, **asked: Any
+) -> tuple[list[float], Tensor, Tensor]:
+    """Losses of some epochs, weights after them, and what was judged then."""
+
+    def rank(comm: Comm) -> tuple[list[float], Tensor, Tensor]:
+        trainer = trainer_of(comm, graph, **asked)
+        losses = [trainer.step(epoch + 1) for epoch in range(epochs)]
+        weights = torch.cat([each.detach().reshape(-1) for each in trainer.model.parameters()])
+        return losses, weights, trainer.outputs()
+
+    found = run_threads(rank, ranks=ranks, threads=1)
+    assert all(torch.equal(found[0][1], each[1]) for each in found)
+    return found[0]
+
+
+def agree(one: Any, other: Any) -> None:
+    assert one[0] == pytest.approx(other[0], rel=1e-10)
+    assert torch.allclose(one[1], other[1], rtol=1e-9, atol=1e-11)
+    assert torch.allclose(one[2], other[2], rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("kind", TEMPORAL)
+@pytest.mark.parametrize(("ranks", "blocks"), [(1, 3), (2, 1), (2, 3), (3, 2)])
+def test_ranks_and_blocks_of_time_change_nothing(kind: str, ranks: int, blocks: int) -> None:
+    graph = graph_of(by_step=kind in ("tm-gcn", "cd-gcn"))
+    agree(after(graph, ranks=1, kind=kind), after(graph, ranks=ranks, kind=kind, blocks=blocks))
+
+
+@pytest.mark.parametrize("kind", ["evolvegcn-o", "evolvegcn-h", "cd-gcn", "tm-gcn", "mingru"])
+def test_samples_that_see_a_window_are_the_same_on_ranks(kind: str) -> None:
+    graph, asked = graph_of(undirected=False), {"kind": kind, "window": 3, "batch": 2}
+    agree(after(graph, ranks=1, **asked), after(graph, ranks=2, **asked))
+
+
+@pytest.mark.parametrize("task", ["edge", "node"])
+def test_other_tasks_are_the_same_on_ranks(task: str) -> None:
+    asked = {"kind": "gcn-gru", "task": task}
+    agree(after(graph_of(), ranks=1, **asked), after(graph_of(), ranks=2, blocks=2, **asked))
