@@ -9,9 +9,9 @@ number of parts, so their accuracy is that of one rank, and their bytes follow f
 
 - *full* sends the inputs of boundary nodes once; then in every epoch the narrower side of the second layer forwards,
   its gradients backwards, and each part the gradients of all weights;
-- *sampled* keeps rows that it fetched, so that inputs within two hops of a training node travel once; in every epoch it
-  asks for the neighbours of neighbours, 10 each, and parts with training nodes send gradients, once: all training nodes
-  are one minibatch.
+- *sampled* aggregates the inputs of all nodes once, for which those of boundary nodes travel; inputs and aggregates of
+  the neighbours of training nodes are fetched once and kept; in every epoch neighbours are named, and parts with
+  training nodes send gradients, once: all training nodes are one minibatch.
 
 Both send fp32, as published. Evaluation is left out for them, in their favour, and counted for lazy training, which
 cannot do without. Seconds are those of messages alone: computing is not in them. The picture has curves over parts and
@@ -32,9 +32,9 @@ from torch import Tensor
 
 import siafu
 from siafu.comm import alone
-from siafu.comm.frames import wire_bytes
 from siafu.comm.levels import LEVELS, Level, Step, seconds_of
 from siafu.comm.rounds import Links, links_of
+from siafu.comm.short import short_bytes
 from siafu.events import Unheard
 from siafu.graph import Graph
 from siafu.member import build_trainer
@@ -50,7 +50,7 @@ from siafu.training.lazy.bytes_sent import message_bytes, parameter_bytes
 from siafu.training.lazy.clients import ClientsTrainer
 from siafu.training.lazy.frugal_clients import FrugalClients
 
-HIDDEN, FANOUT = 64, 10
+HIDDEN = 64
 AT: dict[str, int | str] = {"data centre": 4, "wan": 4, "proximity": 2, "edge": "node"}
 LAZY: dict[str, dict[str, Any]] = {
     "lazy published": {"recipe": "published"},
@@ -96,18 +96,19 @@ class Ledger:
 
     def link(self, payload: Tensor, *, back: bool = False, times: int = 1) -> None:
         """Messages of so many bytes over each link, (L,); none where there are none."""
-        total = torch.where(payload > 0, payload + wire_bytes(0, 2, "halo"), 0)
+        total = torch.where(payload > 0, payload + short_bytes(0), 0)
         sender, reader = self.links.pair.unbind(1)
         self._count(total, *((reader, sender) if back else (sender, reader)), times=times)
 
     def between(self, pair: Tensor, payload: Tensor, *, times: int = 1) -> None:
-        """Messages of so many bytes, (K,), from one member to another, (K, 2)."""
-        sender, reader = pair.unbind(1)
-        self._count(payload + wire_bytes(0, 2, "halo"), sender, reader, times=times)
+        """So many bytes, (K,), from one member to another, (K, 2); what goes the same way is one message."""
+        ways, place = pair.unique(dim=0, return_inverse=True)
+        total = torch.zeros_like(ways[:, 0]).index_add_(0, place, payload) + short_bytes(0)
+        self._count(total, *ways.unbind(1), times=times)
 
     def update(self, count: int, who: Tensor, *, times: int) -> None:
         """So many numbers of 4 bytes from each, (P,) bool, to the coordinator, and back."""
-        size = wire_bytes(4 * count, 1, "gradients")
+        size = short_bytes(4 * count)
         self.each += 2 * times * size * who
         self.parameters += 2 * times * size * int(who.sum())
         self.steps += [Step(times * size, 0, times), Step(0, times * size, times)]
@@ -157,19 +158,15 @@ def full(graph: Graph, owner: Tensor, run: dict[str, Any]) -> Found:
 
 
 def sampled(graph: Graph, owner: Tensor, run: dict[str, Any]) -> Found:
-    """Minibatches: inputs of two hops once, names of neighbours and all weights in every epoch."""
+    """Minibatches: inputs once, rows of neighbours once, names of neighbours and all weights in every epoch."""
     assert graph.x is not None
     ledger, (_, numbers) = Ledger(graph, owner), weights_of(graph)
-    trains, degree = trains_of(graph, owner), graph.indptr.diff().clamp(max=FANOUT)
+    trains, width = trains_of(graph, owner), graph.x.shape[1]
     seeds = torch.as_tensor(graph.train_mask).nonzero()[:, 0]
-    first = _read(graph, torch.stack([seeds, owner[seeds]], 1))
-    second = _read(graph, first)
-    asked = _elsewhere(first, owner)
-    ledger.between(asked.flip(1), torch.full_like(asked[:, 0], 4), times=run["epochs"])
-    ledger.between(asked, 4 * degree[_nodes(first, owner)], times=run["epochs"])
-    fetched = torch.cat([first, second]).unique(dim=0)
-    pair = _elsewhere(fetched, owner)
-    ledger.between(pair, torch.full_like(pair[:, 0], 4 * graph.x.shape[1]))
+    fetched = _elsewhere(_read(graph, torch.stack([seeds, owner[seeds]], 1)), owner)
+    ledger.link(ledger.rows_of_links(width))
+    ledger.between(fetched.flip(1), torch.full_like(fetched[:, 0], 4), times=run["epochs"])
+    ledger.between(fetched, torch.full_like(fetched[:, 0], 2 * 4 * width))
     ledger.update(numbers, trains, times=run["epochs"])
     return ledger.found(run["test_accuracy"], trains)
 
@@ -188,10 +185,6 @@ def _elsewhere(read: Tensor, owner: Tensor) -> Tensor:
     """Owner and reader of what another owns, (K, 2)."""
     pair = torch.stack([owner[read[:, 0]], read[:, 1]], 1)
     return pair[pair[:, 0] != pair[:, 1]]
-
-
-def _nodes(read: Tensor, owner: Tensor) -> Tensor:
-    return read[owner[read[:, 0]] != read[:, 1], 0]
 
 
 def lazy(graph: Graph, clients: int | str, *, settings: dict[str, Any], seed: int) -> Found:

@@ -98,7 +98,6 @@ def test_a_run_among_clients_is_stopped_and_goes_on(tmp_path: Path, graph: Graph
         ),
         ({"clients": "node", "quorum": 1.5}, r"lazy\.quorum is 1\.5; expected a number less"),
         ({"clients": "node", "away": 0.9, "quorum": 0.8}, r"stage 1: after 16 waits .* expected 192; lower"),
-        ({"clients": 4, "local_epochs": 2, "model": "gat"}, "for models without attention"),
     ],
 )
 def test_what_cannot_be_is_refused_with_what_to_do(

@@ -1,6 +1,6 @@
 """Rounds of many members in one process: nothing moves, every byte is counted, by member and by link.
 
-A message is what one member sends another at once: its rows, each packed by itself, in a frame of the wire.
+A message is what one member sends another at once: its rows, each packed by itself, in a short frame.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from siafu.comm.attendance import Attendance
-from siafu.comm.frames import wire_bytes
 from siafu.comm.lengths import EXACT, UpdateWire, row_bytes
 from siafu.comm.levels import LEVELS, Step, seconds_of
 from siafu.comm.meter import Meter
 from siafu.comm.rounds import Links
+from siafu.comm.short import short_bytes
 
 _COUNTS = ("sent", "received", "up", "down")
 
@@ -59,7 +59,7 @@ class SimulatedRounds:
         payload = torch.zeros_like(self.by_link).index_add_(0, links.link[asked], weight)
         used = torch.zeros(self.by_link.numel(), dtype=torch.bool)
         used[links.link[asked]] = True
-        total = torch.where(used, _framed(payload, label), 0)
+        total = torch.where(used, _framed(payload), 0)
         sender, reader = links.pair.unbind(1)
         self._over_links(total, sender, reader, label)
         return x_own, asked
@@ -72,18 +72,18 @@ class SimulatedRounds:
             0, links.link[asked], torch.ones_like(links.link[asked])
         )
         rows = torch.bincount(links.link, minlength=self.by_link.numel())
-        self._over_links(torch.where(wanted > 0, _framed((rows + 7) // 8, label), 0), reader, sender, label)
+        self._over_links(torch.where(wanted > 0, _framed((rows + 7) // 8), 0), reader, sender, label)
 
     def tell(self, values: Tensor, hearers: Tensor, *, label: str, wire: UpdateWire = EXACT) -> Tensor:
         """Count what numbers, (N,), weigh for each hearer."""
-        down = hearers * wire_bytes(wire.num_bytes(values.numel()), 1, label)
+        down = hearers * short_bytes(wire.num_bytes(values.numel()))
         self.counts["down"] += down
         self._count(torch.zeros_like(down), down, label)
         return wire.arrived(values[None])[0]
 
     def collect(self, values: Tensor, givers: Tensor, *, label: str, wire: UpdateWire = EXACT) -> Tensor:
         """Count what as many numbers weigh, (N,), for each giver."""
-        up = givers * wire_bytes(wire.num_bytes(values.numel()), 1, label)
+        up = givers * short_bytes(wire.num_bytes(values.numel()))
         self.counts["up"] += up
         self._count(up, torch.zeros_like(up), label)
         return values
@@ -139,7 +139,7 @@ def _row_bytes(rows: Tensor, travelling: Tensor) -> Tensor:
     return row_bytes(rows[each])[place]
 
 
-def _framed(payload: Tensor, label: str) -> Tensor:
+def _framed(payload: Tensor) -> Tensor:
     """The bytes of messages with such payloads on the wire, (L,) int64."""
     sizes, place = payload.unique(return_inverse=True)
-    return torch.tensor([wire_bytes(size, 1, label) for size in sizes.tolist()], dtype=torch.int64)[place]
+    return torch.tensor([short_bytes(size) for size in sizes.tolist()], dtype=torch.int64)[place]

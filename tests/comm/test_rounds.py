@@ -7,12 +7,12 @@ from torch import Tensor
 from siafu.comm.attendance import Attendance
 from siafu.comm.codec import rounded
 from siafu.comm.config import Precision
-from siafu.comm.frames import HEADER_BYTES, wire_bytes
 from siafu.comm.lengths import UpdateWire, row_bytes
 from siafu.comm.levels import LEVELS, Level, Step, seconds_of
 from siafu.comm.meter import Meter
 from siafu.comm.packed import pack
 from siafu.comm.rounds import Links, QuorumMissed, Rounds, links_of
+from siafu.comm.short import HEAD_BYTES, short_bytes
 from siafu.comm.simulated import SimulatedRounds
 
 # 0 -> 1, 0 -> 2, 1 -> 2, 2 -> 0, 0 -> 3, and a loop 3 -> 3; node 4 is alone
@@ -42,7 +42,7 @@ def test_bytes_of_an_exchange_are_those_counted_by_hand() -> None:
     rounds = simulated(PAIRED)
     x = torch.tensor([[0.1, 0.2], [5.0, 7.1], [1.0, 0.0], [0.0, 0.0], [9.0, 9.0]])
     rounds.exchange(x, torch.ones(3, dtype=torch.bool), label="halo 1")
-    head = HEADER_BYTES + 8 + len("halo 1")  # one dimension, and the label
+    head = HEAD_BYTES
     two_floats, a_one = head + 2 + 8, head + 2 + 1  # a form of two bytes; then the numbers, or a byte of bits
     assert rounds.by_link.tolist() == [two_floats, two_floats, a_one]
     assert rounds.counts["sent"].tolist() == [2 * two_floats, a_one, 0, 0]
@@ -57,7 +57,7 @@ def test_what_was_not_asked_for_is_not_sent_and_a_message_has_all_rows_of_a_link
     asked = both.links.reader == 1
     assert asked.sum() == 2
     both.exchange(x, asked, label="h")
-    assert both.by_link.tolist() == [wire_bytes(2 * (2 + 1 + 4), 1, "h") - 2, 0]
+    assert both.by_link.tolist() == [short_bytes(2 * (2 + 1 + 4)) - 2, 0]
     both.exchange(x, ~asked & False, label="h")
     assert len(both.steps) == 1
 
@@ -67,7 +67,7 @@ def test_parameters_go_up_and_down_and_are_counted_by_member() -> None:
     rounds.tell(torch.zeros(10), torch.tensor([True, False, True, False]), label="weights 1")
     giver = torch.tensor([False, False, True, False])
     rounds.collect(torch.zeros(300), giver, label="gradients 1", wire=UpdateWire("int8"))
-    down, up = wire_bytes(40, 1, "weights 1"), wire_bytes(2 * (256 + 4), 1, "gradients 1")
+    down, up = short_bytes(40), short_bytes(2 * (256 + 4))
     assert rounds.counts["down"].tolist() == [down, 0, down, 0]
     assert rounds.counts["up"].tolist() == [0, 0, up, 0]
     assert rounds._meter.sent == {"weights 1": 2 * down, "gradients 1": up}

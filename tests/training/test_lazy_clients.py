@@ -12,8 +12,8 @@ from torch import Tensor
 
 from siafu.comm import alone
 from siafu.comm.config import CommConfig
-from siafu.comm.frames import wire_bytes
 from siafu.comm.rounds import QuorumMissed
+from siafu.comm.short import short_bytes
 from siafu.graph import Graph
 from siafu.nn.model import ModelConfig
 from siafu.partition.cut import whole
@@ -149,12 +149,12 @@ def test_bytes_of_a_run_are_those_counted_by_hand() -> None:
         (2 * 8 + 8 + 2 * 8) + (8 * 2 + 2),
         *2 * [(4 * 8 + 8 + 2 * 8) + (8 * 2 + 2)],
     ]  # layer, norm; layer
-    up = sum(rounds * wire_bytes(4 * size, 1, f"gradients {n}") for n, size in enumerate(sizes, 1))
+    up = sum(rounds * short_bytes(4 * size) for size in sizes)
     assert found.rounds.counts["up"][[0, 2]].tolist() == [up, up]
-    scores = 3 * rounds * wire_bytes(16, 1, "scores")
+    scores = 3 * rounds * short_bytes(16)
     assert found.rounds.counts["up"][[1, 3]].tolist() == [scores, 0]
     best = [stage["best_epoch"] for stage in found.done.stages]
-    down = [wire_bytes(4 * size, 1, f"weights {n}") for n, size in enumerate(sizes, 1)]
+    down = [short_bytes(4 * size) for size in sizes]
     assert found.rounds.counts["down"][3] == sum(down), "who neither trains nor validates hears a stage once"
     ends = [rounds * (stage + 1) for stage in range(3)]
     heard = [
@@ -162,7 +162,7 @@ def test_bytes_of_a_run_are_those_counted_by_hand() -> None:
     ]  # each round before, and the best
     assert found.rounds.counts["down"][0] == sum(n * size for n, size in zip(heard, down, strict=True))
     row = 2 + 2 * 8  # two numbers of 8 bytes, in a form of two
-    links = [sum(wire_bytes(row, 1, f"halo {stage}") for stage in (2, 3))] * 4
+    links = [2 * short_bytes(row)] * 4
     assert found.rounds.by_link.tolist() == links
     assert found.rounds.counts["sent"].tolist() == [links[0], 2 * links[0], links[0], 0]
     told = found.clients()
@@ -322,12 +322,24 @@ def test_a_run_stopped_anywhere_and_resumed_ends_with_the_same_bytes(
     assert {k: v for k, v in trainer.count_bytes().items() if v} == wanted.count_bytes()
 
 
+def test_clients_with_attention_step_apart_and_tell_the_gradient_of_all_where_they_take_one_step() -> None:
+    trainer = trainer_of(graph_of(), MODELS["gat"], FEW)
+    assert isinstance(trainer, ClientsTrainer)
+    trainer._open()
+    trainer.model.train()
+    rows = torch.arange(trainer.task.rows["train"].numel())
+    wanted, loss = trainer._gradient(1, rows)
+    found, mean = trainer._moves(1, rows)
+    torch.testing.assert_close(found, wanted)
+    assert mean == pytest.approx(loss)
+    again = clients_of(graph_of(), "gat", FEW, lazy={"local_epochs": 2}, wire=CommConfig(gradients="int8"))
+    assert again.clients()["rounds"] > 1
+
+
 def test_what_cannot_be_is_refused() -> None:
     graph = graph_of()
     with pytest.raises(QuorumMissed, match=r"expected 60; lower lazy\.quorum"):
         trained(graph, MODELS["gcn"], torch.arange(NODES), lazy={"away": 0.5, "quorum": 1.0})
-    with pytest.raises(ValueError, match=r"models without attention; set lazy\.local_epochs to 1"):
-        trainer_of(graph, MODELS["gat"], FEW, lazy={"local_epochs": 2})
     with pytest.raises(ValueError, match="simulates clients in one process, but ranks is 2"):
         owners(graph, "node", by="hash", ranks=2)
     with pytest.raises(ValueError, match="61 parts of 60 nodes"):

@@ -66,11 +66,21 @@ def test_what_is_kept_is_the_best_that_was_tried(graph: Graph) -> None:
     found, score = on_ranks(graph, 1, work)[0]
     scores = {each.name: each.score for each in found.tried}
     assert score == pytest.approx(max(scores.values()))
-    assert (found.model.rounds > 0) == (max(scores, key=lambda name: scores[name])[1] == ":")
-    before_c = list(scores)[:4]
-    helped = max(before_c, key=lambda name: scores[name])[1] == ":"
-    assert ("head fitted anew" in scores) == helped
+    assert (found.model.rounds > 0) == max(scores, key=lambda name: scores[name]).endswith("smoothed")
     assert accuracy(graph, found.out) > scores["head on inputs"] - 0.05
+
+
+def test_what_is_surest_is_fitted_anew_where_smoothing_helps_and_degrees_are_asked_where_it_harms() -> None:
+    def names(graph: Graph) -> set[str]:
+        return {each.name for each in on_ranks(graph, 1, frugal)[0].tried}
+
+    anew, degrees = {"head fitted anew", "C: the same, smoothed"}, "D: heads on hops by degree"
+    alike = names(noisy())
+    assert anew <= alike
+    assert degrees not in alike
+    unlike = names(replace(strangers(), y=torch.arange(400) % 3))  # of which nothing is to be learned
+    assert degrees in unlike
+    assert not anew & unlike
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

@@ -8,17 +8,18 @@ from torch import Tensor
 from siafu.comm import alone
 from siafu.comm.attendance import Attendance
 from siafu.comm.config import CommConfig
-from siafu.comm.frames import wire_bytes
 from siafu.comm.lengths import UpdateWire
-from siafu.comm.rounds import links_of
+from siafu.comm.rounds import QuorumMissed, links_of
+from siafu.comm.short import short_bytes
 from siafu.comm.simulated import SimulatedRounds
 from siafu.graph import Graph
 from siafu.partition.cut import whole
 from siafu.training.config import TrainConfig
-from siafu.training.lazy.clients import holders
+from siafu.training.lazy.clients import holders, of_those
 from siafu.training.lazy.config import LazyConfig
 from siafu.training.lazy.frugal import Frugal, FrugalConfig, train_frugal
 from siafu.training.lazy.frugal_clients import FrugalClients, _AmongClients, _ByClient
+from siafu.training.lazy.known import Known
 from siafu.training.lazy.ridge import Picked
 from siafu.training.task import task_of
 
@@ -30,7 +31,8 @@ def fitted(graph: Graph, owner: Tensor, config: FrugalConfig) -> tuple[Frugal, _
     rounds = SimulatedRounds(
         Attendance(int(owner.max()) + 1), links_of(graph.indptr, graph.indices, owner), task.comm.meter
     )
-    made = _AmongClients(rounds, owner, graph.block, graph.x, task, config)
+    there = torch.ones(rounds.num_members, dtype=torch.bool)
+    made = _AmongClients(rounds, owner, graph.block, graph.x, task, config, there=there)
     return made.run(), made
 
 
@@ -68,15 +70,15 @@ def test_what_a_client_gives_and_hears_is_counted_by_hand() -> None:
     assert graph.x is not None
     task, rounds = task_of(graph, TrainConfig(), alone()), made.rounds
     classes, width = 4, graph.x.shape[1]
-    means = wire_bytes(4 * (width + 3 + classes), 1, "gradients ridge")
-    term = wire_bytes(-(-width * classes // 64) * (64 + 4), 1, "gradients ridge")
+    means = short_bytes(4 * (width + 3 + classes))
+    term = short_bytes(-(-width * classes // 64) * (64 + 4))
     heads = sum("head" in tried.name for tried in found.tried) - 1
     assert found.tried[-1].name == "D: heads on hops by degree"
     wide = 3 * (2 * width + 1)  # knots of degrees up to 16, hops and a one
-    by_degree = wire_bytes(4 * (wide + 3 + classes), 1, "gradients ridge")
+    by_degree = short_bytes(4 * (wide + 3 + classes))
     for columns in (classes, classes - 1):  # of targets that add up to 1, a direction less
-        by_degree += wire_bytes(4 * wide * columns, 1, "gradients ridge")
-    by_degree += wire_bytes(4 * 4, 1, "gradients ridge") + wire_bytes(4 * 16, 1, "scores degrees")
+        by_degree += short_bytes(4 * wide * columns)
+    by_degree += short_bytes(4 * 4) + short_bytes(4 * 16)
     trains = holders(task, "train", owner)
     up = rounds.counts["up"][trains]
     assert up.unique().tolist() == [heads * (means + 2 * term) + by_degree]
@@ -87,19 +89,44 @@ def test_what_a_client_gives_and_hears_is_counted_by_hand() -> None:
     )
 
 
-def test_clients_that_come_and_go_are_refused() -> None:
-    graph = graph_of()
+def trainer_of(graph: Graph, lazy: LazyConfig, *, seed: int = 0) -> FrugalClients:
+    """A trainer among seven clients."""
     task, part = task_of(graph, TrainConfig(), alone()), whole(graph)
-    for lazy in (LazyConfig(away=0.1), LazyConfig(participation=0.5)):
-        with pytest.raises(ValueError, match=r"the same clients in every round, but lazy\.away is"):
-            FrugalClients(
-                part,
-                part.block(None),
-                graph.x,
-                task,
-                TrainConfig(),
-                lazy=lazy,
-                owner=torch.arange(NODES),
-                seed=0,
-                wire=CommConfig(),
-            )
+    given = (part, part.block(None), graph.x, task, TrainConfig())
+    return FrugalClients(*given, lazy=lazy, owner=torch.arange(NODES) % 7, seed=seed, wire=CommConfig())
+
+
+def test_who_is_away_is_done_without_and_answered_in_the_end() -> None:
+    graph = graph_of()
+    trainer = trainer_of(graph, LazyConfig(away=0.3, quorum=0.5))
+    rounds, owner = trainer.rounds, trainer.owner
+    there = rounds.meet(0)
+    assert 3 < int(there.sum()) < 7
+    found, part = trainer._fit(EXACT), whole(graph)
+    assert graph.x is not None
+    block, known = part.block(None), Known(graph.block, rounds.links, owner)
+    left, _ = known.block(0, [graph.x], known.asked(there, there), stands_in=False)
+    task = of_those(task_of(graph, TrainConfig(), alone()), there[owner])
+    wanted = train_frugal(task.comm, left, part.route, graph.x, task, EXACT)
+    scores = [[(each.name, each.score) for each in one.tried[:4]] for one in (found, wanted)]
+    assert scores[0] == scores[1]
+    torch.testing.assert_close(found.out, found.model(block, graph.x))
+    assert rounds.counts["up"][~there].tolist() == [0] * int((~there).sum())
+    told = short_bytes(4 * sum(each.numel() for each in found.model.parameters()))
+    assert rounds.counts["down"][~there].unique().tolist() == [told]
+
+
+def test_of_those_who_train_some_are_drawn_for_each_head() -> None:
+    trainer = trainer_of(graph_of(), LazyConfig(participation=0.4))
+    found = trainer._fit(EXACT)
+    up = trainer.rounds.counts["up"]
+    everybody = trainer_of(graph_of(), LazyConfig())
+    everybody._fit(EXACT)
+    assert int(up.sum()) < 0.8 * int(everybody.rounds.counts["up"].sum())
+    assert len(up.unique()) > 1, "not always the same"
+    assert max(each.score for each in found.tried) > 0.25
+
+
+def test_a_quorum_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(QuorumMissed, match=r"clients are there, expected 7; lower lazy\.quorum"):
+        trainer_of(graph_of(), LazyConfig(away=0.6, quorum=1.0))._fit(EXACT)

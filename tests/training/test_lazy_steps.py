@@ -119,7 +119,9 @@ def test_the_surest_nodes_of_all_ranks_are_refitted_on_and_validation_nodes_neve
     q = (5 * q).softmax(1)
 
     def work(given: Given) -> tuple[Tensor, Tensor]:
-        rows, target = confident(3 * q[given.node_id], given.task, share=0.5)
+        rows, target = confident(
+            3 * q[given.node_id], given.task, share=0.5, among=torch.ones(given.x.shape[0]).bool()
+        )
         return given.node_id[rows], target
 
     found = on_ranks(graph, ranks, work)

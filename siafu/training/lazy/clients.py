@@ -38,7 +38,6 @@ class ClientsTrainer(LazyTrainer):
 
     def __init__(self, *args: Any, owner: Tensor, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self._check()
         self.owner, self._everything = owner, self.task
         self.num_clients = int(owner.max()) + 1
         attendance = Attendance(
@@ -106,8 +105,9 @@ class ClientsTrainer(LazyTrainer):
             self._begin_step((epoch << 32) + local if local else epoch)
 
         task, nodes = self.task, self.task.rows["train"]
-        assert self._training is not None
-        form = dense_form(self.model, self.done.stage, self._training)
+        form = None
+        if self._training is not None:
+            form = dense_form(self.model, self.done.stage, self._training)
         if form is None:
             return one_by_one(self._learned(), self._loss_of, begin)
         return stacked(
@@ -149,7 +149,7 @@ class ClientsTrainer(LazyTrainer):
     def _open(self) -> Reading:
         if self._reading is None:
             there = self._there(self.done.stage)
-            self.task = _of_those(self._everything, there[self.owner])
+            self.task = of_those(self._everything, there[self.owner])
         return super()._open()
 
     def _there(self, stage: int) -> Tensor:
@@ -262,14 +262,6 @@ class ClientsTrainer(LazyTrainer):
     def _holders(self, task: Task, split: str) -> Tensor:
         return holders(task, split, self.owner)
 
-    def _check(self) -> None:
-        apart = self.lazy.local_epochs > 1 or self._wire.gradients != "fp32"
-        if apart and not all(self.model.frozen(stage) for stage in range(len(self.stages))):
-            raise ValueError(
-                "lazy.clients: what clients do apart is simulated for models without attention; set "
-                "lazy.local_epochs to 1 and comm.gradients to fp32, or choose another model"
-            )
-
     def _own_state(self) -> dict[str, Tensor]:
         counted = {f"clients.{name}": value for name, value in self.rounds.state().items()}
         more = {"counted": torch.tensor(self._counted), "version": self._version}
@@ -300,7 +292,7 @@ def holders(task: Task, split: str, owner: Tensor) -> Tensor:
     return found
 
 
-def _of_those(task: Task, there: Tensor) -> Task:
+def of_those(task: Task, there: Tensor) -> Task:
     """A task whose nodes are those that are there, (N,) bool."""
     rows = {split: task.rows[split][there[task.rows[split]]] for split in SPLITS}
     count = {split: rows[split].numel() for split in SPLITS}

@@ -28,9 +28,9 @@ class ByDegree(Picked):
         return (self._shares[index, :, None].to(rows.dtype) * rows[:, None, :]).flatten(1)
 
 
-def knots_of(block: Block, comm: Comm) -> int:
-    """How many knots the degrees of all ranks' nodes reach. Collective."""
-    used = (shares_of_knots(block, _MOST_KNOTS) > 0).any(0).to(torch.int32)
+def knots_of(block: Block, comm: Comm, *, among: Tensor) -> int:
+    """How many knots the degrees of all ranks' nodes ``among``, (D,) bool, reach. Collective."""
+    used = (shares_of_knots(block, _MOST_KNOTS)[among] > 0).any(0).to(torch.int32)
     return int(comm.all_reduce(used, label="scores degrees").nonzero().max()) + 1
 
 

@@ -4,9 +4,12 @@ A few megabytes in all, where training end to end sends gigabytes. What is tried
 
 - a ridge head on the inputs, without any message of rows; and what it says, smoothed (A);
 - a ridge head on inputs of two hops, blended with the first, and that smoothed (B);
-- where smoothing helped: a head on the inputs that is fitted anew, on what the best so far is surest of; smoothed (C);
-- where it did not, by more than a standard error, as among nodes whose neighbours are unlike them: a head on inputs of
-  one hop, blended in; and a head on inputs of all hops whose weights depend on a node's degree (D).
+- where smoothing did harm, as among nodes whose neighbours are unlike them: a head on inputs of all hops whose weights
+  depend on a node's degree (D);
+- where it helped: a head on the inputs that is fitted anew, on what the best smoothed is surest of; smoothed (C).
+
+So few validation nodes tell such things with an error: smoothing helped where it is a standard error above the head on
+inputs, and no more than one below the best that is not smoothed; it did harm where it is half of one below that.
 
 What is tried is sent, and counted, whether it is kept or not. Penalties, rounds of conjugate gradients and blends cost
 no rows: they are tried on the nodes that a rank has. Known labels are learned from, but not put in the place of what is
@@ -15,7 +18,6 @@ said of training nodes while it is smoothed: the model would then know its nodes
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from math import sqrt
 
 import torch
@@ -149,7 +151,9 @@ class Recipe:
         self.block = replace(block, others=others, memo={})
         self.train, self.val = task.rows["train"], task.rows["val"]
         self.known = one_hot(task.y[self.train], task.num_outputs).double()
+        self.there = torch.ones(block.num_dst, dtype=torch.bool)  # nodes of those who take part
         self.best: Candidate | None = None
+        self.made: list[Candidate] = []
         self.tried: list[Tried] = []
         self.before = comm.meter.sent
 
@@ -161,34 +165,44 @@ class Recipe:
         self._try("A: the same, smoothed", lambda: self._smoothed(plain))
         if isinstance(self.x, Tensor) and self.config.hops:
             self._try_hops(plain, self.x)
-        if self.kept.rounds:
-            rows, target = confident(self.kept.q, self.task, share=self.config.confident)
+        if self._above(plain) > 1 and self._gain() >= -1:
+            rows, target = confident(
+                self.smoothest.q, self.task, share=self.config.confident, among=self.there
+            )
             again = self._try("head fitted anew", lambda: self._plain(rows, target))
             self._try("C: the same, smoothed", lambda: self._smoothed(again))
         return self._result()
 
     def _try_hops(self, plain: Candidate, x: Tensor) -> None:
         """Heads on inputs of hops. Collective."""
-        rows: list[Tensor] = []
+        rows, last = list[Tensor](), self.config.hops
 
-        def of_hops(made: Candidate, hop: int) -> Candidate:
-            if not rows:
-                rows.extend(self._hop_rows(x))
-            return self._blended(made, hop, rows[hop - 1], x)
+        def of_last() -> Candidate:
+            rows.extend(self._hop_rows(x))
+            return self._blended(plain, last, rows[-1], x)
 
-        last = self.config.hops
-        made = self._try(f"heads on inputs and {last} hops", partial(of_hops, plain, last))
+        made = self._try(f"heads on inputs and {last} hops", of_last)
         self._try("B: the same, smoothed", lambda: self._smoothed(made))
-        for hop in range(last - 1, 0, -1):
-            if not self._helped(plain):
-                made = self._try(f"the same and a head on hop {hop}", partial(of_hops, made, hop))
-        if not self._helped(plain):
+        if self._does_harm(plain):
             self._try("D: heads on hops by degree", lambda: self._by_degree(rows, x))
 
-    def _helped(self, plain: Candidate) -> bool:
-        """Whether smoothing is better than a head on inputs by more than a standard error."""
-        error = sqrt(max(0.0, plain.score * (1 - plain.score)) / self.task.count["val"])
-        return bool(self.kept.rounds) and self.kept.score > plain.score + error
+    def _does_harm(self, plain: Candidate) -> bool:
+        return self._above(plain) <= 1 or self._gain() < -0.5
+
+    def _gain(self) -> float:
+        """By how many standard errors the best smoothed candidate is above the best other."""
+        others = [each for each in self.made if not each.rounds]
+        return self._above(max(others, key=lambda each: each.score))
+
+    def _above(self, other: Candidate) -> float:
+        """By how many standard errors the best smoothed candidate is above another."""
+        error = sqrt(max(1e-9, other.score * (1 - other.score)) / self.task.count["val"])
+        return (self.smoothest.score - other.score) / error
+
+    @property
+    def smoothest(self) -> Candidate:
+        """The best so far that is smoothed."""
+        return max((each for each in self.made if each.rounds), key=lambda each: each.score)
 
     @property
     def kept(self) -> Candidate:
@@ -206,6 +220,7 @@ class Recipe:
         before = self.comm.meter.sent
         made = make()
         self.tried.append(Tried(name, made.score, _since(before, self.comm.meter.sent)))
+        self.made.append(made)
         if self.best is None or made.score > self.best.score:
             self.best = made
         return made
@@ -253,7 +268,8 @@ class Recipe:
 
     def _by_degree(self, rows: list[Tensor], x: Tensor) -> Candidate:
         """A head on the inputs of all hops whose weights depend on a node's degree."""
-        knots, nodes = knots_of(self.block, self.comm), torch.cat([self.train, self.val])
+        knots = knots_of(self.block, self.comm, among=self.there)
+        nodes = torch.cat([self.train, self.val])
         train, val = torch.arange(nodes.numel()).split([self.train.numel(), self.val.numel()])
         scales = scales_of_hops([each[train] for each in rows], self.comm)
         beside, shares = beside_each_other(rows, scales), shares_of_knots(self.block, knots)[nodes]

@@ -2,6 +2,10 @@
 
 Who has training nodes gives its term of each sum of a head, and hears the sum; who has validation nodes hears it too,
 and tells how good heads are. All others hear a head once it is fitted. Everybody passes on rows.
+
+The whole recipe is one stage: who is away for it neither sends nor learns, and its neighbours do without. Of the
+training clients that are there, those who give the terms of a head are drawn anew for each head. In the end everybody
+is back, who was away hears the model, and rows travel once more, so that all are answered alike.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,13 +26,17 @@ from siafu.comm.rounds import links_of
 from siafu.comm.route import no_route
 from siafu.comm.simulated import SimulatedRounds
 from siafu.graph import Block, Fetch
+from siafu.nn.aggregate import gcn_scales
+from siafu.nn.propagated import Propagated
 from siafu.partition.cut import Part
-from siafu.training.lazy.clients import holders
+from siafu.training.lazy.clients import holders, of_those
 from siafu.training.lazy.config import LazyConfig
 from siafu.training.lazy.frugal import Candidate, Frugal, FrugalConfig, Recipe
 from siafu.training.lazy.frugal_trainer import FrugalTrainer
 from siafu.training.lazy.hops import hop_rows
+from siafu.training.lazy.known import Known
 from siafu.training.lazy.ridge import SHARE_A_SCALE, Head, Picked, Ridge
+from siafu.training.lazy.updates import flat
 from siafu.training.task import Task
 
 _TERM_NUMBERS = 1 << 23  # of terms that are held at a time
@@ -39,15 +47,17 @@ class FrugalClients(FrugalTrainer):
 
     def __init__(self, part: Part, *args: Any, lazy: LazyConfig, owner: Tensor, **settings: Any) -> None:
         super().__init__(part, *args, **settings)
-        if lazy.away or lazy.participation < 1:
-            raise ValueError(
-                f"lazy.recipe is frugal, which adds up terms of the same clients in every round, but lazy.away is "
-                f"{lazy.away:g} and lazy.participation {lazy.participation:g}; leave them out, or set it to logits"
-            )
         self.owner = owner
-        attendance = Attendance(int(owner.max()) + 1, seed=self.seed)
+        attendance = Attendance(
+            int(owner.max()) + 1,
+            seed=self.seed,
+            participation=lazy.participation,
+            away=lazy.away,
+            quorum=lazy.quorum,
+        )
+        needed = [holders(self.task, split, owner) for split in ("train", "val") if self.task.count[split]]
         links = links_of(self.block.indptr, self.block.indices, owner)
-        self.rounds = SimulatedRounds(attendance, links, self.comm.meter)
+        self.rounds = SimulatedRounds(attendance, links, self.comm.meter, needed=needed)
         self._sums = 0
 
     def clients(self) -> dict[str, Any]:
@@ -55,27 +65,56 @@ class FrugalClients(FrugalTrainer):
         return self.rounds.told(holders(self.task, "train", self.owner)) | {"rounds": self._sums}
 
     def _fit(self, config: FrugalConfig) -> Frugal:
-        made = _AmongClients(self.rounds, self.owner, self.block, self.x_src, self.task, config)
+        there = self.rounds.meet(0)
+        made = _AmongClients(self.rounds, self.owner, self.block, self.x_src, self.task, config, there=there)
         found = made.run()
         self._sums = made.sums
-        return replace(found, block=self.block)
+        out = found.out if bool(there.all()) else self._answered(found.model, there)
+        return replace(found, block=self.block, out=out)
+
+    @torch.no_grad()
+    def _answered(self, model: Propagated, there: Tensor) -> Tensor:
+        """What the model says with everybody back, after who was not ``there``, (P,) bool, has heard it."""
+        self.rounds.tell(flat(list(model.parameters())), ~there, label="weights caught up")
+        passing = _Passing(self.rounds, self.block.num_dst, torch.ones_like(self.rounds.links.row).bool())
+        passing.begin("halo answers")
+        return model(replace(self.block, others=passing, memo={}), self.x_src)
 
 
 class _AmongClients(Recipe):
-    """The recipe on all nodes, with what clients would send for it."""
+    """The recipe on the nodes of those who are there, (P,) bool, with what they would send for it."""
 
     def __init__(
-        self, rounds: SimulatedRounds, owner: Tensor, block: Block, x: Any, task: Task, config: FrugalConfig
+        self,
+        rounds: SimulatedRounds,
+        owner: Tensor,
+        block: Block,
+        x: Any,
+        task: Task,
+        config: FrugalConfig,
+        *,
+        there: Tensor,
     ) -> None:
-        heard = _Heard(task.comm, self._hear)
-        super().__init__(heard, block, no_route(), x, replace(task, comm=heard), config)
-        self.rounds, self.owner, self.sums = rounds, owner, 0
-        self.halo = _Passing(rounds, block.num_dst)
+        heard, known = _Heard(task.comm, self._hear), Known(block, rounds.links, owner)
+        task, asked = of_those(task, there[owner]), known.asked(there, there)
+        left, _ = known.block(0, [x], asked, stands_in=False)
+        super().__init__(heard, left, no_route(), x, replace(task, comm=heard), config)
+        self.rounds, self.owner, self.sums, self.heads = rounds, owner, 0, 0
+        self.halo = _Passing(rounds, block.num_dst, asked)
         self.block = replace(self.block, others=self.halo)
-        self.everybody = torch.ones(rounds.num_members, dtype=torch.bool)
+        self.edges, self.asked = block.indptr.diff(), asked
+        self.everybody, self.there = there, there[owner]
         self.judges = holders(task, "val", owner)
         self.givers = holders(task, "train", owner)
         self.nodes = self.train
+
+    def run(self) -> Frugal:
+        """Try everything; where somebody is away, degrees of the whole graph are told first."""
+        if self.block.whole is not None:
+            scale = gcn_scales(self.block, torch.float64).pre
+            assert scale is not None
+            self.rounds.exchange(scale[:, None], self.asked, label="halo degrees")
+        return super().run()
 
     def _plain(self, rows: Tensor, target: Tensor) -> Candidate:
         self.nodes = rows
@@ -90,9 +129,13 @@ class _AmongClients(Recipe):
         return super()._by_degree(rows, x)
 
     def _head(self, rows: Picked, target: Tensor, rows_val: Picked, *, sums: Precision | None = None) -> Head:
-        head = super()._head(rows, target, rows_val, sums=sums)
+        could = torch.zeros_like(self.everybody)
+        could[self.owner[self.nodes]] = True
+        kept = self.rounds.draw(self.heads, could)[self.owner[self.nodes]]
+        self.nodes, self.heads = self.nodes[kept], self.heads + 1
+        head = super()._head(rows.some(kept), target[kept], rows_val, sums=sums)
         told = torch.cat([head.weight.reshape(-1), head.bias])
-        self.rounds.tell(told, ~(self.givers | self.judges), label="weights head")
+        self.rounds.tell(told, self.everybody & ~(self.givers | self.judges), label="weights head")
         return head
 
     def _ridge(self, rows: Picked, target: Tensor, weight: Tensor | None, *, sums: Precision) -> Ridge:
@@ -143,10 +186,10 @@ class _AmongClients(Recipe):
         """The messages that bring what some nodes read, (M,) bool."""
         links, reads = self.rounds.links, torch.zeros(self.block.num_dst, dtype=torch.bool)
         reads[nodes] = True
-        used = links.of_edge[reads.repeat_interleave(self.block.indptr.diff())]
+        used = links.of_edge[reads.repeat_interleave(self.edges)]
         asked = torch.zeros(links.row.numel(), dtype=torch.bool)
         asked[used[used >= 0]] = True
-        return asked
+        return asked & self.asked
 
 
 class _ByClient(Picked):
@@ -224,13 +267,13 @@ class _Heard(Comm):
 
 
 class _Passing(PackedHalo):
-    """Nobody holds rows that are not here; but what is passed on is counted."""
+    """Nobody holds rows that are not here; but what is passed on in the messages ``asked``, (M,) bool, is counted."""
 
-    def __init__(self, rounds: SimulatedRounds, num_own: int) -> None:
+    def __init__(self, rounds: SimulatedRounds, num_own: int, asked: Tensor) -> None:
         super().__init__(alone(), no_route(), num_own=num_own)
-        self._rounds, self._all = rounds, torch.ones(rounds.links.row.numel(), dtype=torch.bool)
+        self._rounds, self._asked = rounds, asked
 
     def start_fetch(self, x_own: Tensor, how: Fetch) -> Callable[[], Tensor]:
         """Nothing is brought: (D, F) -> (0, F)."""
-        self._rounds.exchange(x_own, self._all, label=self._label)
+        self._rounds.exchange(x_own, self._asked, label=self._label)
         return lambda: x_own[:0]

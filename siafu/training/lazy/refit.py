@@ -9,15 +9,16 @@ from siafu.training.task import Task
 _BINS = 256
 
 
-def confident(q: Tensor, task: Task, *, share: float) -> tuple[Tensor, Tensor]:
+def confident(q: Tensor, task: Task, *, share: float, among: Tensor) -> tuple[Tensor, Tensor]:
     """Rows to fit on and their targets: (D, C) float64 -> (R,) int64, (R, C) float64. Collective.
 
-    These are the training nodes with their labels, and the ``share`` of all other nodes whose largest probability is
-    largest, each with its probabilities. Validation nodes are left out, so that they can still judge what comes of it.
+    These are the training nodes with their labels, and the ``share`` of other nodes ``among``, (D,) bool, whose largest
+    probability is largest, each with its probabilities. Validation nodes are left out, so that they can still judge
+    what comes of it.
     The bound is the same on all ranks: a bin of a histogram that they add up.
     """
     q = q / q.sum(1, keepdim=True).clamp(min=1e-30)
-    free = torch.ones(q.shape[0], dtype=torch.bool)
+    free = among.clone()
     for split in ("train", "val"):
         free[task.rows[split]] = False
     rows = free.nonzero()[:, 0]

@@ -8,6 +8,7 @@ the head is the direct solution.
 """
 
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass
 
 import torch
@@ -45,6 +46,12 @@ class Picked:
         """Some rows of all inputs, in float32 or float64: (R,) -> (R, F)."""
         rows = self._x.take(index) if isinstance(self._x, Streamed) else self._x[index]
         return rows.to(self.dtype)
+
+    def some(self, kept: Tensor) -> "Picked":
+        """Those of the rows that are kept, (R,) bool."""
+        fewer = copy(self)
+        fewer.index = self.index[kept]
+        return fewer
 
     def times(self, weight: Tensor) -> Tensor:
         """``X W``: (F, K) -> (R, K) float64."""
