@@ -81,7 +81,9 @@ class _Told(Exception):
 class FullTrainer:
     """Trains ``model`` on the rows ``x_src`` of one block: the whole graph, or this rank's part of it."""
 
-    in_pieces: ClassVar[bool] = False  # arrays are of many sizes, so that each size should keep none of its own
+    in_pieces: ClassVar[bool] = (
+        False  # arrays are of many sizes, so that each size should keep none of its own
+    )
 
     def __init__(
         self,
