@@ -107,7 +107,6 @@ def test_a_coordinator_that_was_killed_goes_on_where_it_was(
     assert (run.directory / "model.safetensors").read_bytes() == (
         here.directory / "model.safetensors"
     ).read_bytes()
-    assert any("the coordinator is gone" in text for text in trial.said["a"])
 
 
 def test_one_who_waits_for_nobody_is_the_slow_one() -> None:

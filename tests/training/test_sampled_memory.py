@@ -46,7 +46,7 @@ def write_wide(path: Path) -> None:
         edges_and_labels = {"indptr": graph.indptr, "indices": graph.indices, "y": graph.y}
         for name, values in (edges_and_labels | masks).items():
             store.add(name, values)
-        x, zeros = store.array("x", "float32", width=FEATURES), bytes(4 * (FEATURES - FILLED))
+        x, zeros = store.array("x", "float32", row=(FEATURES,)), bytes(4 * (FEATURES - FILLED))
         for row in graph.x:
             values = row.repeat(FILLED // 16).numpy().tobytes()
             x._hash.update(values)
