@@ -6,12 +6,13 @@ Row sets, used as name suffixes everywhere:
     _edge  E rows, in CSR order of the destinations
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
+import xxhash
 from numpy.typing import ArrayLike
 from torch import Tensor
 
@@ -26,6 +27,8 @@ from siafu.given import (
     read_node_rows,
 )
 from siafu.native import Csr
+
+_CHUNK_BYTES = 1 << 25
 
 # How rows are brought: never rounded; rounded where the run is set so; so too, with gradients to come back.
 Fetch = Literal["exact", "passing", "learning"]
@@ -359,6 +362,25 @@ class Graph:
         from siafu import convert
 
         return convert.to_pyg(self)
+
+
+def chunks(rows: Tensor) -> Iterator[Tensor]:
+    """Rows some at a time, however wide they are: a memory-mapped array is read once, and never whole."""
+    step = max(1, _CHUNK_BYTES // max(1, rows.dtype.itemsize * rows[:1].numel()))
+    for start in range(0, rows.shape[0], step):
+        yield rows[start : start + step]
+
+
+def checksum_of(arrays: Mapping[str, Tensor | None], about: str = "") -> str:
+    """A checksum of named arrays, of which some may be missing, and of what else is to be told ``about`` them."""
+    digest = xxhash.xxh3_64(about.encode())
+    for name, value in arrays.items():
+        digest.update(name.encode())
+        if value is not None:
+            digest.update(f"{value.dtype}{tuple(value.shape)}".encode())
+            for chunk in chunks(value):
+                digest.update(chunk.contiguous().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def check(graph: Graph) -> None:

@@ -1,12 +1,11 @@
 """DynamicGraph: a log of events, each an edge at a step of time. It knows no rank, no file and no clock."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import torch
-import xxhash
 from numpy.typing import ArrayLike
 from torch import Tensor
 
@@ -14,8 +13,8 @@ from siafu.dynamic.given import read_classes, read_features, read_ids, read_targ
 from siafu.dynamic.protocol import Protocol
 from siafu.dynamic.steps import Steps, find_steps
 from siafu.given import check_edges, check_finite, read_edge_weight
+from siafu.graph import checksum_of
 
-_CHUNK = 1 << 24
 _ARRAYS = ("src", "dst", "step_ptr", "weight", "x", "y", "edge_y")
 
 
@@ -100,15 +99,8 @@ class DynamicGraph:
     @cached_property
     def fingerprint(self) -> str:
         """A checksum of everything a run reads of it."""
-        digest = xxhash.xxh3_64(f"{self.num_nodes} {self.undirected}".encode())
-        for name in _ARRAYS:
-            value: Tensor | None = getattr(self, name)
-            digest.update(name.encode())
-            if value is not None:
-                digest.update(f"{value.dtype}{tuple(value.shape)}".encode())
-                for chunk in _chunks(value):
-                    digest.update(chunk.contiguous().view(torch.uint8).numpy().data)
-        return digest.hexdigest()
+        arrays = {name: getattr(self, name) for name in _ARRAYS}
+        return checksum_of(arrays, f"{self.num_nodes} {self.undirected}")
 
     def _ends(self, steps: range, never: int) -> Tensor:
         """The last of the steps, in their order, in which each node has an event."""
@@ -233,9 +225,3 @@ def _count(edges: Tensor, x: Tensor | None, y: Tensor | None, num_steps: int) ->
         by_step = y.ndim > 1 and y.shape[0] == num_steps
         return y.shape[1] if by_step else y.shape[0]
     return int(edges.max()) + 1 if edges.numel() else 0
-
-
-def _chunks(rows: Tensor) -> Iterator[Tensor]:
-    step = max(1, _CHUNK // max(1, rows[:1].numel()))
-    for start in range(0, rows.shape[0], step):
-        yield rows[start : start + step]

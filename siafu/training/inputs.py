@@ -1,20 +1,17 @@
 """What is done to a graph before a model reads it: features scaled, rows put in an order that suits the cache."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-import xxhash
 from torch import Tensor
 
 from siafu import native
 from siafu.data.config import DataConfig
-from siafu.graph import Graph
+from siafu.graph import Graph, checksum_of, chunks
 from siafu.nn.streamed import Streamed
 from siafu.training.spill import spill_to
 
 _REORDER_FROM = 20_000  # nodes; below that the rows lie in the cache in any order
-_CHUNK_BYTES = 1 << 25
 
 
 def resolve(
@@ -60,7 +57,7 @@ def streamed(graph: Graph, config: DataConfig, *, folder: Path) -> Streamed:
     assert graph.x is not None
     scale = graph.x_scale
     if config.normalize == "rows":
-        total = torch.cat([chunk.sum(1, dtype=torch.float32) for chunk in _chunks(graph.x)])
+        total = torch.cat([chunk.sum(1, dtype=torch.float32) for chunk in chunks(graph.x)])
         scale = torch.where(total == 0, 1.0 if scale is None else scale, 1.0 / total)
     return Streamed(graph.x, spill_to(folder), scale)
 
@@ -76,34 +73,19 @@ def in_user_order(rows: Tensor, graph: Graph) -> Tensor:
 
 def fingerprint(graph: Graph) -> str:
     """A checksum of everything a run reads of the graph."""
-    digest = xxhash.xxh3_64()
     names = ["indptr", "indices", "edge_weight", "x", "y", "train_mask", "val_mask", "test_mask"]
     if graph.x_scale is not None:
         names.append("x_scale")
     if graph.edge_split is not None:
         names.append("edge_split")
-    for name in names:
-        value: Tensor | None = getattr(graph, name)
-        digest.update(name.encode())
-        if value is not None:
-            digest.update(f"{value.dtype}{tuple(value.shape)}".encode())
-            for chunk in _chunks(value):
-                digest.update(chunk.contiguous().view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+    return checksum_of({name: getattr(graph, name) for name in names})
 
 
 def _is_counts(x: Tensor) -> bool:
     """Whether features look like counts of words: none negative, most of them zero."""
     zeros = 0
-    for chunk in _chunks(x):
+    for chunk in chunks(x):
         if bool((chunk < 0).any()):
             return False
         zeros += int((chunk == 0).sum())
     return zeros > x.numel() / 2
-
-
-def _chunks(rows: Tensor) -> Iterator[Tensor]:
-    """Rows some at a time, however wide they are."""
-    step = max(1, _CHUNK_BYTES // max(1, rows.dtype.itemsize * rows[:1].numel()))
-    for start in range(0, rows.shape[0], step):
-        yield rows[start : start + step]
