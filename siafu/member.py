@@ -150,18 +150,13 @@ def build_trainer(
             "model.norm is batch, whose moments in a minibatch would be each rank's own; set it to layer, or train "
             "on one rank"
         )
-    return SampledTrainer(
-        model,
-        part,
-        block,
-        x,
-        task,
-        tree.train,
-        sampled=tree.sampled,
-        seed=tree.seed,
-        wire=tree.comm,
-        room=_room(comm, part, model, x, tree, scratch),
-    )
+    room = _room(comm, part, model, x, tree, scratch)
+    return SampledTrainer(model, part, block, x, task, tree.train, **_minibatches(tree), room=room)
+
+
+def _minibatches(tree: Settings) -> dict[str, Any]:
+    """How minibatches are made and learned from."""
+    return {"sampled": tree.sampled, "seed": tree.seed, "wire": tree.comm}
 
 
 def _snapshots_trainer(comm: Comm, graph: DynamicGraph, tree: Settings) -> SnapshotsTrainer:
@@ -198,18 +193,8 @@ def _link_trainer(
     task = link_task(own, split, link_of(model), **how, comm=comm)
     if tree.method == "full":
         return LinkTrainer(model, block, x, task, tree.train, seed=tree.seed, wire=tree.comm)
-    return SampledLinkTrainer(
-        model,
-        part,
-        block,
-        x,
-        task,
-        tree.train,
-        sampled=tree.sampled,
-        seed=tree.seed,
-        wire=tree.comm,
-        room=_room(comm, part, model, x, tree, scratch),
-    )
+    room = _room(comm, part, model, x, tree, scratch)
+    return SampledLinkTrainer(model, part, block, x, task, tree.train, **_minibatches(tree), room=room)
 
 
 def _lazy_trainer(
