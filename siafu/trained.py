@@ -32,6 +32,7 @@ from siafu.training.layerwise import Room, embeddings_by_layer, outputs_by_layer
 from siafu.training.lazy.frugal_trainer import no_scores
 from siafu.training.lazy.stage import build_staged
 from siafu.training.snapshots.build import Predictor, build_predictor, build_timeline, remembered
+from siafu.training.snapshots.labels import by_node
 from siafu.training.snapshots.latest import rows_of_last
 from siafu.training.spill import spill_to
 
@@ -168,7 +169,7 @@ def _of_last_step(
     timeline = build_timeline(graph, tree.snapshots, tree.model)
     _check_width(model.in_features, timeline.in_features, graph)
     h = rows_of_last(model.temporal, timeline, window=tree.snapshots.window or 0)
-    found = {"output": h if isinstance(model.head, LinkHead) else model.head(h)}
+    found = {"output": h if isinstance(model.head, LinkHead) else by_node(model.head, h)}
     if embeddings:
         found["embedding"] = h
     if pairs is not None:

@@ -139,7 +139,7 @@ def test_a_saved_model_says_again_what_it_said(tmp_path: Path, graph: DynamicGra
         ({"task": "edge"}, "its events have no classes to learn"),
         ({"task": "node"}, "its nodes have no labels to learn"),
         ({"window": 30}, "set snapshots.window or snapshots.step lower"),
-        ({"ranks": 5, "engine": "local"}, "give at most 4"),
+        ({"model": "cd-gcn", "ranks": 5, "engine": "local"}, "give at most 4"),
         ({"most_pairs": 10}, "link.evaluation=1000"),
     ],
 )

@@ -20,12 +20,20 @@ MOST_COLUMNS = 1024
 class DegreeFeatures:
     """Rows of features made of degrees; those of higher degree than there are columns share the last."""
 
-    def __init__(self, snapshots: Snapshots, *, most: int = MOST_COLUMNS) -> None:
-        self._snapshots, self._most = snapshots, most
+    def __init__(
+        self, snapshots: Snapshots, *, most: int = MOST_COLUMNS, num_features: int | None = None
+    ) -> None:
+        """With ``num_features`` there are so many columns, whatever the degrees are."""
+        self._snapshots, self._most, self._given = snapshots, most, num_features
 
     @cached_property
     def num_features(self) -> int:
-        """F, the largest degree of any step and one more, or the most there may be; goes over all steps once."""
+        """F, as given; else the largest degree of any step and one more, or the most there may be.
+
+        To know the largest it goes over all steps once.
+        """
+        if self._given is not None:
+            return self._given
         blocks = self._snapshots.walk(self._snapshots.steps.start, self._snapshots.steps.stop)
         largest = max(int(self._degree(block).max()) for block in blocks)
         return min(largest + 1, self._most)

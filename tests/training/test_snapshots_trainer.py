@@ -101,3 +101,22 @@ def test_samples_that_see_a_window_are_the_same_on_ranks(kind: str) -> None:
 def test_other_tasks_are_the_same_on_ranks(task: str) -> None:
     asked = {"kind": "gcn-gru", "task": task}
     agree(after(graph_of(), ranks=1, **asked), after(graph_of(), ranks=2, blocks=2, **asked))
+
+
+@pytest.mark.parametrize("kind", ["evolvegcn-o", "gcn-gru"])
+def test_a_window_may_be_passed_in_blocks(kind: str) -> None:
+    asked = {"kind": kind, "window": 3}
+    agree(after(graph_of(), ranks=1, blocks=1, **asked), after(graph_of(), ranks=1, blocks=2, **asked))
+
+
+@pytest.mark.parametrize("kind", ["cd-gcn", "evolvegcn-h", "mingru"])
+def test_fewer_steps_may_be_judged_than_there_are_ranks(kind: str) -> None:
+    graph = replace(graph_of(), protocol=Protocol(split=(0.75, 0.15, 0.1)))
+
+    def judged(comm: Comm) -> Tensor:
+        trainer = trainer_of(comm, graph, kind=kind)
+        assert trainer.task.count == {"train": 8, "val": 1, "test": 2}
+        return trainer._judged(["val"])
+
+    (alone,), several = (run_threads(judged, ranks=ranks, threads=1) for ranks in (1, 4))
+    assert torch.allclose(alone, several[0], rtol=1e-6)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from siafu.comm import Comm
 from siafu.dynamic import DynamicGraph
-from siafu.nn.layer import first_generator, glorot
+from siafu.nn.dense import Dense
 from siafu.nn.link import LinkHead
 from siafu.nn.model import ModelConfig
 from siafu.nn.temporal import TemporalLayer, TemporalModel, build_temporal
@@ -25,29 +25,10 @@ from siafu.training.snapshots.timeline import Timeline
 _SHARES = (0.6, 0.8)  # of nodes whose labels hold for all time: where validation and test begin
 
 
-class NodeHead(nn.Module):
-    """A linear head: (N, H) -> (N, C)."""
-
-    def __init__(self, in_features: int, out_features: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(in_features, out_features))
-        self.bias = nn.Parameter(torch.empty(out_features))
-        self.reset(first_generator())
-
-    def reset(self, generator: torch.Generator) -> None:
-        """Draw new parameters."""
-        glorot(self.weight, generator)
-        nn.init.zeros_(self.bias)
-
-    def forward(self, h: Tensor) -> Tensor:
-        """``h W + b``."""
-        return torch.addmm(self.bias, h, self.weight)
-
-
 class Predictor(nn.Module):
     """A model over time, and a head that reads its rows."""
 
-    def __init__(self, temporal: TemporalModel, head: LinkHead | NodeHead) -> None:
+    def __init__(self, temporal: TemporalModel, head: LinkHead | Dense) -> None:
         super().__init__()
         self.temporal, self.head = temporal, head
 
@@ -70,7 +51,7 @@ def build_predictor(
     """The model over time of a configuration, with the head that the task needs."""
     temporal = build_temporal(model, in_features=in_features)
     width = link.width or model.hidden
-    head: LinkHead | NodeHead
+    head: LinkHead | Dense
     match task:
         case "link":
             recencies = len(link.decay) if link.recency else 0
@@ -80,7 +61,7 @@ def build_predictor(
         case "edge":
             head = LinkHead(temporal.out_features, width, classes=out_features)
         case _:
-            head = NodeHead(temporal.out_features, out_features)
+            head = Dense(temporal.out_features, out_features)
     return Predictor(temporal, head)
 
 

@@ -6,8 +6,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from siafu.nn.dense import Dense
 from siafu.nn.loss import Kind, sum_of_losses
 from siafu.training.snapshots.task import TemporalTask, count_taken, known, of_classes
+
+
+def by_node(head: nn.Module, h: Tensor) -> Tensor:
+    """What a linear head says of each node: (N, H) -> (N, C)."""
+    assert isinstance(head, Dense)
+    return head.project(h) + head.bias
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -53,11 +60,11 @@ class NodeTask(TemporalTask):
 
     def loss_of(self, head: nn.Module, step: int, h: Tensor, *, epoch: int) -> Tensor:
         """The mean loss of the labelled nodes of the step, or of those that are trained on."""
-        return self._loss(head(h), *self._labelled(step, "train"))
+        return self._loss(by_node(head, h), *self._labelled(step, "train"))
 
     def judged(self, head: nn.Module, step: int, h: Tensor, split: str) -> Tensor:
         """What adds up to the scores of the labelled nodes, and the loss."""
-        (rows, y), out = self._labelled(step, split), head(h)
+        (rows, y), out = self._labelled(step, split), by_node(head, h)
         loss = self._loss(out, rows, y)
         if self.kind == "class":
             return count_taken(out[rows], y, loss)

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -70,9 +69,7 @@ class TemporalTask:
         return judged[{"train": slice(0, 0), "val": slice(0, val), "test": slice(val, None)}[split]]
 
 
-def split_steps(
-    graph: DynamicGraph, *, window: int, ahead: bool, split: tuple[float, float, float] | None = None
-) -> dict[str, range]:
+def split_steps(graph: DynamicGraph, *, window: int, ahead: bool) -> dict[str, range]:
     """The samples of each split, in the order of time; those that would see less than their window are left out.
 
     Where samples look ``ahead`` they predict the step after their own, which the last step does not have.
@@ -106,6 +103,6 @@ def of_classes(judged: Tensor, num_classes: int) -> dict[str, float | None]:
     return metrics.of_classes(torch.stack([taken.diag(), taken.sum(1), taken.sum(0)]))
 
 
-def known(values: Any) -> Any:
-    """Labels that are there: a mask."""
+def known(values: Tensor) -> Tensor:
+    """Which labels are there, a mask: classes from 0 on, and numbers."""
     return ~values.isnan() if values.is_floating_point() else values >= 0

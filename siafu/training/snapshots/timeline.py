@@ -6,8 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siafu import native
-from siafu.dynamic import DynamicGraph, Snapshots
+from siafu.dynamic import DegreeFeatures, DynamicGraph, Snapshots
 from siafu.nn.temporal import Step, snapshot_in
 from siafu.nn.temporal.step import StepRows
 
@@ -34,6 +33,7 @@ class Timeline:
     ) -> None:
         self.graph, self.band = graph, band
         self._view = Snapshots(graph, life=edge_life if band is None else band, weighted=weighted)
+        self._degrees = DegreeFeatures(self._view, num_features=_DEGREES)
         self._left = keep_bytes
         self._steps: dict[int, Step] = {}
         self._aggregated: dict[int, Tensor] = {}
@@ -41,7 +41,7 @@ class Timeline:
     @property
     def in_features(self) -> int:
         """The width of the inputs."""
-        return _DEGREES if self.graph.x is None else self.graph.num_features
+        return self._degrees.num_features if self.graph.x is None else self.graph.num_features
 
     def costs(self, numbers: range) -> list[float]:
         """What each step costs, in edges."""
@@ -74,7 +74,7 @@ class Timeline:
         if self.graph.x is not None:
             return self.graph.features(number)
         (step,) = self.steps(range(number, number + 1))
-        return _by_degree(step)
+        return self._degrees.rows(step.block)
 
     def aggregated(self, numbers: range) -> Tensor:
         """What the graphs of consecutive steps make of the inputs, which never changes: (steps, N, F)."""
@@ -96,14 +96,6 @@ class Timeline:
             return False
         self._left -= size
         return True
-
-
-def _by_degree(step: Step) -> Tensor:
-    """For each node a one in the column of its out-degree, a pair counted once: (N, F)."""
-    block = step.block
-    csr = block.csr if step.symmetric else native.transpose(block.csr, num_cols=block.num_src)
-    column = native.count_distinct(csr).clamp_(max=_DEGREES - 1)
-    return torch.zeros(block.num_dst, _DEGREES).scatter_(1, column[:, None], 1.0)
 
 
 class _WhenAsked(Sequence[Tensor]):

@@ -12,6 +12,7 @@ from siafu.nn.dropout import mix
 from siafu.nn.temporal import Span, passed_in_blocks
 from siafu.nn.temporal.cut import cut_time, need_of
 from siafu.nn.temporal.evolve import EvolveGcnO
+from siafu.nn.temporal.recurrent import Recurrent
 from siafu.nn.temporal.turn import Alone, Turn
 from siafu.sample.shuffle import Shuffled
 from siafu.training.config import TrainConfig
@@ -58,6 +59,8 @@ class SnapshotsTrainer(FullTrainer):
         """How many steps each block of a pass has: as many blocks as were asked for, or as few as fit the memory."""
         ranks, train = self.comm.world_size, self.task.samples["train"]
         steps = self._window + 1 if self._window else train.stop
+        if self._reads_last_alone():
+            return [steps]
         if ranks > steps:
             what = f"snapshots.window is {self._window}" if self._window else f"{steps} steps are trained on"
             raise ValueError(f"{ranks} ranks, but {what}, and ranks share steps; give at most {steps}")
@@ -135,13 +138,16 @@ class SnapshotsTrainer(FullTrainer):
             yield self._cuts(sample - self._window, sample + 1), frozenset([sample])
 
     def _cuts(self, start: int, stop: int) -> list[Cut]:
-        """Blocks of the steps from ``start`` to before ``stop``; beyond those trained on they have a length alike."""
-        known, ranks = sum(self._lengths), self.comm.world_size
-        more = max(0, stop - start - known)
-        lengths = self._lengths if stop - start >= known else even_lengths(stop - start, len(self._lengths))
-        lengths = (
-            [*lengths, *even_lengths(more, max(1, more // max(*self._lengths, ranks)))] if more else lengths
-        )
+        """Blocks of the steps from ``start`` to before ``stop``: those that are trained on, and more like them.
+
+        No block has fewer steps than there are ranks.
+        """
+        ranks, lengths = self.comm.world_size, list(self._lengths)
+        more = stop - start - sum(lengths)
+        if more >= ranks:
+            lengths += even_lengths(more, max(1, more // max(*lengths, ranks)))
+        else:
+            lengths[-1] += more
         costs, nodes = self.timeline.costs(range(start, stop)), self.timeline.graph.num_nodes
         return cut_blocks(costs, lengths, ranks=ranks, num_nodes=nodes, start=start)
 
@@ -152,7 +158,7 @@ class SnapshotsTrainer(FullTrainer):
 
         None where the pass is another rank's alone, because only its last step is read.
         """
-        if self._window and self._reads_last_alone():
+        if self._reads_last_alone():
             if number % self.comm.world_size != self.comm.rank:
                 return None
             return self._last_alone(cuts[-1].stop - 1)
@@ -166,9 +172,9 @@ class SnapshotsTrainer(FullTrainer):
 
         def span_of(block: int) -> Span:
             cut, own = cuts[block], numbers_of(block)
-            x = self.timeline.inputs(own)
-            same = isinstance(x, Tensor) and x.ndim == 2
-            x_nodes = stacked(x if same else self.timeline.inputs(range(cut.start, cut.stop)), turn.own_nodes)
+            x, x_nodes = self.timeline.inputs(own), None
+            if self._reads_by_nodes():
+                x_nodes = stacked(self.timeline.inputs(range(cut.start, cut.stop)), turn.own_nodes)
             m = None if self.timeline.band is not None else self.timeline.aggregated(own)
             return Span(
                 self.timeline.steps(own), cut.steps[-1], cut.start - cuts[0].start, x, x_nodes=x_nodes, m=m
@@ -176,9 +182,14 @@ class SnapshotsTrainer(FullTrainer):
 
         return turn, span_of, numbers_of
 
+    def _reads_by_nodes(self) -> bool:
+        """Whether the part along time of the first layer reads the inputs too."""
+        first = self.model.temporal.layers[0]
+        return isinstance(first, Recurrent) and first.reads_inputs
+
     def _reads_last_alone(self) -> bool:
-        """Whether what a step gives depends on the graph of that step alone, as where weights evolve by themselves."""
-        return all(type(layer) is EvolveGcnO for layer in self.model.temporal.layers)
+        """Whether a sample needs no other step than its own: it sees a window, and weights evolve by themselves."""
+        return self._window > 0 and all(type(layer) is EvolveGcnO for layer in self.model.temporal.layers)
 
     def _last_alone(self, sample: int) -> tuple[Turn, Callable[[int], Span], Callable[[int], range]]:
         own, turn = range(sample, sample + 1), Alone()
