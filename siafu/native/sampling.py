@@ -138,12 +138,17 @@ def spread_rows(indptr: Tensor, values: Tensor, rows: Tensor, to: Tensor, out: T
         native._core.spread_rows(indptr, values.view(torch.int32), rows, to, out.view(torch.int32))
 
 
-def sort_rows_by_id(csr: "Csr", node_id: Tensor) -> "Csr":
-    """Each row's columns in the order of their ids, which no renaming of columns changes; ``origin`` goes along."""
+def sort_rows_by_id(csr: "Csr", node_id: Tensor, *, indices: Tensor | None = None) -> "Csr":
+    """Each row's columns in the order of their ids, which no renaming of columns changes; ``origin`` goes along.
+
+    ``indices`` is memory for the result's, (E,) int32; None: it is made.
+    """
+    indices = torch.empty_like(csr.indices) if indices is None else indices
     if native._core is None:
-        return reference.sort_rows_by_id(csr, node_id)
+        out = reference.sort_rows_by_id(csr, node_id)
+        return out._replace(indices=indices.copy_(out.indices))
     origin = None if csr.origin is None else csr.origin.clone()
-    out = native.Csr(csr.indptr, csr.indices.clone(), origin)
+    out = native.Csr(csr.indptr, indices.copy_(csr.indices), origin)
     native._core.sort_rows_by_id(out.indptr, out.indices, out.origin, node_id)
     return out
 

@@ -15,20 +15,23 @@ from siafu import native
 _RANGE_BYTES = 1 << 25
 
 
+Spill = Callable[[int, int], Tensor]  # makes an array of zeros, (rows, width) float32, that lies on disk
+
+
 @dataclass(frozen=True, eq=False)
 class Streamed:
     """Static rows, (R, F) float32 once they are read.
 
     Attributes:
         rows: (R, F) float32, bfloat16 or int8, mapped into memory.
-        spill: makes an array of zeros, (rows, width) float32, that lies on disk.
+        spill: makes arrays on disk.
         scale: (R,) float32, what each row is multiplied by; or None.
         dropout: which elements fall out.
         row_id: (R,) int64, the user's row numbers, by which they fall out; or None: 0 to R - 1.
     """
 
     rows: Tensor
-    spill: Callable[[int, int], Tensor]
+    spill: Spill
     scale: Tensor | None = None
     dropout: native.Dropout = field(default_factory=native.Dropout)
     row_id: Tensor | None = None

@@ -5,7 +5,7 @@ range by range, each a small block with all of its in-edges, so that of rows no 
 however large the graph.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -17,8 +17,9 @@ from siafu.nn.aggregate import bring_halo, widened, with_halo
 from siafu.nn.dense import Dense
 from siafu.nn.layer import Layer
 from siafu.nn.model import Gnn
-from siafu.nn.streamed import Rows, Streamed
+from siafu.nn.streamed import Rows, Spill, Streamed
 
+_TABLES = 4  # of a layer at once: what it reads, its halo, what it projects, what it writes
 _EDGE_BYTES = 32  # what renaming the sources of a range holds for each of its edges
 
 
@@ -27,16 +28,16 @@ class Room:
     """Where tables lie.
 
     Attributes:
-        spill: makes an array of zeros, (rows, width) float32, that lies on disk.
-        budget_bytes: what a table, or the work on a range, may take of the memory.
+        spill: makes arrays on disk.
+        budget_bytes: what the tables of a layer, or the work on a range, may take of the memory.
     """
 
-    spill: Callable[[int, int], Tensor]
+    spill: Spill
     budget_bytes: int
 
     def table(self, rows: int, width: int, dtype: torch.dtype) -> Tensor:
-        """An array to be filled, on disk where it is larger than the budget."""
-        if rows * width * dtype.itemsize <= self.budget_bytes:
+        """An array to be filled, on disk where it is larger than its share of the budget."""
+        if rows * width * dtype.itemsize <= self.budget_bytes // _TABLES:
             return torch.empty(rows, width, dtype=dtype)
         return self.spill(rows, width * dtype.itemsize // 4).view(dtype)
 
@@ -47,7 +48,7 @@ def outputs_by_layer(model: Gnn, block: Block, x_own: Rows, *, room: Room) -> Te
     The same as ``model(block, x_own)`` but for rounding. Where the rows are the block's static inputs their aggregate
     is kept, as there.
     """
-    with torch.no_grad():
+    with torch.no_grad(), native.arrays_reused(loosely=True):
         tables = _Pass(model, block, room).through(x_own, len(model.layers))
         head = model.head
         if head is None:
@@ -61,7 +62,7 @@ def outputs_by_layer(model: Gnn, block: Block, x_own: Rows, *, room: Room) -> Te
 
 def embeddings_by_layer(model: Gnn, block: Block, x_own: Rows, *, room: Room) -> Tensor:
     """The rows that the last layer reads, (D, hidden), as ``model.embed(block, x_own)``. Collective."""
-    with torch.no_grad():
+    with torch.no_grad(), native.arrays_reused(loosely=True):
         tables = _Pass(model, block, room).through(x_own, len(model.norms))
         if not tables:
             return x_own.whole() if isinstance(x_own, Streamed) else widened(x_own)

@@ -13,6 +13,7 @@ from siafu import native
 from siafu.comm import Comm
 from siafu.graph import Block
 from siafu.native import Csr
+from siafu.nn.streamed import Spill
 from siafu.partition.cut import Part
 from siafu.sample import Drawn, Met
 
@@ -27,8 +28,8 @@ class Neighbourhood:
         own: the positions of this rank's own nodes.
     """
 
-    def __init__(self, comm: Comm, part: Part, block: Block) -> None:
-        """Collective."""
+    def __init__(self, comm: Comm, part: Part, block: Block, *, spill: Spill | None = None) -> None:
+        """``spill`` makes the array of its in-edges, where that should not lie in memory. Collective."""
         self._comm, num_own = comm, part.own.num_nodes
         sizes = comm.all_gather(torch.tensor([num_own]), label="sample")
         self.offset = torch.cat([torch.zeros(1, dtype=torch.int64), torch.cat(sizes).cumsum(0)])
@@ -39,7 +40,7 @@ class Neighbourhood:
             route = part.route
             halo = comm.all_to_all((route.index + first).int(), route.send, route.recv, label="sample")
             self._name = torch.cat([torch.arange(first, first + num_own, dtype=torch.int32), halo])
-        self._csr, self._weight = _canonical(block)
+        self._csr, self._weight = _canonical(block, spill)
 
     def meet(self, nodes: list[Tensor], *, key: Tensor, fanout: int, replace: bool) -> Met:
         """Draw in-edges of nodes; see :class:`siafu.sample.Neighbours`. Collective."""
@@ -164,11 +165,12 @@ def _merged(num_rows: int, pieces: list[tuple[Tensor, Drawn]]) -> Drawn:
     return Drawn(indptr, source, weight)
 
 
-def _canonical(block: Block) -> tuple[Csr, Tensor | None]:
+def _canonical(block: Block, spill: Spill | None) -> tuple[Csr, Tensor | None]:
     """The in-edges of own nodes, each row in the order of the user's ids, so that draws depend on no cut."""
     weighted = block.edge_weight is not None
     origin = torch.arange(block.num_edges) if weighted else None
     csr = Csr(block.indptr, block.indices, origin)
     if block.node_id is not None:
-        csr = native.sort_rows_by_id(csr, block.node_id)
+        apart = spill(block.num_edges, 1).view(torch.int32)[:, 0] if spill else None
+        csr = native.sort_rows_by_id(csr, block.node_id, indices=apart)
     return csr, None if block.edge_weight is None or csr.origin is None else block.edge_weight[csr.origin]

@@ -115,7 +115,7 @@ class SampledTrainer(FullTrainer):
         self.spent = {"sample": 0.0, "fetch": 0.0, "compute": 0.0}
         self.num_batches = -(-task.count["train"] // sampled.batch_size)
         self._aside = self.comm.channel("sample")  # so that what is done ahead never meets the gradients
-        self.near = Neighbourhood(self._aside, part, self.block)
+        self.near = Neighbourhood(self._aside, part, self.block, spill=room.spill if room else None)
         layers = [layer for layer in model.layers if isinstance(layer, Layer)]
         self.cached = sampled.cache_aggregate and isinstance(model, Gnn) and layers[0].keeps(x_own)
         self.num_hops = len(self.fanouts) - self.cached

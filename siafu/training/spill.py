@@ -3,15 +3,16 @@
 import mmap
 import os
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from siafu.nn.streamed import Spill
 
-def spill_to(folder: Path) -> Callable[[int, int], Tensor]:
+
+def spill_to(folder: Path) -> Spill:
     """A maker of arrays of zeros, (rows, width) float32, in files without a name below ``folder``.
 
     A file is gone when its array is. Its room is taken at once, so that a full disk is an error here.
