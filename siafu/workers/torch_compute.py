@@ -17,9 +17,29 @@ from siafu.workers.stages import returns_h, rows_with_grad, weights_of
 from siafu.workers.task import Arrays, Direction, Result, Task
 from siafu.workers.twin.owned import owned
 
+_KEPT_BYTES = 1 << 28  # of forward passes, about
+
+
+class _Pass(NamedTuple):
+    """A forward pass: the version of the weights it read, the rows it read, and what it made of them."""
+
+    version: int
+    rows: dict[str, Tensor]
+    h: Tensor
+    z: Tensor
+
+    @property
+    def num_bytes(self) -> int:
+        """What keeping it takes, about."""
+        return sum(each.nbytes for each in (*self.rows.values(), self.h, self.z))
+
 
 class TorchCompute:
-    """Computes tasks of one setup, one at a time: each worker has its own, and no two threads share one."""
+    """Computes tasks of one setup, one at a time: each worker has its own, and no two threads share one.
+
+    Some forward passes are kept for the way back, which makes the others again. They read the memory that they were
+    given, so one is used only for a task that names the same memory, and while no other weights were loaded.
+    """
 
     def __init__(self, setup: Setup) -> None:
         if setup.model["norm"] == "batch":
@@ -31,6 +51,8 @@ class TorchCompute:
         self._parameters = dict(self._model.named_parameters())
         self._loaded: dict[str, int] = {}  # the version of each weight
         self._epoch: int | None = None
+        self._passes: dict[tuple[int, int, int], _Pass] = {}  # by epoch, stage and interval
+        self._kept_bytes = 0
 
     def __call__(self, task: Task, weights: Arrays) -> Result:
         """Run a task with its version of the weights, of which those that its stage reads suffice."""
@@ -38,8 +60,7 @@ class TorchCompute:
         self._prepare(task, weights)
         grads: dict[str, Tensor] = {}
         if task.key.direction == Direction.FORWARD:
-            with torch.no_grad():
-                found = self._forward(task)
+            found = self._forward(task)
         else:
             found, grads = self._back(task)
         arrays = owned({name: value.detach().numpy() for name, value in found.items()}, task.arrays)
@@ -50,6 +71,7 @@ class TorchCompute:
         """Have the weights, the dropout and its keys that a task asks for."""
         for name in weights_of(self._setup, task.key.stage, list(weights)):
             if self._loaded.get(name) != task.version:
+                self._forget(other_than=task.version)
                 self._parameters[name].data = _tensor(weights[name], self._dtype)
                 self._loaded[name] = task.version
         if self._model.training != task.training:
@@ -59,16 +81,41 @@ class TorchCompute:
             self._epoch = task.key.epoch
 
     def _forward(self, task: Task) -> dict[str, Tensor]:
-        h, z = self._stage(task, self._rows(task))
+        keeps = task.training and self._kept_bytes < _KEPT_BYTES
+        with torch.set_grad_enabled(keeps):
+            passed = self._pass(task)
+        if keeps:
+            self._passes[_place(task)] = passed
+            self._kept_bytes += passed.num_bytes
+        h, z = passed.h, passed.z
         return {"z": z, "h": h} if returns_h(self._setup, task.key.stage) else {"z": z}
 
-    def _back(self, task: Task) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """The forward pass again, and from its end to what it read."""
+    def _pass(self, task: Task) -> _Pass:
         rows = self._rows(task)
-        inputs = rows_with_grad(self._setup, task.key.stage)
-        for name in inputs:
+        for name in rows_with_grad(self._setup, task.key.stage):
             rows[name].requires_grad_()
-        h, z = self._stage(task, rows)
+        return _Pass(task.version, rows, *self._stage(task, rows))
+
+    def _kept(self, task: Task) -> _Pass | None:
+        """The pass whose way back a task is, if it was kept and has read what the task would."""
+        passed = self._passes.pop(_place(task), None)
+        if passed is None:
+            return None
+        self._kept_bytes -= passed.num_bytes
+        now = self._rows(task)
+        same = all(rows.data_ptr() == now[name].data_ptr() for name, rows in passed.rows.items())
+        return passed if same and passed.version == task.version else None
+
+    def _forget(self, *, other_than: int) -> None:
+        """Drop passes that have read other weights than are loaded from now on."""
+        for place, passed in list(self._passes.items()):
+            if passed.version != other_than:
+                self._kept_bytes -= self._passes.pop(place).num_bytes
+
+    def _back(self, task: Task) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """From the end of the forward pass, which is made again unless it was kept, to what it read."""
+        _, rows, h, z = self._kept(task) or self._pass(task)
+        inputs = rows_with_grad(self._setup, task.key.stage)
         if not z.requires_grad:
             return {}, {}
         loss = None
@@ -102,6 +149,10 @@ class TorchCompute:
         names = [name for name in task.arrays if name in ("m", "x") or name.removeprefix("h").isdigit()]
         rows = _tensors(task.arrays, names, self._dtype)
         return {**rows, "row_id": _tensor(task.arrays["row_id"])}
+
+
+def _place(task: Task) -> tuple[int, int, int]:
+    return task.key.epoch, task.key.stage, task.key.interval
 
 
 class _End(NamedTuple):

@@ -160,6 +160,59 @@ def test_results_share_no_memory_with_what_was_given_or_each_other() -> None:
             )
 
 
+def by_two(first: Any, second: Any, model: Gnn, setup: Setup) -> list[dict[str, np.ndarray]]:
+    """What tasks give where one computes forward passes, and another all else."""
+
+    def do(task: Task, weights: Any) -> Any:
+        return (first if task.key.direction == Direction.FORWARD else second)(task, weights)
+
+    return [{**result.arrays, **result.grads} for _, result in Staged(do, model, setup).run().done]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_pass_that_was_kept_goes_back_as_one_that_is_made_again(kind: str) -> None:
+    model = model_of(kind, layers=3, residual=True, norm="layer", jump="cat")
+    kept, first = next(orders(kind, 3))
+    setup = setup_of(model, kept=kept, first=first)
+    alone, made = TorchCompute(setup), 0
+
+    class Counted(TorchCompute):
+        def _pass(self, task: Task) -> Any:
+            nonlocal made
+            made += task.key.direction == Direction.BACKWARD
+            return super()._pass(task)
+
+    counted = Counted(setup)
+    found = by_two(counted, counted, model, setup)
+    assert made == 0
+    for one, other in zip(found, by_two(alone, TorchCompute(setup), model, setup), strict=True):
+        assert one.keys() == other.keys()
+        for name, array in one.items():
+            np.testing.assert_array_equal(array, other[name])
+
+
+def test_a_kept_pass_is_not_used_for_other_rows_or_other_weights() -> None:
+    model = model_of("gcn")
+    setup, weights = setup_of(model), weights_of(model)
+    doubled = {name: 2 * array for name, array in weights.items()}
+    forward = forward_task()
+    grad_z = random_rows(7, weights["layers.0.weight"].shape[1], seed=3).numpy()
+
+    def back(rows: Any, version: int) -> Task:
+        arrays = {**forward.arrays, "x": rows, "grad_z": grad_z}
+        return Task(Key(EPOCH, 0, Direction.BACKWARD, 0), version, arrays)
+
+    for task, of in (
+        (back(2 * forward.arrays["x"], VERSION), weights),
+        (back(forward.arrays["x"], VERSION + 1), doubled),
+    ):
+        kept = TorchCompute(setup)
+        kept(forward, weights)
+        found, wanted = kept(task, of).grads, TorchCompute(setup)(task, of).grads
+        for name, grad in wanted.items():
+            np.testing.assert_array_equal(found[name], grad)
+
+
 def test_batch_norm_is_refused() -> None:
     setup = setup_of(model_of("gcn"))
     with pytest.raises(ValueError, match="norm is batch, which is not row by row; set it to layer or none"):

@@ -40,7 +40,8 @@ class KeptRows:
         self._h: dict[int, np.ndarray] = {}
         self._grad_h: dict[int, np.ndarray] = {}
         node_id = torch.arange(block.num_dst) if block.node_id is None else block.node_id[: block.num_dst]
-        self._row_id, self._train, self._y = node_id.numpy(), task.rows["train"].numpy(), task.y.numpy()
+        self._row_id = _seen(node_id.numpy(), segments)
+        self._train, self._y = task.rows["train"].numpy(), task.y.numpy()
         self._dropouts = _attention_dropouts(model)
         for place in range(1 if setup.kept else 0, setup.num_layers):
             layer = model.layers[place]
@@ -157,6 +158,15 @@ def _room(segments: Segments | None, dtype: torch.dtype) -> Room:
         return lambda num_rows, width: native.empty_rows(num_rows, width, dtype)
     of_numpy = torch.empty(0, dtype=dtype).numpy().dtype
     return lambda num_rows, width: torch.from_numpy(segments.rows(num_rows, width, of_numpy))
+
+
+def _seen(array: np.ndarray, segments: Segments | None) -> np.ndarray:
+    """The array, where worker processes see it if there are any."""
+    if segments is None:
+        return array
+    seen = segments.copies({"": array})[""]
+    seen[...] = array
+    return seen
 
 
 def _kept_aggregate(model: Gnn, block: Block, x: Rows, room: Room) -> Rows:
