@@ -177,7 +177,9 @@ def place(prepared: str | None, folder: str | None) -> Iterator[Path]:
     yield Path(prepared)
 
 
-def prepare(folder: Path, num_nodes: int, num_edges: int, *, trained: float) -> list[Phase]:
+def prepare(
+    folder: Path, num_nodes: int, num_edges: int, *, trained: float, ranks: int = PARTS
+) -> list[Phase]:
     """A store of the graph and its parts, each step on what the one before left; what is there is not made again."""
     phases, store = [], folder / "store"
     if not (store / "manifest.json").is_file():
@@ -188,8 +190,8 @@ def prepare(folder: Path, num_nodes: int, num_edges: int, *, trained: float) -> 
             f"{store} has {kept.num_nodes:,} nodes and {kept.num_edges:,} edges, expected {num_nodes:,} and "
             f"{num_edges:,}; name another folder"
         )
-    if not any((store / "parts").glob(f"{PARTS}-*/partition.json")):
-        phases.append(command("partition", folder, str(store), "--parts", str(PARTS), "--reorder", "off"))
+    if ranks > 1 and not any((store / "parts").glob(f"{ranks}-*/partition.json")):
+        phases.append(command("partition", folder, str(store), "--parts", str(ranks), "--reorder", "off"))
     return phases
 
 
@@ -206,12 +208,14 @@ def _write_store(folder: Path, num_nodes: int, num_edges: int, trained: float) -
     return phases
 
 
-def train(folder: Path, model: list[str], settings: list[str]) -> tuple[Phase, dict[str, Any]]:
-    """Train on 4 ranks of a thread each; what it took, and what the command printed."""
-    every = ["threads=1", "train.evaluate_every=1000000", "data.reorder=off", *settings]
+def train(
+    folder: Path, model: list[str], settings: list[str], *, ranks: int = PARTS
+) -> tuple[Phase, dict[str, Any]]:
+    """Train, on ranks of a thread each where there are several; what it took, and what the command printed."""
+    every = [f"threads={1 if ranks > 1 else 0}", "train.evaluate_every=1000000", "data.reorder=off", *settings]
     words = [word for setting in every for word in ("--set", setting)]
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
-        run = ["--ranks", str(PARTS), "--json", "--out", str(Path(temporary, "run"))]
+        run = ["--ranks", str(ranks), "--json", "--out", str(Path(temporary, "run"))]
         phase = command("train", folder, str(folder / "store"), *model, *run, *words)
     return phase, json.loads(_tail(folder, "train").splitlines()[-1])
 

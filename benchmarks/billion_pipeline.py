@@ -1,4 +1,4 @@
-"""A billion edges through the pipeline: one epoch of GCN on 4 graph servers of one ordinary machine.
+"""A billion edges through the pipeline: one epoch of GCN on graph servers of one ordinary machine, 4 or `--ranks`.
 
     python benchmarks/billion_pipeline.py --folder /data              R-MAT of 16.8M nodes and 1e9 edges; 40 GB of disk
     python benchmarks/billion_pipeline.py --scale 16 --edges 4000000  a 250th of it, in a minute
@@ -11,7 +11,7 @@ aggregate stay on disk (data.inputs=stream). Tensor tasks are done in line, as t
 
 import argparse
 
-from billion import ASKED_DISK, FEATURES, HIDDEN, add_places, place, prepare, show, train
+from billion import ASKED_DISK, FEATURES, HIDDEN, PARTS, add_places, place, prepare, show, train
 
 
 def main() -> None:
@@ -21,8 +21,8 @@ def main() -> None:
     model = ["--model", "gcn", "--method", "pipeline", "--hidden", str(HIDDEN), "--epochs", str(args.epochs)]
     own = ["data.inputs=stream", "pipeline.workers=inline", f"pipeline.intervals={args.intervals}"]
     with place(args.prepared, args.folder) as folder:
-        phases = prepare(folder, 1 << args.scale, args.edges, trained=0.5)
-        phase, found = train(folder, model, [*own, *args.set])
+        phases = prepare(folder, 1 << args.scale, args.edges, trained=0.5, ranks=args.ranks)
+        phase, found = train(folder, model, [*own, *args.set], ranks=args.ranks)
     print(f"{found['tasks']:,} tasks, of at most {args.intervals} intervals a rank")
     show([*phases, phase], found, asked_disk=ASKED_DISK)
 
@@ -35,6 +35,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--edges", type=int, default=1_000_000_000)
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--intervals", type=int, default=32, help="of each rank")
+    parser.add_argument("--ranks", type=int, default=PARTS, help="graph servers; 1 needs no partition")
     parser.add_argument("--set", action="append", default=[], help="further settings of siafu train")
     add_places(parser)
     return parser.parse_args()
