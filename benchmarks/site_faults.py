@@ -43,8 +43,10 @@ def faults(stages: int) -> list[Fault]:
     """All of them."""
     found = []
     for stage in range(1, stages + 1):
-        found += [Fault(f"{who} killed in stage {stage}", who, stage) for who in (*NAMES, COORDINATOR)]
-        found.append(Fault(f"{NAMES[-1]} gone in stage {stage}", NAMES[-1], stage, again=False))
+        found += [Fault(f"b killed in stage {stage}", "b", stage)]
+        found += [Fault(f"c gone in stage {stage}", "c", stage, again=False)]
+    for who in (NAMES[0], COORDINATOR):  # the first one has the run's files
+        found += [Fault(f"{who} killed in stage {stages}", who, stages)]
     return found
 
 
