@@ -1,6 +1,7 @@
 """Hold what crossed a site's interface, opened, against its ledger, and look for its features in it."""
 
 from collections import Counter
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,6 @@ from siafu.engine.sites.schema import unpack
 from siafu.store import open_store
 
 _VALUES = 4  # of a row that are looked for, one after another
-_MOST_ROWS = 4000
 
 Line = tuple[str, str, int]
 
@@ -84,17 +84,27 @@ def rows_found(store: Path, content: bytes) -> tuple[int, int]:
     """
     x = open_store(store).graph().x
     assert x is not None
-    rows = [row for row in x.float().numpy()[:_MOST_ROWS] if np.unique(row[row != 0]).size >= 2 * _VALUES]
-    return sum(any(needle in content for needle in _needles(row)) for row in rows), len(rows)
+    rows = [row for row in x.float().numpy() if np.unique(row[row != 0]).size >= 2 * _VALUES]
+    owner = {needle: place for place, row in enumerate(rows) for needle in _needles(row)}
+    return len({owner[each] for each in _windows(content, owner.keys())}), len(rows)
 
 
 def _needles(row: np.ndarray) -> list[bytes]:
-    """What is looked for: values from the middle of a row, packed, and the widest run of the row as it is."""
-    at = int(np.abs(row).argmax())
-    dense = row[max(0, at - _VALUES) : at + _VALUES]
+    """What is looked for: values around the largest one, as they stand in the row, and without its zeros."""
     packed = row[row != 0]
-    middle = packed.size // 2
     found = []
-    for scale in (np.float32(1), row.sum(dtype=np.float32)):
-        found += [(each / scale).tobytes() for each in (packed[middle : middle + _VALUES], dense)]
+    for values in (packed, row):
+        at = min(int(np.abs(values).argmax()), values.size - _VALUES)
+        found += [(values[at : at + _VALUES] / scale).tobytes() for scale in (np.float32(1), row.sum())]
     return found
+
+
+def _windows(content: bytes, wanted: Set[bytes]) -> Iterator[bytes]:
+    """Those of the wanted ones that stand somewhere in some bytes."""
+    begin = np.unique(np.frombuffer(b"".join(each[:4] for each in wanted), np.uint32))
+    for shift in range(4):
+        whole = np.frombuffer(content[shift : shift + (len(content) - shift) // 4 * 4], np.uint32)
+        for at in np.isin(whole, begin).nonzero()[0] * 4 + shift:
+            window = content[at : at + 4 * _VALUES]
+            if window in wanted:
+                yield window

@@ -128,7 +128,8 @@ class Federation:
             if not missing or time.monotonic() > until or self._onlooker.should_stop():
                 break
             if not told:
-                self._onlooker.say(f"for at most {self._config.patience:g} s; {'; '.join(missing.values())}")
+                whom = "; ".join(missing.values())
+                self._onlooker.say(f"not there yet, waiting for at most {self._config.patience:g} s: {whom}")
                 told = True
             time.sleep(_AGAIN_S)
         self._away = set(missing)

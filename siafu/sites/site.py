@@ -178,7 +178,11 @@ class Site:
         """Say what is or will be wrong with certificates, now and then; each thing once (a day: it counts days)."""
         if not self._pace.due("certificates", _WARN_S):
             return
-        for text in self.keys.troubles():
+        try:
+            found = self.keys.troubles()
+        except ValueError as error:  # a file that is being changed, or is gone
+            found = [str(error)]
+        for text in found:
             if text not in self._warned:
                 self._warned.add(text)
                 self._say(text)
@@ -194,7 +198,8 @@ class Site:
 
     def _meter(self, run: str) -> dict[str, int]:
         """What left for a run over its attempts; before this site was started, as the ledger says."""
-        total = Counter(self._earlier.get(run, {}))
+        total: Counter[str] = Counter()
+        total.update(self._earlier.get(run, {}))
         for guard in self._guards[run]:
             total.update(guard.meter.sent)
         return dict(total)
