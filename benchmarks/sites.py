@@ -2,14 +2,18 @@
 
     python benchmarks/sites.py                                     PubMed, lazy training as published
     python benchmarks/sites.py --set 'lazy.recipe="frugal"'        the frugal recipe
-    python benchmarks/sites.py --never --set 'lazy.recipe="logits"'    with policy features = never at every site
+    python benchmarks/sites.py --open                              open what crosses the first site's interface
+    python benchmarks/sites.py --open --never --set 'lazy.recipe="logits"'  with policy features = never at every site
+    python benchmarks/sites.py --set 'method="full"'               full or sampled, to compare
     python benchmarks/sites.py --kill b:5 --kill c:40              SIGKILL after so many epochs, and start again
     python benchmarks/sites.py --gone c:40                         the same, and never start it again
     python benchmarks/sites.py --kill coordinator:20               the coordinator
 
 Hosts are network namespaces on one switch (``namespaces.py``), each interface with a token bucket. Interfaces count
-every byte of every packet, headers and acknowledgements included. What crosses the first site's interface is captured,
-and searched for the bytes of its features. Needs root.
+every byte of every packet, headers and acknowledgements included. With --open, a relay with all keys of the trial
+stands before the first site (``relay.py``), so that what its interface sent can be decrypted (``capture.py``), held
+against its ledger message by message, and searched for its features (``site_leaks.py``). ``site_faults.py`` kills.
+Needs root.
 """
 
 import argparse
@@ -26,7 +30,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from capture import read
 from namespaces import Host, hosts_on_a_switch, refusal
+from site_leaks import left, noted, rows_found
 
 from siafu.engine.sites.config import COORDINATOR
 from siafu.engine.sites.ledger import read_ledger
@@ -34,7 +40,6 @@ from siafu.partition.assign import assign
 from siafu.run import train
 from siafu.settings import from_assignments, merge
 from siafu.sites.trial import init_trial, split
-from siafu.store import open_store
 from siafu.trained import load
 
 NAMES = ("a", "b", "c")
@@ -42,17 +47,8 @@ PORT = 7400
 ASKED_RATIO, ASKED_BYTES = 1.06, 64 << 10  # of the meter, and for each connection
 CONNECTIONS = 6  # between three sites, and from the coordinator to each
 _ROOT = Path(__file__).resolve().parents[1]
+_BEHIND = "127.0.0.1:7401"  # where a site listens that has a relay before it
 _SIAFU = [sys.executable, "-c", "from siafu.cli import main; main()"]
-_CAPTURE = """\
-import socket, sys
-sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
-sock.bind((sys.argv[1], 0))
-with open(sys.argv[2], "wb", buffering=1 << 20) as file:
-    print("capturing", flush=True)
-    while True:
-        file.write(sock.recv(65535))
-        file.flush()
-"""
 
 
 @dataclass
@@ -62,22 +58,48 @@ class Play:
     Attributes:
         folder: of the federation.
         hosts: by name of the site, and of the coordinator.
+        relayed: whether a relay stands before the first site.
         running: what runs on each.
     """
 
     folder: Path
     hosts: dict[str, Host]
+    relayed: bool = False
     running: dict[str, "subprocess.Popen[str]"] = field(default_factory=dict)
 
     def serve(self, name: str) -> None:
         """Start a site."""
         place = self.folder / name
         command = ["site", "serve", "--data", str(place / "store"), "--config", str(place / "site.toml")]
-        self._start(name, [*command, "--listen", f"{self.hosts[name].address}:{PORT}"])
+        behind = self.relayed and name == NAMES[0]
+        listen = _BEHIND if behind else f"{self.hosts[name].address}:{PORT}"
+        self._start(name, [*command, "--listen", listen])
 
-    def federate(self) -> None:
+    def watch(self, capture: Path, keylog: Path) -> None:
+        """Capture what crosses the first site's interface, and start the relay before it."""
+        host = self.hosts[NAMES[0]]
+        commands = [["capture.py", host.interface, str(capture)]]
+        if self.relayed:
+            front = f"{host.address}:{PORT}"
+            commands += [["relay.py", front, _BEHIND, str(self.folder), NAMES[0], str(keylog)]]
+        for script, *arguments in commands:
+            path = str(Path(__file__).with_name(script))
+            started = host.start([sys.executable, path, *arguments], environ=_environ())
+            assert started.stdout is not None
+            if not started.stdout.readline():
+                raise RuntimeError(started.communicate()[1])
+
+    def wait_for(self, name: str) -> None:
+        """Wait until a site serves."""
+        while not (self.folder / name / "work" / "address").is_file():
+            if self.running[name].poll() is not None:
+                raise RuntimeError(self.running[name].communicate()[1])
+            time.sleep(0.1)
+
+    def federate(self, out: str = "run") -> None:
         """Start the coordinator."""
         command = ["federate", str(self.folder / COORDINATOR / "federation.toml"), "--json"]
+        command += ["--out", str(self.folder / out)]
         for name in NAMES:
             command += ["--address", f"{name}={self.hosts[name].address}:{PORT}"]
         self._start(COORDINATOR, command)
@@ -86,17 +108,22 @@ class Play:
         """SIGKILL what runs on a host."""
         self.running[name].send_signal(signal.SIGKILL)  # with it goes its process namespace
         self.running[name].communicate()
+        (self.folder / name / "work" / "address").unlink(missing_ok=True)
 
-    def epochs(self) -> int:
+    def epochs(self, out: str = "run") -> int:
         """How many epochs the run has told of."""
-        events = self.folder / "run" / "events.jsonl"
+        events = self.folder / out / "events.jsonl"
         found = re.findall(r'"phase":"epoch","epoch":(\d+)', events.read_text()) if events.is_file() else []
         return max(map(int, found), default=0)
 
     def _start(self, name: str, command: list[str]) -> None:
-        environ = dict(os.environ) | {"OMP_NUM_THREADS": "1"}
-        environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
-        self.running[name] = self.hosts[name].start([*_SIAFU, *command], environ=environ)
+        self.running[name] = self.hosts[name].start([*_SIAFU, *command], environ=_environ())
+
+
+def _environ() -> dict[str, str]:
+    environ = dict(os.environ) | {"OMP_NUM_THREADS": "1"}
+    environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
+    return environ
 
 
 def prepare(folder: Path, args: argparse.Namespace) -> Path:
@@ -106,10 +133,14 @@ def prepare(folder: Path, args: argparse.Namespace) -> Path:
     owner = assign(graph, parts=len(NAMES), by=args.by, say=print)
     split(graph, owner.long(), folder, NAMES)
     np.save(folder / "owners.npy", owner.numpy())
-    if args.never:
-        for name in NAMES:
-            path = folder / name / "site.toml"
-            path.write_text(path.read_text().replace('features = "boundary"', 'features = "never"'))
+    for name in NAMES:
+        path = folder / name / "site.toml"
+        text = path.read_text()
+        if args.never:
+            text = text.replace('features = "boundary"', 'features = "never"')
+        if 'method="sampled"' in args.set:
+            text = text.replace('structure = "boundary"', 'structure = "sampled"')
+        path.write_text(text)
     path = folder / COORDINATOR / "federation.toml"
     text = path.read_text().partition("[run]")[0].replace('out = "run"', f'out = "{folder / "run"}"')
     text = text.replace("patience = 60", f"patience = {args.patience}")
@@ -119,7 +150,8 @@ def prepare(folder: Path, args: argparse.Namespace) -> Path:
 
 
 def _settings(args: argparse.Namespace) -> list[str]:
-    return ['method="lazy"', "threads=1", *args.set]
+    method = [] if any(each.startswith("method=") for each in args.set) else ['method="lazy"']
+    return [*method, "threads=1", *args.set]
 
 
 def play(play: Play, args: argparse.Namespace) -> tuple[dict[str, Any], int]:
@@ -127,23 +159,27 @@ def play(play: Play, args: argparse.Namespace) -> tuple[dict[str, Any], int]:
     for name in NAMES:
         play.serve(name)
     for name in NAMES:
-        while not (play.folder / name / "work" / "address").is_file():
-            time.sleep(0.1)
+        play.wait_for(name)
     before = sum(host.sent_bytes() for host in play.hosts.values())
     play.federate()
     for what, again in [*((each, True) for each in args.kill), *((each, False) for each in args.gone)]:
         name, _, epoch = what.partition(":")
-        while play.epochs() < int(epoch) and play.running[COORDINATOR].poll() is None:
-            time.sleep(0.02)
-        print(f"SIGKILL {name} after epoch {play.epochs()}", flush=True)
-        play.kill(name)
-        if again:
-            play.federate() if name == COORDINATOR else play.serve(name)
+        kill_at(play, name, int(epoch), again=again)
     out, errors = play.running[COORDINATOR].communicate(timeout=args.timeout)
     if play.running[COORDINATOR].returncode:
         raise RuntimeError(errors)
     print(errors.strip(), flush=True)
     return json.loads(out.splitlines()[-1]), sum(host.sent_bytes() for host in play.hosts.values()) - before
+
+
+def kill_at(play: Play, name: str, epoch: int, *, out: str = "run", again: bool) -> None:
+    """SIGKILL who runs on a host when the run has told of an epoch, and start it again."""
+    while play.epochs(out) < epoch and play.running[COORDINATOR].poll() is None:
+        time.sleep(0.02)
+    print(f"SIGKILL {name} after epoch {play.epochs(out)}", flush=True)
+    play.kill(name)
+    if again:
+        play.federate(out) if name == COORDINATOR else play.serve(name)
 
 
 def main() -> None:
@@ -154,18 +190,15 @@ def main() -> None:
         folder = Path(temporary) / "sites"
         owners = prepare(folder, args)
         with hosts_on_a_switch(len(NAMES) + 1, rate=args.rate) as hosts:
-            made = Play(folder, dict(zip((*NAMES, COORDINATOR), hosts, strict=True)))
-            captured = Path(temporary) / "captured"
-            sniffer = hosts[0].start(
-                [sys.executable, "-c", _CAPTURE, hosts[0].interface, str(captured)], environ=dict(os.environ)
-            )
-            assert sniffer.stdout is not None
-            sniffer.stdout.readline()
+            made = Play(folder, dict(zip((*NAMES, COORDINATOR), hosts, strict=True)), relayed=args.open)
+            captured, keylog = Path(temporary) / "captured.pcap", Path(temporary) / "secrets.txt"
+            made.watch(captured, keylog)
             started = time.monotonic()
             found, interfaces = play(made, args)
             seconds = time.monotonic() - started
+            _wait_until_written(captured)
         _show(found, interfaces, seconds, folder)
-        _search(captured, folder)
+        _look(captured, keylog if args.open else None, made)
         if not args.gone:
             _compare(found, folder, owners, args)
 
@@ -188,14 +221,38 @@ def _show(found: dict[str, Any], interfaces: int, seconds: float, folder: Path) 
     print(f"allowed    {allowed:>14,.0f}   {'kept' if interfaces <= allowed else 'NOT KEPT'}")
 
 
-def _search(captured: Path, folder: Path) -> None:
-    """Look for features of the first site, as they lie in memory, in what crossed its interface."""
-    data = captured.read_bytes()
-    x = open_store(folder / NAMES[0] / "store").graph().x
-    assert x is not None
-    rows = [row[(at := int(row.abs().argmax())) : at + 8].numpy().tobytes() for row in x[:2000].float()]
-    seen = sum(1 for row in set(rows) if len(row) == 32 and any(row) and row in data)
-    print(f"captured {len(data):,} bytes at {NAMES[0]}; pieces of its features found in them: {seen}")
+def _wait_until_written(captured: Path) -> None:
+    """Wait until the capture has taken in what it was late with."""
+    size = -1
+    while size != (size := captured.stat().st_size):
+        time.sleep(1)
+
+
+def _look(captured: Path, keylog: Path | None, play: Play) -> None:
+    """Say what crossed the first site's interface; with the secrets of TLS, what that was."""
+    capture, host = read(captured), play.hosts[NAMES[0]]
+    own = host.address
+    sent, came = capture.packets[own], sum(capture.packets.values()) - capture.packets[own]
+    print(
+        f"capture at {NAMES[0]}: {capture.num_bytes[own]:,} bytes of TCP sent in {sent:,} packets, {came:,} came"
+    )
+    calling = [way for way in capture.sent if way[0][0] == own and way[0][1] != PORT]
+    others = sum(capture.other_bytes.values())
+    print(
+        f"connections to it {len(capture.sent) // 2}, from it {len(calling)}; {others:,} bytes that are not TCP"
+    )
+    if keylog is None:
+        return
+    names = {each.address: name for name, each in play.hosts.items()}
+    found, ledger = left(capture, keylog, (own, PORT), names), noted(play.folder / NAMES[0] / "ledger.jsonl")
+    size = sum(num_bytes * count for (_, _, num_bytes), count in found.lines.items())
+    missing, unknown = (ledger - found.lines).total(), (found.lines - ledger).total()
+    print(
+        f"opened: {found.lines.total():,} messages, {size:,} bytes; in the ledger alone {missing}, here alone {unknown}"
+    )
+    print(f"labels: {', '.join(sorted({label for _, label, _ in found.lines if label}))}")
+    seen, of = rows_found(play.folder / NAMES[0] / "store", found.content)
+    print(f"rows of features found in what left: {seen} of {of}")
 
 
 def _compare(found: dict[str, Any], folder: Path, owners: Path, args: argparse.Namespace) -> None:
@@ -222,6 +279,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--by", default="hash", help="whose node is whose")
     parser.add_argument("--rate", default="100mbit", help="of each interface, as tc takes it")
     parser.add_argument("--set", action="append", default=[], help="a setting of the run, a TOML value")
+    parser.add_argument("--open", action="store_true", help="decrypt what the first site's interface sent")
     parser.add_argument("--never", action="store_true", help="policy features = never")
     parser.add_argument("--kill", action="append", default=[], metavar="NAME:EPOCH")
     parser.add_argument("--gone", action="append", default=[], metavar="NAME:EPOCH")

@@ -12,6 +12,8 @@ import typer
 
 site = typer.Typer(no_args_is_help=True, help="Organisations that train together and keep their data.")
 
+_TICK_S = 0.5
+
 Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on standard output, and nothing else.")
 ]
@@ -118,8 +120,8 @@ def serve(
         served, server = open_site(settings, hold(settings, data, fold=fold), say=_log)
         note(server.address)
         _log(f"site {settings.name} serves on {server.address}")
-        while not over.wait(0.5):
-            pass
+        while not over.wait(_TICK_S):  # a short one: a signal that another thread takes does not end it
+            served.warn()
         server.stop()
         served.close()
     found = {"site": settings.name, "address": server.address, "ledger_bytes": served.ledger.totals.all}
@@ -169,6 +171,8 @@ def _print_made(made: Any, as_json: bool) -> None:
 def _lines(found: dict[str, Any]) -> list[str]:
     lines = []
     for key, value in found.items():
+        if value is None or value in ([], {}):
+            value = {"serves": "no", "max_bytes": "any number"}.get(key, "none")
         if isinstance(value, dict):
             value = ", ".join(
                 f"{name} {each:,}" if isinstance(each, int) else f"{name} {each}"

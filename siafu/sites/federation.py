@@ -8,7 +8,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -122,16 +122,25 @@ class Federation:
         until, names = time.monotonic() + self._config.patience, list(self._sites)
         self._onlooker.say(f"waiting for {', '.join(names)}")
         missing: dict[str, str] = {}
+        told = False
         while True:
             missing = {name: why for name in names if name not in self._abouts and (why := self._ask(name))}
             if not missing or time.monotonic() > until or self._onlooker.should_stop():
                 break
+            if not told:
+                whom = "; ".join(missing.values())
+                self._onlooker.say(f"not there yet, waiting for at most {self._config.patience:g} s: {whom}")
+                told = True
             time.sleep(_AGAIN_S)
         self._away = set(missing)
         for name, why in missing.items():
             self._onlooker.say(f"site {name} is away: {why}")
         self._check_quorum(missing)
-        check_together(self._abouts, names)
+        try:
+            check_together(self._abouts, names)
+        except ValueError as error:
+            self._tell(str(error))
+            raise
         for text in expiring(self._abouts):
             self._onlooker.say(text)
 
@@ -154,13 +163,20 @@ class Federation:
         self._abouts[name] = about
         return None
 
+    def _tell(self, text: str) -> None:
+        """Have the sites that are there write into their logs why there will be no run: they can mend it."""
+        data = pack(make("Stop", reason=text))
+        for name in self._abouts:
+            with suppress(Unreachable):
+                self._sites[name].ask("Stop", data, timeout_s=_ASK_S)
+
     def _check_quorum(self, missing: Mapping[str, str]) -> None:
         there, least = len(self._sites) - len(self._away), self._config.least
         if there < least:
             why = "".join(f"\n  {text}" for text in missing.values())
             raise FederationFailed(
-                f"{there} of {len(self._sites)} sites are there, but a stage needs {least}; start the others, or lower "
-                f"quorum in federation.toml{why}"
+                f"{there} of {len(self._sites)} sites are there, but a stage needs {least}; start the others"
+                f"{', or lower quorum in federation.toml' if least > 2 else ''}{why}"
             )
 
     # What they do.
@@ -216,6 +232,10 @@ class Federation:
         for name in outcome.slow:
             self._onlooker.say(f"site {name} is too slow; the others go on without it")
         missing = {name for name in outcome.lost if name not in outcome.slow}
+        for name in sorted(missing):
+            self._onlooker.say(
+                f"{outcome.lost[name]}; waiting for it for at most {self._config.patience:g} s"
+            )
         until, why = time.monotonic() + self._config.patience, dict[str, str]()
         while True:
             why = {name: text for name in sorted(missing) if (text := self._ask(name))}
@@ -259,7 +279,7 @@ class Federation:
                 attempt.stop(reason, at_once=False, grace_s=10 * deadline_s)
             elif self._away and attempt.run.stage_ended and now - asked_again > _AGAIN_S:
                 asked_again = now
-                if self._back(timeout_s=1.0):
+                if self._back(timeout_s=_ASK_S / 2 if attempt.run.tree.method == "lazy" else 1.0):
                     attempt.stop("a site came back", at_once=False, grace_s=10 * deadline_s)
                 attempt.run.stage_ended = attempt.run.tree.method != "lazy"
 

@@ -60,6 +60,14 @@ class Kept:
         self.places = {"events": self._add_events, "checkpoint": kept, "model": into(folder.weights)}
 
     @property
+    def name(self) -> str:
+        """What sites call it; another run of the same settings has another name."""
+        path = self.folder.path / "name"
+        if not path.is_file():
+            write_atomically(path, secrets.token_hex(8).encode())
+        return path.read_text()
+
+    @property
     def _group(self) -> Path:
         """Who wrote the checkpoint."""
         return self.folder.checkpoint.parent / "group.json"
@@ -98,7 +106,7 @@ class Followup:
         order = make(
             "Order",
             attempt=self.name,
-            run=run.folder.config_checksum(),
+            run=run.name,
             config=run.folder.read_config(),
             members=[make("Member", name=name, address=addresses[name]) for name in self.members],
             away=sorted(self.away),

@@ -26,9 +26,12 @@ from siafu.sites.holdings import Holdings, Keys
 from siafu.sites.pieces import Arriving, into, pieces_of
 
 _MEET_S = 20.0
-_REPORT_S = 0.2
-_QUIET_S = 1.0
+_LOOK_S = 0.2
+_FILES_S = 1.0  # between looks at what the first rank has written
+_REPORT_S = 5.0  # between reports of one state
 _END_S = 15.0
+_WARN_S = 60.0  # between looks at certificates
+_MOST_NAME, _MOST_TEXT = 64, 300  # of what a coordinator says, in letters
 SKEW_S = 300.0  # by which clocks may disagree
 
 
@@ -43,11 +46,14 @@ class Site:
         self._attempt: Attempt | None = None
         self._guards: dict[str, list[Guard]] = {}  # of each run one an attempt
         self._memory: dict[str, Memory] = {}  # of the run
+        self._earlier = {run: Counter(labels) for run, labels in self.ledger.totals.by_label.items()}
         self._at_the_door: set[str] = set()
+        self._pace, self._warned = _Pace(), set[str]()
 
     def describe(self, data: bytes) -> bytes:
         """What is here, in sizes and names."""
         ask = unpack("Ask", data)
+        self.warn()
         self._check_version(ask.protocol, ask.version)
         skew = abs(time.time() - ask.time)
         if skew > SKEW_S:
@@ -67,8 +73,8 @@ class Site:
         """Begin an attempt; one that was under way ends."""
         orders = (unpack("Order", data) for data in pieces)
         order = next(orders, None)
-        if order is None or len(order.attempt) != 16:
-            raise BadMessage("an order without a name")
+        if order is None or len(order.attempt) != 16 or len(order.run) > _MOST_NAME:
+            raise BadMessage("an order without a name, or with too long a one")
         self._check_members(order)
         self._end_the_one_before()
         attempt = self._made(order)
@@ -92,11 +98,13 @@ class Site:
             raise NotNow(f"the settings of the run cannot be used here: {error}") from None
 
     def stop(self, data: bytes) -> bytes:
-        """End an attempt."""
+        """End an attempt; or, where none is named, hear why none will begin."""
         stop = unpack("Stop", data)
         attempt = self._attempt
-        if attempt is not None and attempt.order.attempt == stop.attempt:
-            attempt.stop(stop.reason[:200], at_once=stop.at_once)
+        if not stop.attempt:
+            self._say(f"the coordinator says: {_printable(stop.reason)}")
+        elif attempt is not None and attempt.order.attempt == stop.attempt:
+            attempt.stop(_printable(stop.reason), at_once=stop.at_once)
         return pack(make("Empty"))
 
     def follow(self, data: bytes, is_active: Callable[[], bool]) -> Iterator[bytes]:
@@ -131,15 +139,16 @@ class Site:
         self.ledger.close()
 
     def _reports(self, attempt: Attempt, is_active: Callable[[], bool]) -> Iterator[bytes]:
-        written, last, before = _Written(attempt), 0.0, ""
+        written, pace, before = _Written(attempt), _Pace(), ""
         while is_active():
-            ended, state = attempt.ended.wait(_REPORT_S), attempt.state
-            if not (ended or state != before or time.monotonic() - last > _QUIET_S):
-                continue
-            last, before = time.monotonic(), state
-            for name, piece in written.new():
-                yield self._told(attempt, name, pack(make("Report", state=state, piece=piece)))
-            yield self._told(attempt, "report", self._report(attempt, ended=ended))
+            ended, state = attempt.ended.wait(_LOOK_S), attempt.state
+            news = ended or state != before
+            before = state
+            if news or pace.due("files", _FILES_S):
+                for name, piece in written.new():
+                    yield self._told(attempt, name, pack(make("Report", state=state, piece=piece)))
+            if news or pace.due("report", _report_every_s(attempt)):
+                yield self._told(attempt, "report", self._report(attempt, ended=ended))
             if ended:
                 return
 
@@ -165,6 +174,19 @@ class Site:
         report.meter.extend(make("Count", label=label, bytes=count) for label, count in meter.items())
         return pack(report)
 
+    def warn(self) -> None:
+        """Say what is or will be wrong with certificates, now and then; each thing once (a day: it counts days)."""
+        if not self._pace.due("certificates", _WARN_S):
+            return
+        try:
+            found = self.keys.troubles()
+        except ValueError as error:  # a file that is being changed, or is gone
+            found = [str(error)]
+        for text in found:
+            if text not in self._warned:
+                self._warned.add(text)
+                self._say(text)
+
     def _told(self, attempt: Attempt, label: str, data: bytes) -> bytes:
         attempt.guard.let_out("coordinator", label, label, wire_bytes(data))
         return data
@@ -175,8 +197,9 @@ class Site:
         return guard
 
     def _meter(self, run: str) -> dict[str, int]:
-        """What left for a run, over its attempts since this site was started."""
+        """What left for a run over its attempts; before this site was started, as the ledger says."""
         total: Counter[str] = Counter()
+        total.update(self._earlier.get(run, {}))
         for guard in self._guards[run]:
             total.update(guard.meter.sent)
         return dict(total)
@@ -233,6 +256,27 @@ class Site:
             )
 
 
+class _Pace:
+    """Says when something is due again."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, float] = {}
+
+    def due(self, what: str, every_s: float) -> bool:
+        """Whether it was last due so long ago."""
+        now = time.monotonic()
+        if now - self._last.get(what, -every_s) < every_s:
+            return False
+        self._last[what] = now
+        return True
+
+
+def _report_every_s(attempt: Attempt) -> float:
+    """Reports are few while all goes well, and frequent where somebody is waited for: then it matters who."""
+    _, waited_s, _ = attempt.transport.waiting()
+    return _FILES_S if waited_s > attempt.deadline_s / 4 else min(_REPORT_S, attempt.deadline_s / 4)
+
+
 class _Written:
     """What the first rank of an attempt has written since it was last looked at."""
 
@@ -271,13 +315,17 @@ class _Written:
         return (path.stat().st_mtime_ns, path.stat().st_ino) if path.is_file() else None
 
 
+def _printable(text: str) -> str:
+    """What a coordinator said, as it may stand in a log: one line, not too long."""
+    return "".join(letter if letter.isprintable() else " " for letter in text[:_MOST_TEXT])
+
+
 def open_site(config: SiteConfig, holdings: Holdings, *, say: Callable[[str], None]) -> tuple[Site, Server]:
     """A site that answers."""
     torch.optim.Adam([torch.zeros(1)])  # imports much, which takes a while: now, when nobody waits
     keys = Keys(config)
     if trouble := keys.own.trouble(datetime.now(UTC)):
         raise ValueError(f"{config.certificate}: {trouble}")
-    for text in keys.troubles():
-        say(text)
     site = Site(holdings, keys, say=say)
+    site.warn()
     return site, Server(config.listen, site, keys.read, refused=say)

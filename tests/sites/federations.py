@@ -21,6 +21,7 @@ from siafu.sites.trial import init_trial, split
 from siafu.trained import Run
 
 NAMES = ("a", "b", "c")
+LONG_S = 600.0  # so that a busy machine makes nobody slow
 
 
 @dataclass
@@ -62,7 +63,8 @@ class Trial:
 
     def federate(self, out: str = "run", *, onlooker: Onlooker | None = None, **settings: Any) -> Run:
         """Train with the sites."""
-        given = {"patience": 20.0, "quorum": 0.5} | settings.pop("federation", {})
+        given = {"patience": LONG_S, "quorum": 0.5} | settings.pop("federation", {})
+        settings = {"comm.deadline": LONG_S} | settings
         path = self.folder / COORDINATOR / "federation.toml"
         sites = "".join(
             f'[sites.{name}]\naddress = "{self.addresses.get(name, "127.0.0.1:1")}"\ncertificate = "peers/{name}.pem"\n'

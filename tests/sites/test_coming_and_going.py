@@ -15,7 +15,7 @@ from siafu.sites.roll import Waiting, slow
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-SETTINGS: dict[str, Any] = {"method": "lazy", "train.epochs": 30, "model.hidden": 16, "comm.deadline": 5}
+SETTINGS: dict[str, Any] = {"method": "lazy", "train.epochs": 30, "model.hidden": 16}
 
 
 def when(epoch: int, do: Callable[[], None], said: list[str]) -> Onlooker:
@@ -49,8 +49,11 @@ def test_a_site_that_is_unplugged_and_comes_back_takes_part_to_the_end(
     here = trained_here(graph, tmp_path / "here", **SETTINGS)
     assert run.metrics["finished"]
     assert run.metrics["away"] == []
-    assert len([text for text in said if text.startswith("training with a, b, c")]) == 2
-    assert run.metrics["test_accuracy"] == here.metrics["test_accuracy"]
+    assert len([text for text in said if text.startswith("training with a, b, c")]) >= 2
+    assert run.metrics["ledger_bytes"] == run.metrics["bytes_sent"]
+    assert (run.directory / "model.safetensors").read_bytes() == (
+        here.directory / "model.safetensors"
+    ).read_bytes()
 
 
 @pytest.mark.parametrize("epoch", [3, 40])
@@ -136,7 +139,7 @@ def test_a_slow_site_delays_nobody_past_the_deadline(trial: Trial, monkeypatch: 
 
     monkeypatch.setattr(attempt, "carry_out", slowly)
     said: list[str] = []
-    settings = SETTINGS | {"comm.deadline": 3}
+    settings = SETTINGS | {"comm.deadline": 6}
     run = trial.federate(onlooker=Onlooker(say=said.append), federation={"patience": 0.5}, **settings)
     release.set()
     assert run.metrics["finished"]

@@ -5,6 +5,8 @@ import random
 import socket
 import ssl
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,9 @@ import psutil
 import pytest
 import torch
 from federations import Trial, ended, make_trial
+from google.protobuf import descriptor_pb2
 
+import siafu
 from siafu.comm.inbox import Inbox
 from siafu.comm.transport import Envelope, Kind
 from siafu.engine.sites.certificates import (
@@ -26,12 +30,13 @@ from siafu.engine.sites.certificates import (
 )
 from siafu.engine.sites.frames import Incoming, Outgoing, _sum_of
 from siafu.engine.sites.rpc import Dialled, Unreachable
-from siafu.engine.sites.schema import CHUNK_BYTES, MAX_MESSAGE_BYTES, PROTOCOL, BadMessage, make, pack
+from siafu.engine.sites.schema import CHUNK_BYTES, MAX_MESSAGE_BYTES, PROTOCOL, BadMessage, make, pack, unpack
 from siafu.graph import Graph
 from siafu.sites.site import Site
 from siafu.sites.trial import read_authority
 
 MANY = 10_000
+CONFIG = 'engine = "sites"\nmethod = "lazy"\nranks = 2\n'
 
 
 @pytest.fixture
@@ -214,6 +219,36 @@ def test_frames_of_a_listed_site_that_belong_to_no_attempt_are_refused(
     site = trial.served["a"][0]
     assert site._attempt is None
     assert site.ledger.totals.all == 0  # and nothing left
+
+
+def test_bad_frames_within_an_attempt_end_it_alone(trial: Trial) -> None:
+    site = trial.served["a"][0]
+    coordinator, peer = dial(trial, identity_of(trial, "coordinator")), dial(trial, identity_of(trial, "b"))
+    members = [make("Member", name=name, address="127.0.0.1:1") for name in ("a", "b")]
+    for number, frames in enumerate(islice(bad_frames(random.Random(2)), 9)):
+        name = bytes([number]) * 16
+        order = make("Order", attempt=name, run="r", config=CONFIG, members=members)
+        coordinator.give("Begin", iter([pack(order)]), timeout_s=60)
+        hello = make("Hello", protocol=PROTOCOL, version=siafu.__version__, attempt=name)
+        with suppress(Unreachable):
+            list(peer.exchange(iter([pack(hello), *frames])))
+        assert site._attempt is not None
+        assert site._attempt.wait(60)
+        assert (site._attempt.state, site._attempt.blames) == ("failed", "b")
+    for dialled in (coordinator, peer):
+        dialled.close()
+    assert set(site.ledger.totals.by_what) <= {"control", "ids"}  # it had greeted, and begun to ask
+
+
+def test_room_for_secure_aggregation_is_refused_as_long_as_nobody_knows_it() -> None:
+    frame = make("Frame", kind=1, label="halo 1")
+    for field in (30, 39):
+        tagged = bytes([(field << 3) & 127 | 128, field >> 4])  # a number follows
+        with pytest.raises(BadMessage, match="fields that this version does not know"):
+            unpack("Frame", pack(frame) + tagged + b"\x01")
+    described = descriptor_pb2.DescriptorProto()
+    frame.DESCRIPTOR.CopyToProto(described)
+    assert [(each.start, each.end) for each in described.reserved_range] == [(30, 40)]
 
 
 def test_a_peer_may_not_fill_the_memory_with_what_nobody_asked_for() -> None:

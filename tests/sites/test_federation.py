@@ -39,6 +39,14 @@ def test_a_run_over_sites_has_the_bits_of_the_run_in_one_process(
     assert run.metrics["ledger_bytes"] == run.metrics["bytes_sent"]
 
 
+def test_another_run_of_the_same_settings_is_counted_by_itself(graph: Graph, tmp_path: Path) -> None:
+    with serving(tmp_path / "sites", graph) as trial:
+        runs = [trial.federate(out, **RUNS["published"]) for out in ("one", "two")]
+    for label in ("halo 1", "halo 2", "ids"):
+        assert runs[0].metrics["bytes_by_label"][label] == runs[1].metrics["bytes_by_label"][label]
+    assert runs[1].metrics["ledger_bytes"] == runs[1].metrics["bytes_sent"]
+
+
 def test_sampled_training_needs_a_site_s_leave_and_is_then_the_same_too(graph: Graph, tmp_path: Path) -> None:
     settings = {"method": "sampled", "train.epochs": 3, "model.hidden": 16, "sampled.batch_size": 64}
     with serving(tmp_path / "sites", graph) as trial:

@@ -115,6 +115,15 @@ def test_a_ledger_counts_what_it_held_before_and_survives_a_cut_off_line(tmp_pat
         assert last.totals.by_peer == {"b": 100, "c": 100, "coordinator": 100}
 
 
+def test_a_ledger_knows_what_earlier_processes_of_a_run_sent(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    with closing(Ledger(path)) as first:
+        first.write(Sent("r", "b", "halo 2", "embeddings", "float32 (2, 3)", 100))
+        first.write(Sent("r", "c", "halo 2", "embeddings", "float32 (2, 3)", 20))
+    with closing(Ledger(path)) as again:
+        assert again.totals.by_label == {"r": {"halo 2": 120}}
+
+
 def test_a_message_of_an_unknown_name_never_leaves() -> None:
     with pytest.raises(Refused, match="nothing is known of messages that are called 'gossip'"):
         check(Policy(), "gossip")

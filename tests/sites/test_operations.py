@@ -114,6 +114,19 @@ def test_status_says_what_left_and_what_expires(
     assert "by_peer" in text
 
 
+def test_a_certificate_that_ends_while_a_site_serves_is_told_once(
+    graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("siafu.sites.site._WARN_S", 0.0)
+    with ended(make_trial(tmp_path / "sites", graph)) as trial:
+        trial.serve("a")
+        key = make_key()
+        (trial.folder / "a" / "peers" / "b.pem").write_bytes(issue("b", key.public_key(), None, key, days=3))
+        for _ in range(2):
+            trial.served["a"][0].warn()
+    assert len([text for text in trial.said["a"] if "the certificate of b expires in" in text]) == 1
+
+
 def test_logs_hold_no_data(graph: Graph, tmp_path: Path) -> None:
     with serving(tmp_path / "sites", graph) as trial:
         trial.federate(**QUICK)
@@ -194,6 +207,8 @@ def test_sites_whose_features_or_classes_differ_are_told_apart(graph: Graph, tmp
             trial.serve(name)
         with pytest.raises(ValueError, match="differ in their features: a has 12, b has 5, c has 12"):
             trial.federate(**QUICK)
+        for name in NAMES:  # whoever can mend it reads it in its own log
+            assert any("a has 12, b has 5, c has 12; give all stores" in text for text in trial.said[name])
         trial.end("b")
         (nodes.with_name("old")).rename(nodes.with_name("older"))
         other_store(trial, "b", x=x.clone(), class_names=("p", "q", "r"))
@@ -274,6 +289,17 @@ def test_who_has_an_expired_certificate_is_told_so_itself(graph: Graph, tmp_path
         trial.serve("a")
     with pytest.raises(ValueError, match=r"the certificate of coordinator expired on"):
         trial.federate(**QUICK)
+
+
+def test_what_a_coordinator_says_stands_in_the_log_as_one_line_of_bounded_length(
+    graph: Graph, tmp_path: Path
+) -> None:
+    with ended(make_trial(tmp_path / "sites", graph)) as trial:
+        trial.serve("a")
+        trial.served["a"][0].stop(pack(make("Stop", reason="up\x1b[2J\n" + "x" * 5000)))
+    (said,) = [text for text in trial.said["a"] if "coordinator says" in text]
+    assert said.isprintable()
+    assert len(said) < 400
 
 
 def test_a_site_takes_no_order_to_do_anything_but_train(graph: Graph, tmp_path: Path) -> None:

@@ -52,6 +52,9 @@ class Totals:
     by_what: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     by_peer: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     by_run: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    by_label: dict[str, dict[str, int]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(int))
+    )  # of each run
 
     def add(self, line: dict[str, Any]) -> None:
         """Count a line of a ledger; one that names rows has no bytes."""
@@ -61,6 +64,7 @@ class Totals:
             self.by_what[line["what"]] += count
             self.by_peer[line["to"]] += count
             self.by_run[line["run"]] += count
+            self.by_label[line["run"]][line["label"]] += count
 
 
 class Ledger:

@@ -14,6 +14,8 @@ PROTOCOL = 1
 CHUNK_BYTES = 1 << 20
 MAX_MESSAGE_BYTES = CHUNK_BYTES + (1 << 16)  # of one protobuf message, header included
 
+_ROOM, _WITH_ROOM = range(30, 40), ("Frame", "Order")  # for what a later version may agree on
+
 _KINDS = descriptor_pb2.FieldDescriptorProto
 _TYPES = {
     "bytes": _KINDS.TYPE_BYTES,
@@ -108,6 +110,8 @@ def _classes() -> dict[str, Any]:
     )
     for name, fields in _MESSAGES.items():
         message = file.message_type.add(name=name)
+        if name in _WITH_ROOM:
+            message.reserved_range.add(start=_ROOM.start, end=_ROOM.stop)
         for number, text in enumerate(fields, 1):
             kind, field = text.removeprefix("*").split()
             label = _KINDS.LABEL_REPEATED if text.startswith("*") else _KINDS.LABEL_OPTIONAL

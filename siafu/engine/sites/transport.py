@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from torch import Tensor
 
-from siafu.comm.errors import CommError, FrameError, Loss, PeerLost, closed, ended, failed, gone
+from siafu.comm.errors import CommError, FrameError, Loss, PeerFailed, PeerLost, closed, ended
 from siafu.comm.inbox import Inbox
 from siafu.comm.liveness import Waits
 from siafu.comm.transport import Arrival, Envelope, Listener, Ticket
@@ -108,13 +108,12 @@ class Link:
         if kind == BYE:
             transport.inbox.end(peer, ended(transport.rank, peer, transport.hosts))
         else:
-            text = "it says more in its own log"
-            transport.lose(failed(peer, transport.hosts, where="training", message=text))
+            transport.lose(_failed(peer, transport.hosts))
 
     def _end(self, how: str) -> None:
         if not self._said_bye and not self._closing:
             transport = self._transport
-            transport.lose(gone(transport.rank, self._peer, transport.hosts, how=how))
+            transport.lose(_gone(self._peer, transport.hosts, how))
 
 
 class SiteTransport:
@@ -223,6 +222,16 @@ class SiteTransport:
 def _silent(peer: int, hosts: Sequence[str], limit_s: float, phase: str) -> CommError:
     text = f'{hosts[peer]} sent nothing for {limit_s:g} s in "{phase}", and no coordinator ended the run'
     return PeerLost(text, peer=peer, host=hosts[peer], phase=phase)
+
+
+def _gone(peer: int, hosts: Sequence[str], how: str) -> Loss:
+    text = f"site {hosts[peer]} is gone ({how}); the coordinator waits for it, or goes on without it"
+    return lambda phase: PeerLost(text, peer=peer, host=hosts[peer], phase=phase)
+
+
+def _failed(peer: int, hosts: Sequence[str]) -> Loss:
+    text = f"site {hosts[peer]} failed, and its own log says why"
+    return lambda phase: PeerFailed(text, peer=peer, host=hosts[peer], phase=phase)
 
 
 def _damaged(rank: int, peer: int, hosts: Sequence[str], what: str) -> Loss:

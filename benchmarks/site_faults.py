@@ -1,0 +1,149 @@
+"""SIGKILL of sites in each stage, of the coordinator, of one site for good: what becomes of the model.
+
+    python benchmarks/site_faults.py                      Cora, lazy training as published, each fault once
+    python benchmarks/site_faults.py --data pubmed --seeds 0,1,2
+    python benchmarks/site_faults.py --only gone          faults whose name has this in it
+
+The hosts are those of ``sites.py``. An undisturbed run says in which epochs stages end; then each fault has a run of
+its own. Who is killed is started again at once, and waited for; who is gone for good is given up after three seconds.
+Accuracy is that of the model on all test nodes of the whole graph, whoever was there. Needs root.
+"""
+
+import argparse
+import json
+import re
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from namespaces import hosts_on_a_switch, refusal
+from sites import COORDINATOR, NAMES, Play, kill_at, prepare
+
+from siafu import predict
+from siafu.graph import Graph
+from siafu.trained import load, open_run
+
+WAITED_S, GIVEN_UP_S = 600, 3
+ASKED_POINTS = 1.0
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Who is killed in which stage, from 1 on, and whether it is started again."""
+
+    name: str
+    who: str = ""
+    stage: int = 0
+    again: bool = True
+
+
+def faults(stages: int) -> list[Fault]:
+    """All of them."""
+    found = []
+    for stage in range(1, stages + 1):
+        found += [Fault(f"b killed in stage {stage}", "b", stage)]
+        found += [Fault(f"c gone in stage {stage}", "c", stage, again=False)]
+    for who in (NAMES[0], COORDINATOR):  # the first one has the run's files
+        found += [Fault(f"{who} killed in stage {stages}", who, stages)]
+    return found
+
+
+def stage_ends(play: Play, out: str) -> list[int]:
+    """The last epoch of each stage of a run."""
+    last, ends = 0, []
+    for line in (play.folder / out / "events.jsonl").read_text().splitlines():
+        event = json.loads(line)
+        last = int(event["epoch"]) if event.get("phase") == "epoch" else last
+        if event.get("phase") == "stage":
+            ends.append(last)
+    return ends
+
+
+def suffer(play: Play, fault: Fault, out: str, *, epoch: int) -> dict[str, Any]:
+    """A run with a fault; returns its metrics."""
+    _set_patience(play, WAITED_S if fault.again else GIVEN_UP_S)
+    play.federate(out)
+    if fault.who:
+        kill_at(play, fault.who, epoch, out=out, again=fault.again)
+    text, errors = play.running[COORDINATOR].communicate(timeout=WAITED_S)
+    if play.running[COORDINATOR].returncode:
+        raise RuntimeError(errors)
+    if not fault.again:
+        play.serve(fault.who)
+        play.wait_for(fault.who)
+    return json.loads(text.splitlines()[-1])
+
+
+def _set_patience(play: Play, seconds: float) -> None:
+    path = play.folder / COORDINATOR / "federation.toml"
+    path.write_text(re.sub(r"patience = .*", f"patience = {seconds}", path.read_text()))
+
+
+def accuracy(folder: Path, graph: Graph) -> float:
+    """Of a run's model on all test nodes, in percent."""
+    said = predict(open_run(folder), graph)["output"].argmax(1)
+    assert graph.y is not None
+    assert graph.test_mask is not None
+    return 100 * float((said == graph.y)[graph.test_mask].float().mean())
+
+
+def tell(name: str, found: dict[str, Any], folder: Path, graph: Graph, base: Path) -> None:
+    """Print a line of the table."""
+    reached, wanted = accuracy(folder, graph), accuracy(base, graph)
+    same = (folder / "model.safetensors").read_bytes() == (base / "model.safetensors").read_bytes()
+    kept = "kept" if abs(reached - wanted) <= ASKED_POINTS else "NOT KEPT"
+    print(f"{name:32} away {','.join(found['away']) or '-':4} epochs {found['epochs']:4}  accuracy {reached:6.2f} "
+          f"({reached - wanted:+.2f} {kept})  bits {'same' if same else 'other'}", flush=True)  # fmt: skip
+
+
+def main() -> None:
+    args = _parse()
+    if why := refusal():
+        sys.exit(f"no hosts can be made here: {why}")
+    graph = load(args.data)
+    assert isinstance(graph, Graph)
+    for seed in map(int, args.seeds.split(",")):
+        print(f"{args.data}, seed {seed}")
+        given = argparse.Namespace(**vars(args), never=False, patience=WAITED_S)
+        given.set = [f"seed={seed}", *args.set]
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = Path(temporary) / "sites"
+            prepare(folder, given)
+            with hosts_on_a_switch(len(NAMES) + 1, rate=args.rate) as hosts:
+                play = Play(folder, dict(zip((*NAMES, COORDINATOR), hosts, strict=True)))
+                for name in NAMES:
+                    play.serve(name)
+                for name in NAMES:
+                    play.wait_for(name)
+                _all(play, graph, args.only)
+
+
+def _all(play: Play, graph: Graph, only: str) -> None:
+    base = play.folder / "undisturbed"
+    tell("undisturbed", suffer(play, Fault("undisturbed"), base.name, epoch=0), base, graph, base)
+    ends = [0, *stage_ends(play, base.name)]
+    for place, fault in enumerate(faults(len(ends) - 1)):
+        if only not in fault.name:
+            continue
+        begins, until = ends[fault.stage - 1], ends[fault.stage]
+        epoch, out = begins + max(1, (until - begins) // 3), f"run-{place}"
+        tell(fault.name, suffer(play, fault, out, epoch=epoch), play.folder / out, graph, base)
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", default="cora")
+    parser.add_argument("--by", default="hash", help="whose node is whose")
+    parser.add_argument("--rate", default="100mbit", help="of each interface, as tc takes it")
+    parser.add_argument("--seeds", default="0")
+    parser.add_argument("--only", default="", help="faults whose name has this in it")
+    parser.add_argument("--set", action="append", default=[], help="a setting of the run, a TOML value")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
