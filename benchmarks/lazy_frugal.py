@@ -122,7 +122,7 @@ def train_lazily(graph: Graph, seed: int) -> dict[str, Any]:
         test = task.score(found.out, "test")
         return {
             "test": test,
-            "val": max(each.score for each in found.tried),
+            "val": found.tried[found.chosen].score,
             "tried": [[each.name, each.score] for each in found.tried],
             "sent": sent,
         }
