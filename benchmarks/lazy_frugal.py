@@ -3,7 +3,7 @@
     SIAFU_DATA=... python benchmarks/lazy_frugal.py                      every data set, 10 seeds
     SIAFU_DATA=... python benchmarks/lazy_frugal.py --first 100          seeds on which nothing was chosen
     SIAFU_DATA=... python benchmarks/lazy_frugal.py --only cora --seeds 3
-    SIAFU_DATA=... python benchmarks/lazy_frugal.py --full earlier.json  full's runs as an earlier call printed them
+    SIAFU_DATA=... python benchmarks/lazy_frugal.py --full earlier.txt   full's runs as an earlier call printed them
 
 Splits by seed: Cora, Citeseer and PubMed as RETEXO's (so many nodes a class to train, so many to validate, the rest to
 test), the others' own folds, and beyond their folds splits drawn with as many nodes of each class to train and as many
@@ -18,6 +18,7 @@ standard error of the paired differences. Prints a Markdown table, then JSON.
 import argparse
 import json
 import statistics
+import sys
 import tempfile
 import time
 from dataclasses import replace
@@ -84,7 +85,13 @@ def drawn_anew(graph: Graph, seed: int) -> Graph:
 
 def train_full(graph: Graph, config: dict[str, Any], seed: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
-        return siafu.train(graph, config=config, seed=seed, out=Path(folder, "run")).metrics
+        found = siafu.train(graph, config=config, seed=seed, out=Path(folder, "run")).metrics
+    say(f"full, seed {seed}: validation {found['val_accuracy']:.4f}, {found['epochs']} epochs, {config}")
+    return found
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def tuned_full(name: str, seeds: range, tune: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -115,7 +122,7 @@ def train_lazily(graph: Graph, seed: int) -> dict[str, Any]:
         test = task.score(found.out, "test")
         return {
             "test": test,
-            "val": max(each.score for each in found.tried),
+            "val": found.tried[found.chosen].score,
             "tried": [[each.name, each.score] for each in found.tried],
             "sent": sent,
         }
@@ -123,7 +130,9 @@ def train_lazily(graph: Graph, seed: int) -> dict[str, Any]:
     ranks = run_threads(rank, ranks=PARTS, threads=1, deadline_s=300)
     labels = sorted({label for each in ranks for label in each["sent"]})
     by_label = {label: sum(each["sent"].get(label, 0) for each in ranks) / 1e6 for label in labels}
-    return {**ranks[0], "sent": by_label, "megabytes": sum(by_label.values())}
+    found = {**ranks[0], "sent": by_label, "megabytes": sum(by_label.values())}
+    say(f"frugal, seed {seed}: validation {found['val']:.4f}, {found['megabytes']:.2f} MB")
+    return found
 
 
 def full_megabytes_an_epoch(graph: Graph, config: dict[str, Any]) -> float:
@@ -195,9 +204,11 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--tune", type=int, default=1, help="seeds that the grid of full is tried on")
     parser.add_argument("--only", nargs="*", default=[*ALIKE, *UNLIKE], help="such as cora")
-    parser.add_argument("--full", type=Path, help="a file with what an earlier call printed")
+    parser.add_argument(
+        "--full", type=Path, nargs="*", default=[], help="files with what earlier calls printed"
+    )
     args = parser.parse_args()
-    args.full = json.loads(args.full.read_text().splitlines()[-1]) if args.full else []
+    args.full = [row for file in args.full for row in json.loads(file.read_text().splitlines()[-1])]
     print("| data | full, % | frugal, % | difference | full, MB | frugal, MB | fewer bytes | seconds |")
     print("|---|---|---|---|---|---|---|---|", flush=True)
     rows = []

@@ -11,7 +11,7 @@ from test_lazy import QUIET, SHORT
 from torch import Tensor
 
 from siafu.comm import alone
-from siafu.comm.config import CommConfig
+from siafu.comm.config import CommConfig, Precision
 from siafu.comm.rounds import QuorumMissed
 from siafu.comm.short import short_bytes
 from siafu.graph import Graph
@@ -128,6 +128,18 @@ def test_updates_in_fewer_bits_are_rounded_and_weigh_less() -> None:
     assert not torch.equal(exact.outputs(), narrow.outputs())
     assert_same_weights(narrow, exact, off=0.1)
     assert int(narrow.rounds.counts["up"].sum()) < 0.6 * int(exact.rounds.counts["up"].sum())
+    assert int(narrow.rounds.counts["down"].sum()) < 0.6 * int(exact.rounds.counts["down"].sum())
+
+
+@pytest.mark.parametrize("gradients", ["bf16", "int8", "int4"])
+@pytest.mark.parametrize("validated", [True, False])
+def test_the_model_has_the_weights_that_clients_heard(gradients: Precision, validated: bool) -> None:
+    graph = graph_of() if validated else replace(graph_of(), val_mask=None)
+    found = clients_of(graph, "gcn", FEW, wire=CommConfig(gradients=gradients))
+    for stage in range(len(found.stages)):
+        weights = flat(found._learned_in(stage))[None]
+        torch.testing.assert_close(found._weights.arrived(weights), weights)
+    assert found._weights.precision == ("int8" if gradients == "int4" else gradients)
 
 
 def test_bytes_of_a_run_are_those_counted_by_hand() -> None:

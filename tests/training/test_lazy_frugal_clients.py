@@ -82,6 +82,10 @@ def test_what_a_client_gives_and_hears_is_counted_by_hand() -> None:
     trains = holders(task, "train", owner)
     up = rounds.counts["up"][trains]
     assert up.unique().tolist() == [heads * (means + 2 * term) + by_degree]
+    head = short_bytes(-(-(width * classes + classes) // 64) * (64 + 4))
+    by_degree = short_bytes(4 * (wide * classes + classes))
+    down = rounds.counts["down"][~(trains | holders(task, "val", owner))]
+    assert down.unique().tolist() == [heads * head + by_degree + short_bytes(4)]
     lone = rounds.counts["sent"] + rounds.counts["received"]
     assert lone[-1] == 0, "a node without neighbours has nobody to send to"
     assert (

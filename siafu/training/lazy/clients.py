@@ -6,6 +6,8 @@ it is back. A coordinator without nodes adds up what clients give: with everybod
 those of one rank.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +16,7 @@ from torch import Tensor, nn
 
 from siafu.comm.attendance import Attendance
 from siafu.comm.codec import rounded
+from siafu.comm.config import Precision
 from siafu.comm.lengths import UpdateWire
 from siafu.comm.rounds import links_of
 from siafu.comm.simulated import SimulatedRounds
@@ -27,10 +30,13 @@ from siafu.training.lazy.local import Gradients, flat_gradient, local_moves, one
 from siafu.training.lazy.reading import Reading, read_alone
 from siafu.training.lazy.stacked import dense_form, stacked
 from siafu.training.lazy.trainer import LazyTrainer
-from siafu.training.lazy.updates import flat
+from siafu.training.lazy.updates import flat, put
 from siafu.training.task import SPLITS, Task
 
 _SCORES = 4  # numbers of 4 bytes that a score and a loss take
+
+# What weights travel down as where updates travel up so: 4 bits are too few for what is computed with as it comes.
+_DOWN: dict[Precision, Precision] = {"fp32": "fp32", "bf16": "bf16", "int8": "int8", "int4": "int8"}
 
 
 class ClientsTrainer(LazyTrainer):
@@ -54,6 +60,7 @@ class ClientsTrainer(LazyTrainer):
         self._travelled: set[int] = set()  # stages whose rows are rounded
         self._known = Known(self.block, links, owner)
         self._updates = UpdateWire(self._wire.gradients)
+        self._weights = UpdateWire(_DOWN[self._wire.gradients])
         self._counted = 0  # stages whose exchange was counted
         self._version = torch.full((self.num_clients,), -1)  # of the weights that each client holds
 
@@ -71,7 +78,8 @@ class ClientsTrainer(LazyTrainer):
         rows = drawn[self.owner[task.rows["train"]]].nonzero()[:, 0]  # among the training rows
         self._hear(drawn, epoch - 1)
         together = self.lazy.local_epochs == 1 and self._wire.gradients == "fp32"
-        given, loss = (self._gradient if together else self._moves)(epoch, rows)
+        with self._as_heard():
+            given, loss = (self._gradient if together else self._moves)(epoch, rows)
         total = self.rounds.collect(given, drawn, label=self._label("gradients"), wire=self._updates)
         self._take(total)
         return loss
@@ -190,7 +198,7 @@ class ClientsTrainer(LazyTrainer):
             if not bool(back.any()):
                 continue
             if new:
-                self.rounds.tell(flat(self._learned_in(missed)), back, label="weights caught up")
+                self._tell_again(missed, back)
             reading = self._reading_of(missed, self._there(stage), back, label="halo caught up", new=new)
             self.model.eval()
             rows = back[self.owner].nonzero()[:, 0]
@@ -218,17 +226,33 @@ class ClientsTrainer(LazyTrainer):
         self._hear(judges, epoch)
         if self.task.count["val"]:
             self.rounds.collect(torch.zeros(_SCORES), judges, label="scores")
-        return super()._evaluate(epoch)
+        with self._as_heard():
+            return super()._evaluate(epoch)
 
     def _hear(self, who: Tensor, version: int) -> None:
         """Have the coordinator tell its weights to those, (P,) bool, that do not hold them yet."""
         behind = who & (self._version != version)
-        self.rounds.tell(flat(self._learned()), behind, label=self._label("weights"))
+        self.rounds.tell(flat(self._learned()), behind, label=self._label("weights"), wire=self._weights)
         self._version[behind] = version
+
+    def _tell_again(self, stage: int, who: Tensor) -> None:
+        """Have the coordinator tell those, (P,) bool, the weights of a stage that they missed."""
+        weights = flat(self._learned_in(stage))
+        self.rounds.tell(weights, who, label="weights caught up", wire=self._weights)
+
+    @contextmanager
+    def _as_heard(self) -> Iterator[None]:
+        """Weights as clients hear them, while they are read; then the coordinator's own again."""
+        learned = self._learned()
+        own = flat(learned)
+        put(learned, self._weights.arrived(own[None])[0])
+        yield
+        put(learned, own)
 
     def _close(self, watch: Watch) -> None:
         """End a stage: everybody who is there hears its best weights."""
         self._hear(self._there(self.done.stage), self.done.best_epoch or self.done.epoch)
+        put(self._learned(), self._weights.arrived(flat(self._learned())[None])[0])
         super()._close(watch)
         self._version.fill_(-1)
         self.task = self._everything
@@ -246,7 +270,7 @@ class ClientsTrainer(LazyTrainer):
         self._output = None
         for stage in range(int(model.chosen) + 1):
             missed = self._away_since(stage, len(self.stages))
-            self.rounds.tell(flat(self._learned_in(stage)), missed, label="weights caught up")
+            self._tell_again(stage, missed)
             if model.sends(stage) != "nothing":
                 rows[stage] = rounded(rows[stage], self.lazy.precision)
                 self.rounds.exchange(

@@ -9,7 +9,9 @@ A few megabytes in all, where training end to end sends gigabytes. What is tried
 - where it helped: a head on the inputs that is fitted anew, on what the best smoothed is surest of; smoothed (C).
 
 So few validation nodes tell such things with an error: smoothing helped where it is a standard error above the head on
-inputs, and no more than one below the best that is not smoothed; it did harm where it is half of one below that.
+inputs, and no more than one below the best that is not smoothed. It did harm where it is half of one below that; a
+whole one, where it made of the head on inputs something three errors better, so that neighbours are alike. As with
+other stages (``trainer.py``), D is kept where it is no more than an error below the best: it is asked where it is due.
 
 What is tried is sent, and counted, whether it is kept or not. Penalties, rounds of conjugate gradients and blends cost
 no rows: they are tried on the nodes that a rank has. Known labels are learned from, but not put in the place of what is
@@ -89,6 +91,7 @@ class Frugal:
         out: (D, C), what it says of the nodes here.
         block: the block whose halo travels packed; on it the model says ``out`` again, in the fewest bytes.
         tried: what was tried, in order.
+        chosen: the place of the best among them.
         sent: bytes that this rank sent, by label.
     """
 
@@ -96,6 +99,7 @@ class Frugal:
     out: Tensor
     block: Block
     tried: tuple[Tried, ...]
+    chosen: int
     sent: dict[str, int]
 
 
@@ -184,10 +188,14 @@ class Recipe:
         made = self._try(f"heads on inputs and {last} hops", of_last)
         self._try("B: the same, smoothed", lambda: self._smoothed(made))
         if self._does_harm(plain):
-            self._try("D: heads on hops by degree", lambda: self._by_degree(rows, x))
+            before = self.kept
+            by_degree = self._try("D: heads on hops by degree", lambda: self._by_degree(rows, x))
+            if self._errors(before, by_degree) >= -1:
+                self.best = by_degree
 
     def _does_harm(self, plain: Candidate) -> bool:
-        return self._above(plain) <= 1 or self._gain() < -0.5
+        alike = self._errors(plain, self.made[1]) >= 3
+        return self._above(plain) <= 1 or self._gain() < (-1 if alike else -0.5)
 
     def _gain(self) -> float:
         """By how many standard errors the best smoothed candidate is above the best other."""
@@ -196,8 +204,12 @@ class Recipe:
 
     def _above(self, other: Candidate) -> float:
         """By how many standard errors the best smoothed candidate is above another."""
-        error = sqrt(max(1e-9, other.score * (1 - other.score)) / self.task.count["val"])
-        return (self.smoothest.score - other.score) / error
+        return self._errors(other, self.smoothest)
+
+    def _errors(self, of: Candidate, other: Candidate) -> float:
+        """By how many standard errors of the first's score the second is above it."""
+        error = sqrt(max(1e-9, of.score * (1 - of.score)) / self.task.count["val"])
+        return (other.score - of.score) / error
 
     @property
     def smoothest(self) -> Candidate:
@@ -213,7 +225,8 @@ class Recipe:
     def _result(self) -> Frugal:
         best, model = self.kept, self._model(self.kept)
         sent = _since(self.before, self.comm.meter.sent)
-        return Frugal(model, model.said(best.z, best.q), self.block, tuple(self.tried), sent)
+        chosen = next(place for place, made in enumerate(self.made) if made is best)
+        return Frugal(model, model.said(best.z, best.q), self.block, tuple(self.tried), chosen, sent)
 
     def _try(self, name: str, make: Callable[[], Candidate]) -> Candidate:
         """Make a candidate, count what that sends, and keep it if it is better than all before. Collective."""

@@ -34,6 +34,7 @@ from siafu.training.lazy.config import LazyConfig
 from siafu.training.lazy.frugal import Candidate, Frugal, FrugalConfig, Recipe
 from siafu.training.lazy.frugal_trainer import FrugalTrainer
 from siafu.training.lazy.hops import hop_rows
+from siafu.training.lazy.judged import val_scores
 from siafu.training.lazy.known import Known
 from siafu.training.lazy.ridge import SHARE_A_SCALE, Head, Picked, Ridge
 from siafu.training.lazy.updates import flat
@@ -118,7 +119,9 @@ class _AmongClients(Recipe):
 
     def _plain(self, rows: Tensor, target: Tensor) -> Candidate:
         self.nodes = rows
-        return super()._plain(rows, target)
+        made = super()._plain(rows, target)
+        (score,) = val_scores(self.task, [made.z[self.val]])  # of the head as it was told
+        return replace(made, score=score)
 
     def _blended(self, made: Candidate, hop: int, rows: Tensor, x: Tensor) -> Candidate:
         self.nodes = self.train
@@ -134,9 +137,15 @@ class _AmongClients(Recipe):
         kept = self.rounds.draw(self.heads, could)[self.owner[self.nodes]]
         self.nodes, self.heads = self.nodes[kept], self.heads + 1
         head = super()._head(rows.some(kept), target[kept], rows_val, sums=sums)
+        return self._told(head, UpdateWire(sums or self.config.sums, SHARE_A_SCALE))
+
+    def _told(self, head: Head, wire: UpdateWire) -> Head:
+        """A head as those hear it who did not hear the sums; all go on with that."""
         told = torch.cat([head.weight.reshape(-1), head.bias])
-        self.rounds.tell(told, self.everybody & ~(self.givers | self.judges), label="weights head")
-        return head
+        others = self.everybody & ~(self.givers | self.judges)
+        told = self.rounds.tell(told, others, label="weights head", wire=wire)
+        weight, bias = told.split([head.weight.numel(), head.bias.numel()])
+        return replace(head, weight=weight.view_as(head.weight), bias=bias)
 
     def _ridge(self, rows: Picked, target: Tensor, weight: Tensor | None, *, sums: Precision) -> Ridge:
         owner, self.givers = self.owner[self.nodes], torch.zeros_like(self.everybody)

@@ -65,8 +65,8 @@ class FrugalTrainer(FullTrainer):
         self.model, self.block, self._out = found.model, found.block, found.out
         done.stages = [self._told(number, tried) for number, tried in enumerate(found.tried, 1)]
         scores = [tried.score for tried in found.tried]
-        done.epoch, done.best_score = len(scores), max(scores)
-        done.best_epoch = scores.index(max(scores)) + 1
+        done.epoch, done.best_score = len(scores), scores[found.chosen]
+        done.best_epoch = found.chosen + 1
         done.seconds = time.monotonic() - begun
         for stage in done.stages:
             watch.events.write("stage", epoch=stage["stage"], **stage)
