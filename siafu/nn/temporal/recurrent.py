@@ -62,9 +62,9 @@ class Recurrent(TemporalLayer):
 
     @property
     def numbers(self) -> Numbers:
-        """The sum of inputs; Y, outputs and the gradients of both; gates; the state."""
+        """Inputs or their sum; Y and the gradients of Y and of the outputs; gates; the state."""
         size = self.out_features
-        return Numbers(self.in_features + (4 + self.kept_gates) * size, len(self.carried) * size)
+        return Numbers(self.in_features + (3 + self.kept_gates) * size, len(self.carried) * size)
 
     def recur(
         self, inputs: Sequence[tuple[Tensor, Tensor]], present: Tensor | None, state: State
@@ -143,7 +143,7 @@ class GcnGru(Recurrent):
     temporal = "h_t = GRU(Y_t, h_{t-1})"
     carried = ("h",)
     num_gates = 3
-    kept_gates = 12
+    kept_gates = 13
     reads_inputs = False
 
     def recur(
