@@ -39,13 +39,18 @@ class Timeline:
         self._aggregated: dict[int, Tensor] = {}
 
     @property
+    def life(self) -> int:
+        """For how many steps an event is in the graph."""
+        return self._view.life
+
+    @property
     def in_features(self) -> int:
         """The width of the inputs."""
         return self._degrees.num_features if self.graph.x is None else self.graph.num_features
 
     def costs(self, numbers: range) -> list[float]:
         """What each step costs, in edges."""
-        life, graph = self._view.life, self.graph
+        life, graph = self.life, self.graph
         both = 2 if graph.undirected else 1
         events = (graph.events(number - life + 1, number + 1) for number in numbers)
         return [both * (each.stop - each.start) + _NODE_COST * graph.num_nodes for each in events]
