@@ -77,6 +77,18 @@ class _Summed(torch.autograd.Function):
         return None, None, grad_x, grad_weight, None
 
 
+def with_idle(y_nodes: Tensor, x_nodes: Tensor, busy: Tensor, weight: Tensor, activation: str) -> Tensor:
+    """Convolved rows with those of nodes that have no edge filled in: ``s(x W)``, since a node's own weight is 1 then.
+
+    (T, R, H), inputs (T, R, F) or (R, F) for all steps, (T, R) bool -> (T, R, H).
+    """
+    idle = (~busy).reshape(-1).nonzero()[:, 0]
+    rows = idle if x_nodes.ndim == 3 else idle % y_nodes.shape[1]
+    x_idle = x_nodes.reshape(-1, x_nodes.shape[-1]).index_select(0, rows)
+    y_idle = products([(x_idle, weight)], after(activation))
+    return y_nodes.reshape(-1, y_nodes.shape[2]).index_copy(0, idle, y_idle).view_as(y_nodes)
+
+
 def projected(x: StepRows, weight: Tensor) -> Tensor:
     """``X_t W``: (T, N, F) -> (T, N, H), or (N, F) -> (N, H)."""
     x = stacked(x)

@@ -10,7 +10,7 @@ from siafu import native
 from siafu.native import Lstm, Term
 from siafu.native.recurrent_reference import chosen
 from siafu.nn.layer import first_generator, glorot
-from siafu.nn.temporal.convolution import convolved
+from siafu.nn.temporal.convolution import convolved, with_idle
 from siafu.nn.temporal.layer import Numbers, Span, State, TemporalLayer, own_number
 from siafu.nn.temporal.step import snapshots_in
 from siafu.nn.temporal.turn import Turn, alone
@@ -56,9 +56,13 @@ class Recurrent(TemporalLayer):
 
     def forward(self, span: Span, state: State, turn: Turn = alone) -> tuple[Span, State]:
         """The convolution by steps, the recurrence by nodes."""
-        y_nodes = turn.to_nodes(convolved(span, self.weight, self.activation))
+        busy = None if span.x_nodes is None else span.busy
+        y_nodes = turn.to_nodes(convolved(span, self.weight, self.activation), busy)
+        if busy is not None and span.x_nodes is not None:
+            y_nodes = with_idle(y_nodes, span.x_nodes, busy.nodes, self.weight, self.activation)
         h_nodes, state = self.recur(self._inputs(y_nodes, span.x_nodes), span.present_nodes, state)
-        return span._replace(x=turn.to_steps(h_nodes), x_nodes=h_nodes, m=None), state
+        x = turn.to_steps(h_nodes, None if span.last else span.busy)
+        return span._replace(x=x, x_nodes=h_nodes, m=None), state
 
     @property
     def numbers(self) -> Numbers:

@@ -15,7 +15,7 @@ from siafu.nn.temporal import Span, passed_in_blocks
 from siafu.nn.temporal.cut import Need, cut_time, need_of
 from siafu.nn.temporal.evolve import EvolveGcnO
 from siafu.nn.temporal.recurrent import Recurrent
-from siafu.nn.temporal.turn import Alone, Turn
+from siafu.nn.temporal.turn import Alone, Busy, Turn
 from siafu.sample.shuffle import Shuffled
 from siafu.training.config import TrainConfig
 from siafu.training.full import FullTrainer, Watch
@@ -201,11 +201,20 @@ class SnapshotsTrainer(FullTrainer):
             if self._reads_by_nodes():
                 x_nodes = stacked(self.timeline.inputs(range(cut.start, cut.stop)), turn.own_nodes)
             m = None if self.timeline.band is not None else self.timeline.aggregated(own)
+            first = cut.start - cuts[0].start
             return Span(
-                self.timeline.steps(own), cut.steps[-1], cut.start - cuts[0].start, x, x_nodes=x_nodes, m=m
+                self.timeline.steps(own), cut.steps[-1], first, x, x_nodes, m, busy=self._busy(cut, turn)
             )
 
         return turn, span_of, numbers_of
+
+    def _busy(self, cut: Cut, turn: Turn) -> Busy | None:
+        """Which nodes have an edge, where rows are turned from steps to nodes for others."""
+        turned = any(isinstance(layer, Recurrent) for layer in self.model.temporal.layers)
+        if self.comm.world_size == 1 or not turned:
+            return None
+        line, own = self.timeline, cut.steps_of(self.comm.rank)
+        return Busy(line.busy(own), line.busy(range(cut.start, cut.stop))[:, turn.own_nodes])
 
     def _reads_by_nodes(self) -> bool:
         """Whether the part along time of the first layer reads the inputs too."""
