@@ -4,6 +4,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <iterator>
 #include <map>
@@ -11,14 +12,14 @@
 #include <new>
 #include <vector>
 
-constexpr int64_t kLargePage = int64_t(1) << 21;
+constexpr int64_t kPage = 4096, kLargePage = int64_t(1) << 21;
 
 // Tells the system how an array that is mapped from a file is about to be read. By rows here and there: it reads those
 // rows alone, all of them at once, where it would else read megabytes around each as it is come to. Of many rows those that
 // are in memory are found out first, which costs less than telling of them; rows that lie on most of the pages are told of
 // as the whole array.
 inline void expect_rows(const char* data, int64_t row_bytes, int64_t num_rows, const int64_t* index, int64_t count) {
-    const uintptr_t page = 4096, first = (reinterpret_cast<uintptr_t>(data) + page - 1) & ~(page - 1);
+    const uintptr_t page = kPage, first = (reinterpret_cast<uintptr_t>(data) + page - 1) & ~(page - 1);
     const uintptr_t last = reinterpret_cast<uintptr_t>(data) + uintptr_t(row_bytes * num_rows);
     if (last <= first) return;
     const auto need = [](uintptr_t from, uintptr_t to) {
@@ -55,40 +56,36 @@ inline void expect_rows(const char* data, int64_t row_bytes, int64_t num_rows, c
 
 // In order: the system reads ahead.
 inline void expect_all(const char* data, int64_t num_bytes) {
-    const uintptr_t page = 4096, first = (reinterpret_cast<uintptr_t>(data) + page - 1) & ~(page - 1);
+    const uintptr_t page = kPage, first = (reinterpret_cast<uintptr_t>(data) + page - 1) & ~(page - 1);
     const uintptr_t last = reinterpret_cast<uintptr_t>(data) + uintptr_t(num_bytes);
     if (last > first) madvise(reinterpret_cast<void*>(first), last - first, MADV_NORMAL);
 }
 
 // Arrays in large pages. While somebody wants them kept, one that is given back waits for the next of about its size;
-// else it is freed. Where sizes come and go, in many a size (`loose`), any that is large enough will do, and one that is too small
-// makes room for the one that did not fit: what is there then never grows far beyond what was in use at once.
+// else it is freed. Where sizes come and go, in many a size (`loose`), those that wait make room for one that finds none of
+// its size: what is there then is never more than what was in use at once.
 class Pool {
 public:
     void* take(int64_t num_bytes) {
-        const int64_t size = (num_bytes + kLargePage - 1) / kLargePage * kLargePage;
+        const int64_t size = (num_bytes + kPage - 1) / kPage * kPage;
         const std::lock_guard lock(mutex_);
         const auto found = free_.lower_bound(size);
-        if (found != free_.end() && (loose_ || found->first <= size + size / 4)) {
-            void* data = found->second;
-            used_[data] = found->first;
-            free_.erase(found);
-            return data;
-        }
-        if (loose_ && !free_.empty()) {  // none is large enough, so the last is the largest of those too small
-            const auto last = std::prev(free_.end());
-            munmap(last->second, size_t(last->first));
-            free_.erase(last);
-        }
-        void* data = map(size);
-        used_[data] = size;
+        const bool fits = found != free_.end() && found->first <= size + size / (loose_ ? 8 : 4);
+        const int64_t got = fits ? found->first : size;
+        in_use_ += got, most_ = std::max(most_, in_use_);
+        void* data = fits ? found->second : nullptr;
+        if (fits) waiting_ -= got, free_.erase(found);
+        while (loose_ && !free_.empty() && in_use_ + waiting_ > most_) let_go(std::prev(free_.end()));
+        if (!data) data = map(size);
+        used_[data] = got;
         return data;
     }
 
     void give_back(void* data) {
         const std::lock_guard lock(mutex_);
         const auto found = used_.find(data);
-        if (keepers_) free_.emplace(found->second, data);
+        in_use_ -= found->second;
+        if (keepers_) free_.emplace(found->second, data), waiting_ += found->second;
         else munmap(data, size_t(found->second));
         used_.erase(found);
     }
@@ -98,11 +95,19 @@ public:
         keepers_ += on ? 1 : -1;
         if (loose) loose_ += on ? 1 : -1;
         if (keepers_) return;
-        for (const auto& [size, data] : free_) munmap(data, size_t(size));
-        free_.clear();
+        while (!free_.empty()) let_go(free_.begin());
+        most_ = in_use_;
     }
 
 private:
+    using Free = std::multimap<int64_t, void*>;
+
+    void let_go(Free::iterator which) {
+        munmap(which->second, size_t(which->first));
+        waiting_ -= which->first;
+        free_.erase(which);
+    }
+
     // Aligned to large pages: what is too much at either end is given back at once.
     static void* map(int64_t size) {
         void* raw = mmap(nullptr, size_t(size + kLargePage), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -116,7 +121,8 @@ private:
     }
 
     std::mutex mutex_;
-    std::multimap<int64_t, void*> free_;  // by size
-    std::map<void*, int64_t> used_;       // their sizes
+    Free free_;                      // by size
+    std::map<void*, int64_t> used_;  // their sizes
+    int64_t in_use_ = 0, waiting_ = 0, most_ = 0;  // bytes handed out, those that wait, and the most ever handed out
     int keepers_ = 0, loose_ = 0;
 };

@@ -11,6 +11,9 @@ An event has ``time`` (seconds since 1970), ``rank`` and ``phase``; the phases o
     graph       the same, on a rank itself
     stage       at the end of each, where a model is learned in such: stage (from 1), epoch, text, sends, bits, fits,
                 rounds, best_epoch, train_score, val_score, test_score, val_loss, message_bytes, parameter_bytes
+    change      of a graph that changes over time, a number a step: edges, added, removed, active and arrived (nodes)
+    blocks      of time, in the first epoch, a number a block: steps, planned_bytes, rss_bytes (of this rank)
+    samples     of validation and test: split, step and score of each
     note        text: what a person should know, such as why workers cannot be had
     checkpoint  epoch, seconds, bytes
     stop        epoch, reason (done, patience, SIGTERM, SIGINT)

@@ -45,6 +45,7 @@ from siafu.training.link.trainer import LinkTrainer, SampledLinkTrainer
 from siafu.training.pipeline.trainer import PipelineTrainer
 from siafu.training.sampled import SampledTrainer
 from siafu.training.snapshots.build import build_predictor, build_task, build_timeline
+from siafu.training.snapshots.task import TemporalTask
 from siafu.training.snapshots.trainer import SnapshotsTrainer
 from siafu.training.task import SPLITS, Task, task_of
 
@@ -368,6 +369,8 @@ def _write_result(
         fields["confusion"] = task.confusion(out, "test").tolist()
         fields["class_names"] = list(_of(part).class_names or map(str, range(task.num_outputs)))
     events.write("result", best_epoch=trainer.done.best_epoch, **fields)
+    if isinstance(task, TemporalTask):
+        events.write("samples", **task.by_sample(out))
 
 
 def _measure(

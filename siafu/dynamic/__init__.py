@@ -2,9 +2,10 @@
 
 Reading order: ``graph`` (the log), ``protocol`` (how a set is usually scored), ``steps`` (times into steps),
 ``snapshots`` (the graph of a step, and how it follows from the one before), ``chunk`` and ``deltas`` (several of them
-in few bytes), ``degrees`` (features where there are none).
+in few bytes), ``degrees`` (features where there are none), ``change`` (what each step brings and takes).
 """
 
+from siafu.dynamic.change import Change, change_of
 from siafu.dynamic.chunk import Chunk
 from siafu.dynamic.degrees import DegreeFeatures
 from siafu.dynamic.deltas import Deltas
@@ -14,6 +15,7 @@ from siafu.dynamic.snapshots import Snapshots, unpack
 from siafu.dynamic.steps import Steps, find_steps
 
 __all__ = [
+    "Change",
     "Chunk",
     "DegreeFeatures",
     "Deltas",
@@ -21,6 +23,7 @@ __all__ = [
     "Protocol",
     "Snapshots",
     "Steps",
+    "change_of",
     "find_steps",
     "unpack",
 ]

@@ -4,6 +4,7 @@ Every kernel takes and returns tensors on the CPU, allocates its own output, and
 ``siafu.native.reference``, which is used where the core was not compiled. Ids are int32, offsets int64.
 """
 
+import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -110,6 +111,10 @@ __all__ = [
 
 Dropout = reference.Dropout
 _LARGE_BYTES = 1 << 22
+_MMAP_THRESHOLD, _MAPPED_BYTES = (
+    -3,
+    1 << 20,
+)  # a setting of malloc.h by its number; arrays of so much are mapped
 _ACTIVATIONS = {"none": 0, "relu": 1, "elu": 2}
 
 
@@ -331,17 +336,26 @@ def empty_steps(steps: int, rows: int, width: int, dtype: torch.dtype) -> Tensor
 def arrays_reused(*, loosely: bool = False) -> Iterator[None]:
     """Have large arrays of kernels used again when their tensors die, which saves their page faults.
 
-    ``loosely`` is for work in pieces of many sizes: any array that is large enough is used again, and one that is too
-    small is let go for it, so that no size keeps arrays of its own.
+    ``loosely`` is for work in pieces of many sizes: arrays that wait are let go for one that finds none of its size, so
+    that no more is there than was in use at once; and what torch makes itself goes back to the system when it dies.
     """
     if _core is None:
         yield
         return
+    if loosely:
+        _map_large_arrays()
     _core.keep_given_back(True, loosely)
     try:
         yield
     finally:
         _core.keep_given_back(False, loosely)
+
+
+def _map_large_arrays() -> None:
+    """From now on have the C library map each large array by itself; else it learns to keep them in its heap."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_MMAP_THRESHOLD, _MAPPED_BYTES)
 
 
 def build_csr(row: Tensor, col: Tensor, *, num_rows: int, origin: bool = False) -> Csr:

@@ -52,7 +52,7 @@ def lstm(given: Lstm, *, keep: bool = False) -> LstmPassed:
     if not _ours(*given.tensors):
         return LstmPassed(*recurrent_reference.lstm(given), None)
     (h, c), steps = given.before, given.num_steps
-    out, after = _steps(steps, h), (torch.empty_like(h), torch.empty_like(c))
+    out, after = _steps(steps, h), (_like(h), _like(c))
     gates = _steps(steps, h, times=4) if keep else None
     native._core.lstm(*_plain(given), out, after, gates)
     return LstmPassed(out, after, gates)
@@ -78,7 +78,7 @@ def lstm_backward(
     sizes = [shape.numel() for shape in shapes]
     parts = min(_MOST_PARTS, max(1, h.shape[0] // _PART_ROWS))
     sums, total = native.empty_rows(parts, sum(sizes), h.dtype), h.new_empty(sum(sizes))
-    grad_before = torch.empty_like(h), torch.empty_like(c)
+    grad_before = _like(h), _like(c)
     of_after = [None if each is None else each.contiguous() for each in grad_after]
     native._core.lstm_backward(
         *_plain(given), gates, grad.contiguous(), *of_after, grad_x, grad_before, sums, total

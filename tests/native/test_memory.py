@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import psutil
 import pytest
 import torch
 
@@ -74,12 +75,25 @@ def test_reuse_goes_on_until_the_last_who_asked_for_it_ends() -> None:
     assert native.empty_rows(ROWS, WIDTH, torch.float32).data_ptr() == place
 
 
-def test_loosely_a_smaller_array_takes_a_large_one() -> None:
+def test_loosely_nothing_more_is_kept_than_was_in_use_at_once() -> None:
     with native.arrays_reused(loosely=True):
-        large = native.empty_rows(8 * ROWS, WIDTH, torch.float32)
-        place = large.data_ptr()
-        del large
-        small = native.empty_rows(ROWS, WIDTH, torch.float32)
-        assert small.data_ptr() == place
-        del small
-    assert native.empty_rows(8 * ROWS, WIDTH, torch.float32).data_ptr() == place
+        before = resident()
+        for rows in (8 * ROWS, 6 * ROWS, 4 * ROWS, 7 * ROWS, 5 * ROWS, 8 * ROWS):
+            native.empty_rows(rows, WIDTH, torch.float32).fill_(1)
+        assert (
+            resident() - before < 9 * ROWS * WIDTH * 4
+        )  # of which 8 were in use at once; all together are 38
+
+
+def test_loosely_an_array_is_used_again_by_one_of_its_size() -> None:
+    with native.arrays_reused(loosely=True):
+        large, small = (native.empty_rows(rows, WIDTH, torch.float32) for rows in (8 * ROWS, ROWS))
+        places = large.data_ptr(), small.data_ptr()
+        del large, small
+        small, large = (native.empty_rows(rows, WIDTH, torch.float32) for rows in (ROWS, 8 * ROWS))
+        assert (large.data_ptr(), small.data_ptr()) == places
+
+
+def resident() -> int:
+    """Bytes of this process that are in memory."""
+    return psutil.Process().memory_info().rss

@@ -270,3 +270,61 @@ def test_the_shares_of_a_class_add_up_to_one(counts: list[list[int]]) -> None:
     share = row_shares(np.array(counts))
     for row, count in zip(share, counts, strict=True):
         assert np.isnan(row).all() if sum(count) == 0 else row.sum() == pytest.approx(1)
+
+
+CHANGE = {
+    "edges": [3, 5, 4],
+    "added": [3, 2, 1],
+    "removed": [0, 0, 2],
+    "active": [4, 5, 5],
+    "arrived": [4, 1, 0],
+}
+SAMPLES = {"split": ["val", "val", "test", "test"], "step": [5, 6, 7, 8], "score": [0.1, None, 0.2, 0.3]}
+BLOCKS = {"steps": [2, 1], "planned_bytes": [2000, 1500], "rss_bytes": [300_000_000, 290_000_000]}
+
+
+def with_events(folder: Path, **events: dict[str, Any]) -> Path:
+    writer = Events(folder / "events.jsonl")
+    for phase, fields in events.items():
+        writer.write(phase, **fields)
+    writer.close()
+    return folder
+
+
+def test_a_run_over_time_shows_how_the_graph_changes_how_good_each_step_is_and_what_blocks_take(
+    make_run: Make,
+) -> None:
+    page = report(with_events(make_run(), change=CHANGE, samples=SAMPLES, blocks=BLOCKS))
+    assert "Over time" in page.text
+    edges = page.figures["run-edges"]
+    assert [trace["y"] for trace in edges["data"]] == [CHANGE["edges"], CHANGE["added"], CHANGE["removed"]]
+    assert edges["layout"]["xaxis"]["title"]["text"] == "step"
+    assert [trace["y"] for trace in page.figures["run-nodes"]["data"]] == [
+        CHANGE["active"],
+        CHANGE["arrived"],
+    ]
+    scores = {trace["name"]: (trace["x"], trace["y"]) for trace in page.figures["run-steps"]["data"]}
+    assert scores == {"validation": ([5, 6], [0.1, None]), "test": ([7, 8], [0.2, 0.3])}
+    held = [trace["x"] for trace in page.figures["run-blocks"]["data"]]
+    assert held == [BLOCKS["planned_bytes"], BLOCKS["rss_bytes"]]
+
+
+def test_a_run_that_knows_no_steps_says_nothing_of_time(make_run: Make) -> None:
+    assert "Over time" not in report(make_run()).text
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        {"change": {"edges": EVIL, "active": [1]}},
+        {"change": CHANGE | {"edges": [1, -1, EVIL]}, "samples": SAMPLES | {"score": [1.0]}},
+        {
+            "samples": {"split": [EVIL] * 2, "step": [1, 2], "score": [EVIL, 1]},
+            "blocks": {"steps": [1] * 999},
+        },
+        {"blocks": {"steps": [2, 1], "rss_bytes": [1]}},
+    ],
+)
+def test_steps_and_blocks_that_make_no_sense_are_left_out(make_run: Make, events: dict[str, Any]) -> None:
+    page = report(with_events(make_run(), **events))
+    assert not {"run-edges", "run-steps", "run-blocks"} & set(page.figures)

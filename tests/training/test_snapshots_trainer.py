@@ -120,3 +120,32 @@ def test_fewer_steps_may_be_judged_than_there_are_ranks(kind: str) -> None:
 
     (alone,), several = (run_threads(judged, ranks=ranks, threads=1) for ranks in (1, 4))
     assert torch.allclose(alone, several[0], rtol=1e-6)
+
+
+def test_rows_of_nodes_without_an_edge_are_left_out_of_the_turn() -> None:
+    def rank(comm: Comm) -> tuple[int, int]:
+        trainer = trainer_of(comm, graph_of(), kind="cd-gcn", task="node", edge_life=1)
+        trainer.step(1)
+        busy = trainer.timeline.busy(range(trainer.task.samples["train"].stop))
+        assert int(busy.sum()) < 0.9 * busy.numel()
+        rows = 3 * int(busy.sum()) + busy.numel()  # of two layers; the head reads all rows of the last
+        return comm.meter.sent["rows"], rows
+
+    found = run_threads(rank, ranks=2, threads=1)
+    width, headers = 4 * 8, 4 * 2 * 200
+    assert sum(sent for sent, _ in found) <= found[0][1] * width + headers
+
+
+def test_what_blocks_take_and_how_good_each_sample_is_can_be_told() -> None:
+    def rank(comm: Comm) -> None:
+        trainer = trainer_of(comm, graph_of(), kind="gcn-gru", task="node", blocks=3)
+        trainer.step(1)
+        told = trainer._of_blocks()
+        assert sum(told["steps"]) == trainer.task.samples["train"].stop
+        assert len(told["planned_bytes"]) == len(told["rss_bytes"]) == len(told["steps"]) == 3
+        assert min(told["rss_bytes"]) > 0
+        by_sample = trainer.task.by_sample(trainer.outputs())
+        assert by_sample["step"] == [*trainer.task.samples["val"], *trainer.task.samples["test"]]
+        assert len(by_sample["score"]) == len(by_sample["split"]) == len(by_sample["step"])
+
+    run_threads(rank, ranks=1, threads=1)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from siafu.comm import Comm
 from siafu.engine.local import run_threads
+from siafu.nn.temporal.turn import Busy
 from siafu.training.snapshots.cut import Cut, cut_blocks, even_lengths
 from siafu.training.snapshots.turn import RankTurn
 
@@ -205,3 +206,26 @@ def test_a_linear_recurrence_is_carried_over_ranks(ranks: int) -> None:
         return mine.grad
 
     assert torch.allclose(sum(on_ranks(ranks, carried)), state.grad)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_rows_of_idle_nodes_are_not_sent_and_come_as_zeros(ranks: int) -> None:
+    steps = 6
+    x, weight, (cut,) = rows_of(steps), rows_of(steps + 1)[1:], cuts_of(steps, ranks)
+    mark = torch.rand(steps, NODES, generator=torch.Generator().manual_seed(2)) < 0.4
+    kept = mark[..., None] if ranks > 1 else torch.ones(1)
+
+    def turned(comm: Comm) -> int:
+        turn = RankTurn(comm, [cut])
+        busy = Busy(mark[turn.own_steps], mark[:, turn.own_nodes])
+        mine = x[turn.own_steps].clone().requires_grad_()
+        by_node = turn.to_nodes(mine, busy)
+        assert torch.equal(by_node, (x * kept)[:, turn.own_nodes])
+        back = turn.to_steps(by_node * 2, busy)
+        assert torch.equal(back, 2 * (x * kept)[turn.own_steps])
+        (back * weight[turn.own_steps]).sum().backward()
+        assert torch.equal(mine.grad, 2 * (weight * kept)[turn.own_steps])
+        return comm.meter.sent.get("rows", 0)
+
+    sent, headers = sum(on_ranks(ranks, turned)), 2 * ranks * (ranks - 1) * 200
+    assert sent <= 2 * int(mark.sum()) * WIDTH * 8 + headers

@@ -54,6 +54,7 @@ def passed_in_blocks(
         leaves = [each.detach().requires_grad_() for each in before.pop()]
         loss, after = _passed_back(model, span_of(block), partial(loss_of, block), leaves, grads, turn)
         last = last if losses else after
+        del after
         losses.append(loss)
         grads = [each.grad for each in leaves]
     _back(state, grads)

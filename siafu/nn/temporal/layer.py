@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from siafu.nn.temporal.step import Step, StepRows, stacked
-from siafu.nn.temporal.turn import Turn, alone
+from siafu.nn.temporal.turn import Busy, Turn, alone
 
 State = list[Tensor]  # what is known of all steps before a block of time; no layer hides any
 
@@ -26,6 +26,8 @@ class Span(NamedTuple):
             ``TemporalModel.aggregated``); or None.
         present: (own steps, N) bool, which nodes are there; None: all.
         present_nodes: (steps, own nodes) bool, the same by nodes.
+        busy: which nodes have an edge, where the rows of others are not sent; None: all rows are.
+        last: whether all rows of the outputs are read, and not those of busy nodes alone.
     """
 
     steps: Sequence[Step]
@@ -36,6 +38,8 @@ class Span(NamedTuple):
     m: Tensor | None = None
     present: Tensor | None = None
     present_nodes: Tensor | None = None
+    busy: Busy | None = None
+    last: bool = True
 
 
 def span_alone(

@@ -52,7 +52,7 @@ class TemporalModel(nn.Module):
         after: State = []
         for layer in self.temporal_layers:
             carried, state = state[: len(layer.carried)], state[len(layer.carried) :]
-            span, carried = layer(span, carried, turn)
+            span, carried = layer(span._replace(last=layer is self.layers[-1]), carried, turn)
             after += carried
         assert isinstance(span.x, Tensor)
         return span.x, after

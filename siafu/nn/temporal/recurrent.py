@@ -10,7 +10,7 @@ from siafu import native
 from siafu.native import Lstm, Term
 from siafu.native.recurrent_reference import chosen
 from siafu.nn.layer import first_generator, glorot
-from siafu.nn.temporal.convolution import convolved
+from siafu.nn.temporal.convolution import convolved, with_idle
 from siafu.nn.temporal.layer import Numbers, Span, State, TemporalLayer, own_number
 from siafu.nn.temporal.step import snapshots_in
 from siafu.nn.temporal.turn import Turn, alone
@@ -56,15 +56,19 @@ class Recurrent(TemporalLayer):
 
     def forward(self, span: Span, state: State, turn: Turn = alone) -> tuple[Span, State]:
         """The convolution by steps, the recurrence by nodes."""
-        y_nodes = turn.to_nodes(convolved(span, self.weight, self.activation))
+        busy = None if span.x_nodes is None else span.busy
+        y_nodes = turn.to_nodes(convolved(span, self.weight, self.activation), busy)
+        if busy is not None and span.x_nodes is not None:
+            y_nodes = with_idle(y_nodes, span.x_nodes, busy.nodes, self.weight, self.activation)
         h_nodes, state = self.recur(self._inputs(y_nodes, span.x_nodes), span.present_nodes, state)
-        return span._replace(x=turn.to_steps(h_nodes), x_nodes=h_nodes, m=None), state
+        x = turn.to_steps(h_nodes, None if span.last else span.busy)
+        return span._replace(x=x, x_nodes=h_nodes, m=None), state
 
     @property
     def numbers(self) -> Numbers:
-        """The sum of inputs; Y, outputs and the gradients of both; gates; the state."""
+        """Inputs or their sum; Y and the gradients of Y and of the outputs; gates; the state."""
         size = self.out_features
-        return Numbers(self.in_features + (4 + self.kept_gates) * size, len(self.carried) * size)
+        return Numbers(self.in_features + (3 + self.kept_gates) * size, len(self.carried) * size)
 
     def recur(
         self, inputs: Sequence[tuple[Tensor, Tensor]], present: Tensor | None, state: State
@@ -143,7 +147,7 @@ class GcnGru(Recurrent):
     temporal = "h_t = GRU(Y_t, h_{t-1})"
     carried = ("h",)
     num_gates = 3
-    kept_gates = 12
+    kept_gates = 13
     reads_inputs = False
 
     def recur(

@@ -1,6 +1,7 @@
 """The graph of one step of time, and sums over it: graph work without parameters, differentiable in the rows."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -41,11 +42,13 @@ class Step(NamedTuple):
         return self.block.keep(("step", self.loop, dtype), inverse_root)
 
     def loops(self, dtype: torch.dtype) -> Tensor:
-        """``loop`` for each node, (N,)."""
-        number = self.block.num_dst
-        return self.block.keep(
-            ("loops", self.loop, dtype), lambda: torch.full((number,), self.loop, dtype=dtype)
-        )
+        """``loop`` for each node, (N,); the same array for all steps that are alike."""
+        return _full(self.block.num_dst, self.loop, dtype)
+
+
+@lru_cache(maxsize=4)
+def _full(number: int, value: float, dtype: torch.dtype) -> Tensor:
+    return torch.full((number,), value, dtype=dtype)
 
 
 def snapshot_in(step: Step, x_src: Tensor) -> Tensor:
@@ -77,11 +80,12 @@ def _summed(steps: Sequence[Step], x: StepRows, *, turned: bool) -> Tensor:
     num_rows, width = rows_of(x, 0).shape
     out = native.empty_steps(len(steps), num_rows, width, rows_of(x, 0).dtype)
     for place, step in enumerate(steps):
-        _sum_step(step, rows_of(x, place), out[place], turned=turned)
+        sum_step(step, rows_of(x, place), out[place], turned=turned)
     return out
 
 
-def _sum_step(step: Step, x: Tensor, out: Tensor, *, turned: bool) -> None:
+def sum_step(step: Step, x: Tensor, out: Tensor, *, turned: bool = False) -> None:
+    """Fill ``out`` with :func:`snapshot_in` of a step, or with that of its transpose; nothing is differentiated."""
     block = step.block
     if x.shape[0] != block.num_src or block.num_src != block.num_dst:
         raise ValueError(

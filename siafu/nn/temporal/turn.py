@@ -5,10 +5,22 @@ which is decided from outside; with nobody to share with, all rows are here alre
 """
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+
+
+class Busy(NamedTuple):
+    """Which nodes have an edge in a step: the rows of the others are read by nobody else, and need not be sent.
+
+    Attributes:
+        steps: (own steps, N) bool.
+        nodes: (steps of the block, own nodes) bool.
+    """
+
+    steps: Tensor
+    nodes: Tensor
 
 
 class Turn(Protocol):
@@ -32,11 +44,11 @@ class Turn(Protocol):
     def begin(self, block: int, *, again: bool) -> None:
         """A block of time begins; ``again`` where it was passed before, and everything that came then comes again."""
 
-    def to_nodes(self, y: Tensor) -> Tensor:
-        """(own steps, N, F) -> (steps of the block, own nodes, F)."""
+    def to_nodes(self, y: Tensor, busy: Busy | None = None) -> Tensor:
+        """(own steps, N, F) -> (steps of the block, own nodes, F); zeros for nodes that are not busy."""
 
-    def to_steps(self, h: Tensor) -> Tensor:
-        """(steps of the block, own nodes, F) -> (own steps, N, F)."""
+    def to_steps(self, h: Tensor, busy: Busy | None = None) -> Tensor:
+        """(steps of the block, own nodes, F) -> (own steps, N, F); zeros for nodes that are not busy."""
 
     def earlier(self, x: Tensor, kept: Tensor, *, count: int) -> tuple[Tensor, Tensor]:
         """The rows of the ``count`` steps before the first own one, and what to keep for the next block.
@@ -67,11 +79,11 @@ class Alone:
     def begin(self, block: int, *, again: bool) -> None:
         """Nothing is remembered."""
 
-    def to_nodes(self, y: Tensor) -> Tensor:
+    def to_nodes(self, y: Tensor, busy: Busy | None = None) -> Tensor:
         """The same rows."""
         return y
 
-    def to_steps(self, h: Tensor) -> Tensor:
+    def to_steps(self, h: Tensor, busy: Busy | None = None) -> Tensor:
         """The same rows."""
         return h
 

@@ -8,6 +8,7 @@ from siafu.results.format import fmt_bytes, fmt_dollars, fmt_metric, fmt_score, 
 from siafu.results.read import Summary, summaries
 from siafu.results.record import Result, RunRecord, flatten
 from siafu.results.report import classes, curves, frame
+from siafu.results.report.over_time import over_time
 from siafu.results.report.page import Html, element, figure, join, section, table
 from siafu.results.report.pipeline import pipeline
 from siafu.results.report.stages import stages
@@ -35,7 +36,13 @@ def run_body(record: RunRecord, summary: Summary, key: str) -> Html:
     start = record.last("start")
     facts = element("div", _facts("Graph", start.get("graph")), _facts("Machine", machine(record)))
     tables = element("div", section("Configuration", table([], settings)), facts, class_="grid tables")
-    parts = [_training(record, key), stages(record, key), _classes(record.result, key), _cost(record, key)]
+    parts = [
+        _training(record, key),
+        stages(record, key),
+        over_time(record, key),
+        _classes(record.result, key),
+        _cost(record, key),
+    ]
     parts.append(pipeline(record, key))
     return join([_tiles(record, summary), _notes(record), *parts, tables])
 

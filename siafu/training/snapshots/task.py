@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -63,6 +64,12 @@ class TemporalTask:
     def confusion(self, judged: Tensor, split: str) -> Tensor:
         """Of tasks that tell classes apart: (C, C) int64, rows true, columns predicted."""
         return self._of_split(judged, split)[:, :-1].sum(0).view(self.num_outputs, -1).long()
+
+    def by_sample(self, judged: Tensor) -> dict[str, list[Any]]:
+        """Split, step and score of each validation and test sample, of what was judged of them."""
+        asked = [(split, step) for split in SPLITS[1:] for step in self.samples[split]]
+        scores = [self.scores_of(row[None])[self.metric] for row in judged]
+        return {"split": [each[0] for each in asked], "step": [each[1] for each in asked], "score": scores}
 
     def _of_split(self, judged: Tensor, split: str) -> Tensor:
         val = len(self.samples["val"])

@@ -37,6 +37,12 @@ class Timeline:
         self._left = keep_bytes
         self._steps: dict[int, Step] = {}
         self._aggregated: dict[int, Tensor] = {}
+        self._busy: dict[int, Tensor] = {}
+
+    @property
+    def life(self) -> int:
+        """For how many steps an event is in the graph."""
+        return self._view.life
 
     @property
     def in_features(self) -> int:
@@ -45,7 +51,7 @@ class Timeline:
 
     def costs(self, numbers: range) -> list[float]:
         """What each step costs, in edges."""
-        life, graph = self._view.life, self.graph
+        life, graph = self.life, self.graph
         both = 2 if graph.undirected else 1
         events = (graph.events(number - life + 1, number + 1) for number in numbers)
         return [both * (each.stop - each.start) + _NODE_COST * graph.num_nodes for each in events]
@@ -62,6 +68,20 @@ class Timeline:
             if self._fits(block.indptr, block.indices):
                 self._steps[number] = step
         return made
+
+    def busy(self, numbers: range) -> Tensor:
+        """Which nodes have an edge in consecutive steps, (steps, N) bool."""
+        if not len(numbers):
+            return torch.zeros(0, self.graph.num_nodes, dtype=torch.bool)
+        return torch.stack([self._busy_of(number) for number in numbers])
+
+    def _busy_of(self, number: int) -> Tensor:
+        if number in self._busy:
+            return self._busy[number]
+        mark = self._view.active(number)
+        if self._fits(mark):
+            self._busy[number] = mark
+        return mark
 
     def inputs(self, numbers: range) -> StepRows:
         """What is known of the nodes in consecutive steps: one (N, F) for all, or one each."""

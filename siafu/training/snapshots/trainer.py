@@ -3,20 +3,22 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import psutil
 import torch
 from torch import Tensor
 
 from siafu.comm.config import CommConfig
+from siafu.dynamic import change_of
 from siafu.graph import Block
 from siafu.nn.dropout import mix
 from siafu.nn.temporal import Span, passed_in_blocks
-from siafu.nn.temporal.cut import cut_time, need_of
+from siafu.nn.temporal.cut import Need, cut_time, need_of
 from siafu.nn.temporal.evolve import EvolveGcnO
 from siafu.nn.temporal.recurrent import Recurrent
-from siafu.nn.temporal.turn import Alone, Turn
+from siafu.nn.temporal.turn import Alone, Busy, Turn
 from siafu.sample.shuffle import Shuffled
 from siafu.training.config import TrainConfig
-from siafu.training.full import FullTrainer
+from siafu.training.full import FullTrainer, Watch
 from siafu.training.snapshots.build import Predictor
 from siafu.training.snapshots.config import SnapshotsConfig
 from siafu.training.snapshots.cut import Cut, cut_blocks, even_lengths
@@ -54,6 +56,7 @@ class SnapshotsTrainer(FullTrainer):
         self.timeline, self.snapshots, self._wire = timeline, snapshots, wire or CommConfig()
         self._window = snapshots.window or 0
         self._lengths = self._cut_time()
+        self._held: dict[int, int] = {}  # RSS when a block of time had gone forward, the most
 
     def _cut_time(self) -> list[int]:
         """How many steps each block of a pass has: as many blocks as were asked for, or as few as fit the memory."""
@@ -66,11 +69,32 @@ class SnapshotsTrainer(FullTrainer):
             raise ValueError(f"{ranks} ranks, but {what}, and ranks share steps; give at most {steps}")
         if self.snapshots.blocks:
             return even_lengths(steps, min(self.snapshots.blocks, steps // ranks))
-        nodes = self.timeline.graph.num_nodes
-        need = need_of(self.model.temporal, nodes, own_nodes=-(-nodes // ranks))
-        need = need._replace(step=-(-need.step // ranks))
-        lengths = cut_time(steps, need, budget=self.snapshots.room_mb * 10**6)
+        lengths = cut_time(steps, self._need(), budget=self.snapshots.room_mb * 10**6)
         return lengths if min(lengths) >= ranks else even_lengths(steps, min(len(lengths), steps // ranks))
+
+    def _need(self) -> Need:
+        """What this rank needs for a step of a block, and for a state between blocks."""
+        ranks, nodes = self.comm.world_size, self.timeline.graph.num_nodes
+        need = need_of(self.model.temporal, nodes, own_nodes=-(-nodes // ranks))
+        return need._replace(step=-(-need.step // ranks))
+
+    def _train(self, watch: Watch) -> str:
+        if self.comm.rank == 0 and not self.done.epoch:
+            watch.events.write("change", **change_of(self.timeline.graph, life=self.timeline.life)._asdict())
+        return super()._train(watch)
+
+    def _epoch(self, watch: Watch) -> None:
+        super()._epoch(watch)
+        if self.done.epoch == 1:
+            watch.events.write("blocks", **self._of_blocks())
+
+    def _of_blocks(self) -> dict[str, list[int]]:
+        """Steps of each block of time, the bytes it was to take, and what the process held."""
+        need, held = self._need(), [self._held[block] for block in sorted(self._held)]
+        if self._reads_last_alone():
+            return {"steps": self._lengths, "rss_bytes": held}
+        planned = [need.step * length + need.state * place for place, length in enumerate(self._lengths)]
+        return {"steps": self._lengths, "planned_bytes": planned, "rss_bytes": held}
 
     def step(self, epoch: int) -> float:
         """Train for one epoch, counted from 1, or the rest of it; returns its mean loss. Collective."""
@@ -112,9 +136,10 @@ class SnapshotsTrainer(FullTrainer):
                 block: int, out: Tensor, of: frozenset[int] = of, numbers_of: Any = numbers_of
             ) -> Tensor:
                 loss = 0 * out.sum()  # so that every rank takes part in all exchanges of gradients
-                for place, step in enumerate(numbers_of(block)):
+                for step, h in zip(numbers_of(block), out.unbind(), strict=True):
                     if step in of:
-                        loss = loss + self.task.loss_of(self.model.head, step, out[place], epoch=epoch)
+                        loss = loss + self.task.loss_of(self.model.head, step, h, epoch=epoch)
+                self._held[block] = max(self._held.get(block, 0), psutil.Process().memory_info().rss)
                 return loss / len(samples)
 
             temporal = self.model.temporal
@@ -176,11 +201,20 @@ class SnapshotsTrainer(FullTrainer):
             if self._reads_by_nodes():
                 x_nodes = stacked(self.timeline.inputs(range(cut.start, cut.stop)), turn.own_nodes)
             m = None if self.timeline.band is not None else self.timeline.aggregated(own)
+            first = cut.start - cuts[0].start
             return Span(
-                self.timeline.steps(own), cut.steps[-1], cut.start - cuts[0].start, x, x_nodes=x_nodes, m=m
+                self.timeline.steps(own), cut.steps[-1], first, x, x_nodes, m, busy=self._busy(cut, turn)
             )
 
         return turn, span_of, numbers_of
+
+    def _busy(self, cut: Cut, turn: Turn) -> Busy | None:
+        """Which nodes have an edge, where rows are turned from steps to nodes for others."""
+        turned = any(isinstance(layer, Recurrent) for layer in self.model.temporal.layers)
+        if self.comm.world_size == 1 or not turned:
+            return None
+        line, own = self.timeline, cut.steps_of(self.comm.rank)
+        return Busy(line.busy(own), line.busy(range(cut.start, cut.stop))[:, turn.own_nodes])
 
     def _reads_by_nodes(self) -> bool:
         """Whether the part along time of the first layer reads the inputs too."""

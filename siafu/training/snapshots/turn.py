@@ -14,6 +14,7 @@ from torch import Tensor
 from siafu.comm import Comm
 from siafu.comm.codec import decode, encode
 from siafu.comm.config import Precision
+from siafu.nn.temporal.turn import Busy
 from siafu.training.snapshots.cut import Cut
 
 _BACK = " gradients"
@@ -55,10 +56,12 @@ class RankTurn:
         if not again and block <= self._last_kept:
             self._kept = self._received[block] = []
 
-    def to_nodes(self, y: Tensor) -> Tensor:
+    def to_nodes(self, y: Tensor, busy: Busy | None = None) -> Tensor:
         """Rows of own steps to rows of own nodes: (own steps, N, F) -> (steps, own nodes, F). Collective."""
         if not self._several:
             return y
+        if busy is not None:
+            return self._busy_to_nodes(y, busy)
         cut, width = self._cut, y.shape[2]
         here, mine = y.shape[0], cut.num_nodes[self._comm.rank]
         rows = torch.cat([part.reshape(-1, width) for part in y.split(cut.num_nodes, 1)])
@@ -66,10 +69,12 @@ class RankTurn:
         recv = [steps * mine for steps in cut.num_steps]
         return self._exchanged(rows, send, recv).view(cut.steps[-1], mine, width)
 
-    def to_steps(self, h: Tensor) -> Tensor:
+    def to_steps(self, h: Tensor, busy: Busy | None = None) -> Tensor:
         """Rows of own nodes to rows of own steps: (steps, own nodes, F) -> (own steps, N, F). Collective."""
         if not self._several:
             return h
+        if busy is not None:
+            return self._busy_to_steps(h, busy)
         cut, width = self._cut, h.shape[2]
         here, mine = h.shape[1], cut.num_steps[self._comm.rank]
         send = [steps * here for steps in cut.num_steps]
@@ -77,6 +82,30 @@ class RankTurn:
         came = self._exchanged(h.reshape(-1, width), send, recv).split(recv)
         parts = [part.view(mine, nodes, width) for part, nodes in zip(came, cut.num_nodes, strict=True)]
         return torch.cat(parts, 1)
+
+    def _busy_to_nodes(self, y: Tensor, busy: Busy) -> Tensor:
+        """The same of busy nodes alone, and zeros for the others."""
+        (by_steps, send), (by_nodes, recv) = self._rows_by_nodes(busy.steps), self._rows_by_steps(busy.nodes)
+        rows = y.reshape(-1, y.shape[2]).index_select(0, by_steps)
+        return placed(self._exchanged(rows, send, recv), by_nodes, busy.nodes.shape)
+
+    def _busy_to_steps(self, h: Tensor, busy: Busy) -> Tensor:
+        """The same of busy nodes alone, and zeros for the others."""
+        (by_nodes, send), (by_steps, recv) = self._rows_by_steps(busy.nodes), self._rows_by_nodes(busy.steps)
+        rows = h.reshape(-1, h.shape[2]).index_select(0, by_nodes)
+        return placed(self._exchanged(rows, send, recv), by_steps, busy.steps.shape)
+
+    def _rows_by_nodes(self, mark: Tensor) -> tuple[Tensor, list[int]]:
+        """Marked rows of own steps, (own steps, N), by who owns the node; and how many each has."""
+        number = torch.arange(mark.numel()).view(mark.shape)
+        sizes = self._cut.num_nodes
+        parts = [rows[here] for rows, here in zip(number.split(sizes, 1), mark.split(sizes, 1), strict=True)]
+        return torch.cat(parts), [part.numel() for part in parts]
+
+    def _rows_by_steps(self, mark: Tensor) -> tuple[Tensor, list[int]]:
+        """Marked rows of own nodes, (steps, own nodes), by who owns the step; and how many each has."""
+        counts = [int(part.sum()) for part in mark.split(self._cut.num_steps)]
+        return mark.reshape(-1).nonzero()[:, 0], counts
 
     def earlier(self, x: Tensor, kept: Tensor, *, count: int) -> tuple[Tensor, Tensor]:
         """The rows of the ``count`` steps before the first own one, fewer at the beginning, and what is to be kept.
@@ -175,6 +204,12 @@ class RankTurn:
         wire = encode(rows.contiguous(), self._precision)
         came = self._comm.all_to_all(wire, send, recv, label=self._label + (_BACK if back else ""))
         return decode(came, self._precision, rows.shape[1], rows.dtype)
+
+
+def placed(rows: Tensor, places: Tensor, shape: Sequence[int]) -> Tensor:
+    """Rows at their places, zeros elsewhere: (n, F), (n,) -> (*shape, F)."""
+    number = shape[0] * shape[1]
+    return rows.new_zeros(number, rows.shape[1]).index_copy(0, places, rows).view(*shape, -1)
 
 
 class _Exchange(torch.autograd.Function):
