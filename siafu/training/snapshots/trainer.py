@@ -9,6 +9,7 @@ from torch import Tensor
 from siafu.comm.config import CommConfig
 from siafu.graph import Block
 from siafu.nn.dropout import mix
+from siafu.nn.link import LinkHead
 from siafu.nn.temporal import Span, passed_in_blocks
 from siafu.nn.temporal.cut import cut_time, need_of
 from siafu.nn.temporal.evolve import EvolveGcnO
@@ -16,11 +17,13 @@ from siafu.nn.temporal.recurrent import Recurrent
 from siafu.nn.temporal.turn import Alone, Turn
 from siafu.sample.shuffle import Shuffled
 from siafu.training.config import TrainConfig
-from siafu.training.full import FullTrainer
+from siafu.training.full import FullTrainer, Watch
 from siafu.training.snapshots.build import Predictor
 from siafu.training.snapshots.config import SnapshotsConfig
 from siafu.training.snapshots.cut import Cut, cut_blocks, even_lengths
-from siafu.training.snapshots.task import TemporalTask
+from siafu.training.snapshots.links import LinkTask
+from siafu.training.snapshots.live import Losses, Passes, restored, tune
+from siafu.training.snapshots.task import Judge, TemporalTask
 from siafu.training.snapshots.timeline import Timeline, stacked
 from siafu.training.snapshots.turn import RankTurn
 
@@ -72,6 +75,15 @@ class SnapshotsTrainer(FullTrainer):
         lengths = cut_time(steps, need, budget=self.snapshots.room_mb * 10**6)
         return lengths if min(lengths) >= ranks else even_lengths(steps, min(len(lengths), steps // ranks))
 
+    def _train(self, watch: Watch) -> str:
+        """As any; a head that reads a memory ranks before it has learned, and is scored then too."""
+        if self._starts_with_memory() and not self.done.epoch and not self.done.minibatch:
+            self._evaluate(0)
+        return super()._train(watch)
+
+    def _starts_with_memory(self) -> bool:
+        return isinstance(self.model.head, LinkHead) and self.model.head.recencies > 0
+
     def step(self, epoch: int) -> float:
         """Train for one epoch, counted from 1, or the rest of it; returns its mean loss. Collective."""
         self.model.train()
@@ -99,8 +111,9 @@ class SnapshotsTrainer(FullTrainer):
         samples, size = [train[place] for place in order], self.snapshots.batch
         return [samples[start : start + size] for start in range(0, len(samples), size)]
 
-    def _learned(self, samples: Sequence[int], epoch: int) -> Tensor:
+    def _learned(self, samples: Sequence[int], epoch: int, task: TemporalTask | None = None) -> Tensor:
         """Add the gradients of the mean loss of some samples to what is there; returns the share of it. Collective."""
+        task = task or self.task
         total = torch.zeros((), dtype=torch.float64)
         for number, (cuts, of) in enumerate(self._passes(samples)):
             reader = self._reader(cuts, number, learning=True)
@@ -114,7 +127,7 @@ class SnapshotsTrainer(FullTrainer):
                 loss = 0 * out.sum()  # so that every rank takes part in all exchanges of gradients
                 for place, step in enumerate(numbers_of(block)):
                     if step in of:
-                        loss = loss + self.task.loss_of(self.model.head, step, out[place], epoch=epoch)
+                        loss = loss + task.loss_of(self.model.head, step, out[place], epoch=epoch)
                 return loss / len(samples)
 
             temporal = self.model.temporal
@@ -204,15 +217,44 @@ class SnapshotsTrainer(FullTrainer):
     @torch.no_grad()
     def outputs(self) -> Tensor:
         """What adds up to the scores of each validation and test sample, a row each. Collective."""
+        if isinstance(self.task, LinkTask) and self.task.config.live:
+            return self._judged_live(self.task)
         return self._judged(["val", "test"])
+
+    def _judged_live(self, task: LinkTask) -> Tensor:
+        """The same, where links are learned as they become known; the weights are those before, in the end."""
+        passes, optimizer = Passes(self._tuned, self._loss_of), self.optimizer
+        found = []
+        with restored(self.model):
+            for split in ("val", "test"):
+                for sample in task.samples[split]:
+                    self.optimizer = torch.optim.Adam(self.model.parameters(), lr=self.config.lr)
+                    with torch.enable_grad():
+                        tune(self.model, task, sample - 1, passes, steps=task.config.live)
+                    found.append(self._told([(split, sample)], task))
+        self.optimizer = optimizer
+        return torch.cat(found)
+
+    def _tuned(self, task: LinkTask, sample: int, step: int) -> None:
+        self.optimizer.zero_grad()
+        self._add_gradients(self._learned([sample], self.config.epochs + step, task))
+        self._move()
+
+    @torch.no_grad()
+    def _loss_of(self, task: LinkTask, sample: int) -> float:
+        return float(self._told([("", sample)], Losses(task))[0, 0])
 
     @torch.no_grad()
     def _judged(self, splits: Sequence[str]) -> Tensor:
         """What adds up to the scores, and the loss, of each sample of some splits: (samples, K + 1). Collective."""
+        return self._told([(split, each) for split in splits for each in self.task.samples[split]], self.task)
+
+    def _told(self, asked: list[tuple[str, int]], task: Judge) -> Tensor:
+        """What a task tells of some samples, each of a split: (samples, num_counts + 1). Collective."""
         self.model.eval()
-        asked = [(split, sample) for split in splits for sample in self.task.samples[split]]
         place = {each: row for row, each in enumerate(asked)}
-        found = torch.zeros(len(asked), self.task.num_counts + 1, dtype=torch.float64)
+        splits = list(dict.fromkeys(split for split, _ in asked))
+        found = torch.zeros(len(asked), task.num_counts + 1, dtype=torch.float64)
         for number, (cuts, of) in enumerate(self._passes(sorted({sample for _, sample in asked}))):
             reader = self._reader(cuts, number, learning=False)
             if reader is None:
@@ -225,8 +267,7 @@ class SnapshotsTrainer(FullTrainer):
                 for row, step in enumerate(numbers_of(block)):
                     for split in splits if step in of else ():
                         if (split, step) in place:
-                            judged = self.task.judged(self.model.head, step, out[row], split)
-                            found[place[split, step]] = judged
+                            found[place[split, step]] = task.judged(self.model.head, step, out[row], split)
         return self.comm.all_reduce(found, label="scores")
 
     def _evaluate(self, epoch: int) -> dict[str, float | None]:
