@@ -27,7 +27,8 @@ class LinkHead(nn.Module):
     ``dot``: ``(P h_u) . (P h_v) + q . h_u + q . h_v + r . f(s) + c``, which is the same in both directions.
     ``s`` is what a memory knows of the pair, such as how lately and how often it was an edge, one number for each of K
     columns, and ``f(s) = (1, log(1 + s), s / (1 + s))`` where any of them is not 0, and 0 where all are: so pairs that
-    nobody remembers need nothing but factors. A head with a memory starts out ranking as its first column does.
+    nobody remembers need nothing but factors. With a memory, ranking starts out as that of its
+    first column; nearly so for ``dot``.
 
     Shapes:
         h: (N, in_features).
