@@ -212,7 +212,12 @@ def train(
     folder: Path, model: list[str], settings: list[str], *, ranks: int = PARTS
 ) -> tuple[Phase, dict[str, Any]]:
     """Train, on ranks of a thread each where there are several; what it took, and what the command printed."""
-    every = [f"threads={1 if ranks > 1 else 0}", "train.evaluate_every=1000000", "data.reorder=off", *settings]
+    every = [
+        f"threads={1 if ranks > 1 else 0}",
+        "train.evaluate_every=1000000",
+        "data.reorder=off",
+        *settings,
+    ]
     words = [word for setting in every for word in ("--set", setting)]
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         run = ["--ranks", str(ranks), "--json", "--out", str(Path(temporary, "run"))]

@@ -45,6 +45,7 @@ from siafu.training.link.trainer import LinkTrainer, SampledLinkTrainer
 from siafu.training.pipeline.trainer import PipelineTrainer
 from siafu.training.sampled import SampledTrainer
 from siafu.training.snapshots.build import build_predictor, build_task, build_timeline
+from siafu.training.snapshots.links import LinkTask as LinksOverTime
 from siafu.training.snapshots.task import TemporalTask
 from siafu.training.snapshots.trainer import SnapshotsTrainer
 from siafu.training.task import SPLITS, Task, task_of
@@ -407,6 +408,8 @@ def _of_method(trainer: FullTrainer) -> dict[str, Any]:
     done = trainer.done
     if isinstance(trainer.task, LinkTask):
         return {"protocol": trainer.task.link.protocol, **_of_sampled(trainer)}
+    if isinstance(trainer.task, LinksOverTime):
+        return {"protocol": trainer.task.config.protocol}
     if isinstance(trainer, SampledTrainer):
         return _of_sampled(trainer)
     if isinstance(trainer, PipelineTrainer):

@@ -178,7 +178,9 @@ def _of_last_step(
         ends = read_edges(pairs, "pairs")
         check_edges(ends, graph.num_nodes, f"{graph.name}: pairs")
         memory = remembered(graph, tree.link)
-        recency = None if memory is None else memory.at(graph.num_steps - 1, *ends)
+        last, recency = graph.num_steps - 1, None
+        if memory is not None:
+            h, recency = torch.cat([h, memory.of_nodes(memory.all_at(last))], 1), memory.at(last, *ends)
         found["score"] = model.head(h, *ends.long(), recency)
     return found
 

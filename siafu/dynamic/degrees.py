@@ -15,32 +15,38 @@ from siafu.dynamic.snapshots import Snapshots
 from siafu.graph import Block
 
 MOST_COLUMNS = 1024
+_A_DOUBLING, _DOUBLINGS = 8, 6  # columns beyond the exact ones
 
 
 class DegreeFeatures:
     """Rows of features made of degrees; those of higher degree than there are columns share the last."""
 
-    def __init__(
-        self, snapshots: Snapshots, *, most: int = MOST_COLUMNS, num_features: int | None = None
-    ) -> None:
-        """With ``num_features`` there are so many columns, whatever the degrees are."""
-        self._snapshots, self._most, self._given = snapshots, most, num_features
+    def __init__(self, snapshots: Snapshots, *, most: int = MOST_COLUMNS, exact: int | None = None) -> None:
+        """With ``exact`` so many degrees have a column each, and higher ones share 8 for each doubling, 48 in all.
+
+        There are then as many columns whatever the degrees are.
+        """
+        self._snapshots, self._most, self._exact = snapshots, most, exact
 
     @cached_property
     def num_features(self) -> int:
-        """F, as given; else the largest degree of any step and one more, or the most there may be.
+        """F: the largest degree of any step and one more, or the most there may be.
 
-        To know the largest it goes over all steps once.
+        To know the largest it goes over all steps once; with ``exact`` it need not.
         """
-        if self._given is not None:
-            return self._given
+        if self._exact is not None:
+            return self._exact + _A_DOUBLING * _DOUBLINGS
         blocks = self._snapshots.walk(self._snapshots.steps.start, self._snapshots.steps.stop)
         largest = max(int(self._degree(block).max()) for block in blocks)
         return min(largest + 1, self._most)
 
     def columns(self, block: Block) -> Tensor:
         """(N,) int64, the column in which each row of a snapshot is 1."""
-        return self._degree(block).clamp_(max=self.num_features - 1)
+        degree = self._degree(block)
+        if self._exact is not None:
+            beyond = (degree.clamp(min=self._exact) / self._exact).log2()
+            degree = torch.where(degree < self._exact, degree, self._exact + (_A_DOUBLING * beyond).long())
+        return degree.clamp_(max=self.num_features - 1)
 
     def rows(self, block: Block) -> Tensor:
         """(N, F) float32, the rows written out."""

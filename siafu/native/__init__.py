@@ -84,6 +84,7 @@ __all__ = [
     "locality_order",
     "lstm",
     "lstm_backward",
+    "map_large_arrays",
     "mark_columns",
     "missing_loops",
     "pack_ascending",
@@ -111,10 +112,8 @@ __all__ = [
 
 Dropout = reference.Dropout
 _LARGE_BYTES = 1 << 22
-_MMAP_THRESHOLD, _MAPPED_BYTES = (
-    -3,
-    1 << 20,
-)  # a setting of malloc.h by its number; arrays of so much are mapped
+_MMAP_THRESHOLD = -3  # a setting of malloc.h
+_MAPPED_BYTES = 1 << 20
 _ACTIVATIONS = {"none": 0, "relu": 1, "elu": 2}
 
 
@@ -337,13 +336,11 @@ def arrays_reused(*, loosely: bool = False) -> Iterator[None]:
     """Have large arrays of kernels used again when their tensors die, which saves their page faults.
 
     ``loosely`` is for work in pieces of many sizes: arrays that wait are let go for one that finds none of its size, so
-    that no more is there than was in use at once; and what torch makes itself goes back to the system when it dies.
+    that no more is there than was in use at once.
     """
     if _core is None:
         yield
         return
-    if loosely:
-        _map_large_arrays()
     _core.keep_given_back(True, loosely)
     try:
         yield
@@ -351,8 +348,11 @@ def arrays_reused(*, loosely: bool = False) -> Iterator[None]:
         _core.keep_given_back(False, loosely)
 
 
-def _map_large_arrays() -> None:
-    """From now on have the C library map each large array by itself; else it learns to keep them in its heap."""
+def map_large_arrays() -> None:
+    """From now on have what torch makes itself, where it is large, go back to the system when it dies.
+
+    The C library maps each such array by itself then; else it learns to keep them in its heap, which is quicker.
+    """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_MMAP_THRESHOLD, _MAPPED_BYTES)

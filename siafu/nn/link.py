@@ -14,7 +14,10 @@ from siafu.nn.pairs import score_pairs
 from siafu.nn.streamed import Rows
 
 Head = Literal["mlp", "dot"]
-_SEEN = 3  # what a head reads of one recency
+_FIRST = (
+    4.0,
+    2.0,
+)  # how much likelier than others pairs that met are at first, and how that grows; logarithms
 
 
 class LinkHead(nn.Module):
@@ -23,8 +26,9 @@ class LinkHead(nn.Module):
     ``mlp``: ``relu(P h_u + Q h_v + b + R f(s)) . w + r . f(s) + c``;
     ``dot``: ``(P h_u) . (P h_v) + q . h_u + q . h_v + r . f(s) + c``, which is the same in both directions.
     ``s`` is what a memory knows of the pair, such as how lately and how often it was an edge, one number for each of K
-    decays, and ``f(s) = (log(1 + s), s / (1 + s), 1)`` of each where ``s`` is not 0, and 0 where it is: so pairs that
-    nobody remembers need nothing but factors. Ranking starts out near that of the memory.
+    columns, and ``f(s) = (1, log(1 + s), s / (1 + s))`` where any of them is not 0, and 0 where all are: so pairs that
+    nobody remembers need nothing but factors. With a memory, ranking starts out as that of its
+    first column; nearly so for ``dot``.
 
     Shapes:
         h: (N, in_features).
@@ -53,10 +57,10 @@ class LinkHead(nn.Module):
             self.target = nn.Parameter(torch.empty(in_features, hidden))
             self.hidden_bias = nn.Parameter(torch.empty(hidden))
             self.weight = nn.Parameter(torch.empty(hidden, outputs))
-            self.seen_hidden = nn.Parameter(torch.empty(_SEEN * recencies, hidden))
+            self.seen_hidden = nn.Parameter(torch.empty(_num_seen(recencies), hidden))
         else:
             self.popular = nn.Parameter(torch.empty(in_features))
-        self.seen = nn.Parameter(torch.empty(_SEEN * recencies, outputs))
+        self.seen = nn.Parameter(torch.empty(_num_seen(recencies), outputs))
         self.bias = nn.Parameter(torch.empty(outputs))
         self.reset(first_generator())
 
@@ -65,7 +69,7 @@ class LinkHead(nn.Module):
         glorot(self.source, generator)
         with torch.no_grad():
             self.bias.zero_()
-            self.seen.fill_(0.0 if self.classes else 1.0)
+            self.seen.zero_()
             if self.kind == "mlp":
                 glorot(self.target, generator)
                 glorot(self.weight, generator)
@@ -73,6 +77,16 @@ class LinkHead(nn.Module):
                 self.seen_hidden.zero_()
             else:
                 self.popular.zero_()
+            if self.recencies and self.classes is None:
+                self._begin_with_memory()
+
+    def _begin_with_memory(self) -> None:
+        """Let nothing but the first column of the memory tell pairs apart; what rows tell is learned from there."""
+        self.seen[: len(_FIRST), 0] = self.seen.new_tensor(_FIRST)
+        if self.kind == "mlp":
+            self.weight.zero_()
+        else:
+            self.source.mul_(0.01)
 
     def factors(self, h: Tensor) -> tuple[Tensor, Tensor]:
         """What each node brings to a pair as its source and as its target: (N, in_features) -> 2 x (N, D)."""
@@ -164,6 +178,11 @@ def build_linked(
 
 
 def _seen(recency: Tensor) -> Tensor:
-    """What a head reads of recencies: (P, K) -> (P, 3 K)."""
+    """What a head reads of recencies: (P, K) -> (P, 2 K + 1)."""
     s = recency.float()
-    return torch.cat([s.log1p(), s / (1 + s), (s > 0).float()], 1)
+    met = (s > 0).any(1, keepdim=True).float()
+    return torch.cat([met, s.log1p(), s / (1 + s)], 1)
+
+
+def _num_seen(recencies: int) -> int:
+    return 2 * recencies + 1 if recencies else 0

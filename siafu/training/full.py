@@ -315,7 +315,7 @@ class FullTrainer:
         done, sign = self.done, 1 if self.task.higher_is_better else -1
         if done.lowest_loss is None or loss < done.lowest_loss:
             done.lowest_epoch, done.lowest_loss = epoch, loss
-        if done.best_epoch and (sign * (score or 0), -loss) <= (
+        if done.best and (sign * (score or 0), -loss) <= (
             sign * (done.best_score or 0),
             -(done.best_loss or 0),
         ):
@@ -328,7 +328,7 @@ class FullTrainer:
             return "done"
         evaluated = self.done.epoch - self.done.epoch % self.config.evaluate_every
         waited = evaluated - max(self.done.best_epoch, self.done.lowest_epoch)
-        if self.config.patience and self.done.best_epoch and waited >= self.config.patience:
+        if self.config.patience and self.done.best and waited >= self.config.patience:
             return "patience"
         return None
 

@@ -35,3 +35,14 @@ def test_higher_degrees_share_the_last_column() -> None:
     found, snapshots = features(life=3, most=2)
     assert found.num_features == 2
     assert found.columns(snapshots.block(2)).tolist() == [1, 0, 0, 1]
+
+
+def test_beyond_the_exact_ones_degrees_share_eight_columns_for_each_doubling() -> None:
+    hub = torch.arange(1, 40)
+    graph = DynamicGraph.from_events(torch.zeros(39, dtype=torch.int64), hub, torch.zeros(39), num_nodes=40)
+    snapshots = Snapshots(graph, life=1)
+    found = DegreeFeatures(snapshots, exact=16)
+    assert found.num_features == 16 + 48
+    columns = found.columns(snapshots.block(0))
+    assert columns[0] == 16 + 10  # 39 is 1.28 doublings from 16
+    assert not columns[1:].any()

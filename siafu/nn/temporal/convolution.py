@@ -60,7 +60,7 @@ class _Summed(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, None, Tensor | None, Tensor, None]:
         *learned, weight, out = ctx.saved_tensors
         x, wants = (learned[0], ctx.needs_input_grad[2]) if learned else (ctx.given, False)
-        grad_x = native.empty_steps(*x.shape, x.dtype) if wants else None
+        grad_x = native.empty_steps(x.shape[0], x.shape[1], x.shape[2], x.dtype) if wants else None
         m, grad_weight = torch.empty_like(rows_of(x, 0)), torch.zeros_like(weight)
         for place, step in enumerate(ctx.steps):
             sum_step(step, rows_of(x, place), m)

@@ -18,13 +18,18 @@ class LinkConfig(BaseModel):
     negatives: int | None = Field(
         None, ge=1
     )  # for each edge that is learned from; None: what the data set is usually trained with, else 1
-    sampling: Literal["uniform", "smart"] = "uniform"  # among all nodes, or those that have an edge
+    sampling: Literal["auto", "uniform", "smart"] = (
+        "auto"  # among all nodes, or those that have an edge; auto: uniform, over time smart
+    )
     evaluation: Literal["all"] | int = "all"  # rank edges among all pairs, or so many sampled negatives
     most_pairs: int = Field(10**10, ge=1)  # of a step, beyond which an evaluation over all is refused
     head: Literal["auto", "mlp", "dot"] = "auto"  # auto: dot, over time mlp
     width: int | None = Field(None, ge=1)  # of the head; None: as model.hidden
     recency: bool = False  # over time: the head also reads how lately and how often two nodes met
-    decay: tuple[float, ...] = (0.2,)  # how fast that fades, a step; several are read side by side
+    decay: tuple[float, ...] = (0.2, 0.05, 1.0)  # how fast that fades, a step; several are read side by side
+    live: int = Field(
+        0, ge=0
+    )  # over time: steps of the optimiser, at most, on links that became known, before the next are predicted
     split: tuple[float, float, float] = (0.85, 0.05, 0.1)  # of edges, where the data set has none
 
     @field_validator("evaluation")
@@ -62,4 +67,5 @@ class LinkConfig(BaseModel):
     @property
     def protocol(self) -> str:
         """What edges are ranked among, as every figure is to be named by."""
-        return "all pairs" if self.evaluation == "all" else f"{self.evaluation} sampled negatives"
+        among = "all pairs" if self.evaluation == "all" else f"{self.evaluation} sampled negatives"
+        return f"{among}, live" if self.live else among

@@ -16,11 +16,13 @@ DECAY = 0.2
 class Recency:
     """What is remembered of every pair at every step, one entry an event: 8 + 8 K bytes an event, for all time.
 
+    A column counts events, or the steps that have one, and has a decay.
+
     An entry's value is the score just after its event; at a later step it has faded by ``e^(-decay age)``.
 
     Attributes:
         num_nodes, num_steps: N and T.
-        decays: K of them.
+        decays: of each column, K of them.
         entry: (M,) int64, ascending: (source N + target) T + step.
         value: (M, K) float64.
     """
@@ -42,8 +44,13 @@ class Recency:
         num_steps: int,
         undirected: bool = False,
         decays: tuple[float, ...] = (DECAY,),
+        steps_too: bool = False,
     ) -> "Recency":
-        """Remember events (M,) in any order; ``undirected``: of both directions, an event counting in each."""
+        """Remember events (M,) in any order; ``undirected``: of both directions, an event counting in each.
+
+        With ``steps_too`` there are columns that count steps with an event, one for each decay, before those that
+        count events.
+        """
         if num_nodes**2 * num_steps >= 2**63:
             raise ValueError(
                 f"{num_nodes:,} nodes and {num_steps:,} steps are too many for a memory of pairs; "
@@ -53,7 +60,10 @@ class Recency:
             src, dst, step = torch.cat([src, dst]), torch.cat([dst, src]), torch.cat([step, step])
         entry = codes(src, dst, num_nodes=num_nodes) * num_steps + step.long()
         entry, count = entry.unique(return_counts=True)
-        return cls(num_nodes, num_steps, decays, entry, _summed(entry, count, num_steps, decays))
+        first = count.double()[:, None].expand(-1, len(decays))
+        if steps_too:
+            first, decays = torch.cat([torch.ones_like(first), first], 1), decays * 2
+        return cls(num_nodes, num_steps, decays, entry, _summed(entry, first, num_steps, decays))
 
     def at(self, step: int, src: Tensor, dst: Tensor) -> Tensor:
         """What is remembered of some pairs at a step, with its events: (P,), (P,) -> (P, K) float32."""
@@ -77,19 +87,24 @@ class Recency:
         csr = native.build_csr(src.int(), dst.int(), num_rows=self.num_nodes)
         return csr, self._faded(place, step)
 
+    def of_nodes(self, known: tuple[Csr, Tensor]) -> Tensor:
+        """How lately and how often each node met any, of what :meth:`all_at` gave: (N, K), logarithms."""
+        csr, seen = known
+        row = torch.arange(self.num_nodes).repeat_interleave(csr.indptr.diff())
+        return torch.zeros(self.num_nodes, len(self.decays)).index_add_(0, row, seen).log1p_()
+
     def _faded(self, place: Tensor, step: int) -> Tensor:
         age = (step - self.entry[place] % self.num_steps).double()
         fade = torch.stack([(-decay * age).exp() for decay in self.decays], 1)
         return (self.value[place] * fade).float()
 
 
-def _summed(entry: Tensor, count: Tensor, num_steps: int, decays: tuple[float, ...]) -> Tensor:
-    """The value of each entry: that of the entry before, faded, where it is of the same pair, and its own events.
+def _summed(entry: Tensor, value: Tensor, num_steps: int, decays: tuple[float, ...]) -> Tensor:
+    """The value of each entry: that of the entry before, faded, where it is of the same pair, and its own, (M, K).
 
     Entries are added up by doubling: after k rounds each has what the 2^k entries up to it bring.
     """
     pair, when = entry // num_steps, entry % num_steps
-    value = torch.stack([count.double()] * len(decays), 1)
     reach = 1
     longest = int(torch.unique_consecutive(pair, return_counts=True)[1].max()) if pair.numel() else 0
     while reach < longest:

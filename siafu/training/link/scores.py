@@ -88,7 +88,7 @@ def all_pairs(
     score = native.pair_scores(factors, src.int(), dst.int())
     if given is not None:
         csr, values = given
-        there, place = found_in(_row_codes(csr, num_dst), code)
+        there, place = found_in(row_codes(csr, num_dst), code)
         score = torch.where(there, values[place], score) if values.numel() else score
     _check_finite(score)
     indptr = torch.searchsorted(src, torch.arange(num_src + 1))
@@ -164,7 +164,8 @@ def _rows(src: Tensor) -> tuple[Tensor, Tensor]:
     return source, torch.cat([count.new_zeros(1), count.cumsum(0)])
 
 
-def _row_codes(csr: Csr, num_dst: int) -> Tensor:
+def row_codes(csr: Csr, num_dst: int) -> Tensor:
+    """One number for each pair that stands in rows, see :func:`siafu.sample.negatives.codes`: (E,) int64."""
     row = torch.arange(csr.indptr.numel() - 1).repeat_interleave(csr.indptr.diff())
     return codes(row, csr.indices, num_nodes=num_dst)
 

@@ -54,9 +54,12 @@ def build_predictor(
     head: LinkHead | Dense
     match task:
         case "link":
-            recencies = len(link.decay) if link.recency else 0
+            recencies = 2 * len(link.decay) if link.recency else 0
             head = LinkHead(
-                temporal.out_features, width, kind="dot" if link.head == "dot" else "mlp", recencies=recencies
+                temporal.out_features + recencies,
+                width,
+                kind="dot" if link.head == "dot" else "mlp",
+                recencies=recencies,
             )
         case "edge":
             head = LinkHead(temporal.out_features, width, classes=out_features)
@@ -100,7 +103,8 @@ def _link_task(graph: DynamicGraph, wanted: Wanted, common: dict[str, Any]) -> L
     if link.evaluation == "all":
         judged = len(common["samples"]["val"]) + len(common["samples"]["test"])
         check_all_pairs(graph.num_nodes, steps=judged, most=link.most_pairs)
-    how: dict[str, Any] = {"config": link, "memory": remembered(graph, link)}
+    lately = max(1, wanted.snapshots.window or wanted.snapshots.edge_life or 1)
+    how: dict[str, Any] = {"config": link, "memory": remembered(graph, link), "lately": lately}
     return LinkTask(**common, **how, kind="link", metric="map", num_outputs=1, num_counts=4)
 
 
@@ -117,6 +121,7 @@ def remembered(graph: DynamicGraph, link: LinkConfig) -> Recency | None:
         num_steps=graph.num_steps,
         undirected=graph.undirected,
         decays=link.decay,
+        steps_too=True,
     )
 
 

@@ -1,20 +1,27 @@
 """Which pairs of nodes are joined in the next step."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from siafu.native import Csr
+from siafu.native.scatter import scattered
 from siafu.nn.dropout import mix
 from siafu.nn.link import LinkHead
 from siafu.sample.negatives import Edges, draw_negatives
 from siafu.training.link.config import LinkConfig
 from siafu.training.link.recency import Recency
-from siafu.training.link.scores import StepScore, rank_all, rank_sampled
+from siafu.training.link.scores import StepScore, rank_all, rank_sampled, row_codes
+from siafu.training.snapshots.drawn import Draw, Drawn, draw_pairs
 from siafu.training.snapshots.task import TemporalTask
 
+Part = Literal["all", "learned", "held"]
 _SCORES = ("map", "mrr", "auc")
+_HELD = 10  # one link of so many is held back
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -24,19 +31,27 @@ class LinkTask(TemporalTask):
     Attributes:
         config: negatives, evaluation.
         memory: how lately and how often pairs met; None where the head does not read it.
+        lately: of how many steps the ends of events count where negatives are drawn among them.
+        part: which links of a step losses are of; a tenth is held back where links are learned as they become known.
     """
 
     config: LinkConfig
     memory: Recency | None
+    lately: int = 1
+    part: Part = "all"
 
     def loss_of(self, head: nn.Module, step: int, h: Tensor, *, epoch: int) -> Tensor:
         """The mean binary cross-entropy of the next step's pairs and of negatives."""
         assert isinstance(head, LinkHead)
-        src, dst, y = self._pairs(step, epoch)
-        if not y.numel():
+        known = self._known_at(step)
+        drawn = self._drawn(step, epoch, known)
+        if not drawn.y.numel():
             return 0 * h.sum()
-        out = head(h, src, dst, self._remembered(step, src, dst))
-        return nn.functional.binary_cross_entropy_with_logits(out, y.to(out.dtype))
+        recency = self._remembered(step, drawn.src, drawn.dst)
+        out = head(self._joined(h, known), drawn.src, drawn.dst, recency)
+        return nn.functional.binary_cross_entropy_with_logits(
+            out + drawn.offset.to(out.dtype), drawn.y.to(out.dtype)
+        )
 
     def judged(self, head: nn.Module, step: int, h: Tensor, split: str) -> Tensor:
         """Average precision, reciprocal rank and area, whether there is anything to predict, and the loss."""
@@ -55,12 +70,17 @@ class LinkTask(TemporalTask):
             return dict.fromkeys(_SCORES)
         return dict(zip(_SCORES, told.mean(0).tolist(), strict=True))
 
+    def of_part(self, part: Part) -> "LinkTask":
+        """The same with losses of a part of the links."""
+        return replace(self, part=part)
+
     def _ranked(self, head: LinkHead, step: int, h: Tensor, edges: Edges) -> StepScore:
         """How well a sample ranks its links, among all pairs or among sampled targets of their sources."""
         src, dst = edges.code // self.graph.num_nodes, edges.code % self.graph.num_nodes
+        known = self._known_at(step)
+        h = self._joined(h, known)
         if self.config.evaluation == "all":
-            memory = None if self.memory is None else self.memory.all_at(step)
-            return rank_all(head, h, src, dst, recency=memory).scores()
+            return rank_all(head, h, src, dst, recency=known).scores()
         each = self.config.evaluation
         number, source = torch.arange(src.numel() * each), src.repeat_interleave(each)
         key = mix(mix(self.seed) ^ step)
@@ -70,6 +90,16 @@ class LinkTask(TemporalTask):
             for first, second in ((src, dst), (source, target))
         ]
         return rank_sampled(src, scores[0], scores[1].view(-1, each)).scores()
+
+    def _known_at(self, step: int) -> tuple[Csr, Tensor] | None:
+        """All pairs that are remembered at a step, and what of them."""
+        return None if self.memory is None else self.memory.all_at(step)
+
+    def _joined(self, h: Tensor, known: tuple[Csr, Tensor] | None) -> Tensor:
+        """What the head reads of nodes: their rows, and what is remembered of them."""
+        if self.memory is None or known is None:
+            return h
+        return torch.cat([h, self.memory.of_nodes(known).to(h.dtype)], 1)
 
     def _remembered(self, step: int, src: Tensor, dst: Tensor) -> Tensor | None:
         return None if self.memory is None else self.memory.at(step, src, dst)
@@ -84,16 +114,30 @@ class LinkTask(TemporalTask):
             self._known[step] = Edges(src, dst, num_nodes=self.graph.num_nodes)
         return self._known[step]
 
-    def _pairs(self, step: int, epoch: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The pairs of the next step and negatives: sources, targets, whether they are joined."""
-        edges, nodes = self._edges(step + 1), self.graph.num_nodes
-        positives = edges.code.numel()
-        among = self.graph.seen(step).nonzero()[:, 0] if self.config.sampling == "smart" else None
-        number = torch.arange(positives * (self.config.negatives or 1))
+    def _drawn(self, step: int, epoch: int, known: tuple[Csr, Tensor] | None) -> Drawn:
+        """The pairs that a step learns from."""
+        edges = self._edges(step + 1)
+        codes = None if known is None else row_codes(known[0], self.graph.num_nodes)
         key = mix(mix(mix(self.seed) ^ epoch) ^ step)
-        src, dst = draw_negatives(number, key=key, edges=edges, among=among)
-        y = torch.cat([torch.ones(positives), torch.zeros(number.numel())])
-        return torch.cat([edges.code // nodes, src]), torch.cat([edges.code % nodes, dst]), y
+        how = Draw(self.config.negatives or 1, key, self._lately(step), codes)
+        return draw_pairs(edges, how, learned=self._of_part(edges.code))
+
+    def _of_part(self, code: Tensor) -> Tensor:
+        """Those of the edges of a step that belong to the part; both directions of a pair go to the same."""
+        if self.part == "all":
+            return code
+        ends = torch.stack([code // self.graph.num_nodes, code % self.graph.num_nodes])
+        number = ends.min(0).values * self.graph.num_nodes + ends.max(0).values
+        drawn = scattered(number.numpy().astype(np.uint64) ^ np.uint64(mix(self.seed)))
+        held = torch.from_numpy(drawn % np.uint64(_HELD) == 0)
+        return code[held if self.part == "held" else ~held]
+
+    def _lately(self, step: int) -> Tensor:
+        """Both ends of the events of late, among which half of the negatives are drawn; nobody, where all are alike."""
+        events = self.graph.events(step + 1 - self.lately, step + 1)
+        if self.config.sampling == "uniform":
+            events = slice(0, 0)
+        return torch.cat([self.graph.src[events], self.graph.dst[events]]).long()
 
     @cached_property
     def _known(self) -> dict[int, Edges]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,17 @@ from siafu.dynamic import DynamicGraph
 from siafu.training import metrics
 
 SPLITS = ("train", "val", "test")
+
+
+class Judge(Protocol):
+    """Who tells something of samples."""
+
+    @property
+    def num_counts(self) -> int:
+        """How many numbers it tells of a sample, besides the last, its loss."""
+
+    def judged(self, head: nn.Module, step: int, h: Tensor, split: str) -> Tensor:
+        """What it tells of one sample of a split: (num_counts + 1,) float64."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

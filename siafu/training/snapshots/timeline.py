@@ -11,7 +11,7 @@ from siafu.nn.temporal import Step, snapshot_in
 from siafu.nn.temporal.step import StepRows
 
 _NODE_COST = 8  # edges whose sum takes as long as the products of one node's row
-_DEGREES = 128  # columns of degrees, where nothing else is known of nodes; higher ones share the last
+_DEGREES = 128  # that have a column each, where nothing else is known of nodes
 
 
 class Timeline:
@@ -33,7 +33,7 @@ class Timeline:
     ) -> None:
         self.graph, self.band = graph, band
         self._view = Snapshots(graph, life=edge_life if band is None else band, weighted=weighted)
-        self._degrees = DegreeFeatures(self._view, num_features=_DEGREES)
+        self._degrees = DegreeFeatures(self._view, exact=_DEGREES)
         self._left = keep_bytes
         self._steps: dict[int, Step] = {}
         self._aggregated: dict[int, Tensor] = {}

@@ -7,10 +7,12 @@ import psutil
 import torch
 from torch import Tensor
 
+from siafu import native
 from siafu.comm.config import CommConfig
 from siafu.dynamic import change_of
 from siafu.graph import Block
 from siafu.nn.dropout import mix
+from siafu.nn.link import LinkHead
 from siafu.nn.temporal import Span, passed_in_blocks
 from siafu.nn.temporal.cut import Need, cut_time, need_of
 from siafu.nn.temporal.evolve import EvolveGcnO
@@ -22,7 +24,9 @@ from siafu.training.full import FullTrainer, Watch
 from siafu.training.snapshots.build import Predictor
 from siafu.training.snapshots.config import SnapshotsConfig
 from siafu.training.snapshots.cut import Cut, cut_blocks, even_lengths
-from siafu.training.snapshots.task import TemporalTask
+from siafu.training.snapshots.links import LinkTask
+from siafu.training.snapshots.live import Losses, Passes, restored, tune
+from siafu.training.snapshots.task import Judge, TemporalTask
 from siafu.training.snapshots.timeline import Timeline, stacked
 from siafu.training.snapshots.turn import RankTurn
 
@@ -79,9 +83,16 @@ class SnapshotsTrainer(FullTrainer):
         return need._replace(step=-(-need.step // ranks))
 
     def _train(self, watch: Watch) -> str:
+        """As any; a head that reads a memory ranks before it has learned, and is scored then too."""
+        native.map_large_arrays()  # which die block by block
         if self.comm.rank == 0 and not self.done.epoch:
             watch.events.write("change", **change_of(self.timeline.graph, life=self.timeline.life)._asdict())
+        if self._starts_with_memory() and not self.done.epoch and not self.done.minibatch:
+            self._evaluate(0)
         return super()._train(watch)
+
+    def _starts_with_memory(self) -> bool:
+        return isinstance(self.model.head, LinkHead) and self.model.head.recencies > 0
 
     def _epoch(self, watch: Watch) -> None:
         super()._epoch(watch)
@@ -123,8 +134,9 @@ class SnapshotsTrainer(FullTrainer):
         samples, size = [train[place] for place in order], self.snapshots.batch
         return [samples[start : start + size] for start in range(0, len(samples), size)]
 
-    def _learned(self, samples: Sequence[int], epoch: int) -> Tensor:
+    def _learned(self, samples: Sequence[int], epoch: int, task: TemporalTask | None = None) -> Tensor:
         """Add the gradients of the mean loss of some samples to what is there; returns the share of it. Collective."""
+        task = task or self.task
         total = torch.zeros((), dtype=torch.float64)
         for number, (cuts, of) in enumerate(self._passes(samples)):
             reader = self._reader(cuts, number, learning=True)
@@ -138,7 +150,7 @@ class SnapshotsTrainer(FullTrainer):
                 loss = 0 * out.sum()  # so that every rank takes part in all exchanges of gradients
                 for step, h in zip(numbers_of(block), out.unbind(), strict=True):
                     if step in of:
-                        loss = loss + self.task.loss_of(self.model.head, step, h, epoch=epoch)
+                        loss = loss + task.loss_of(self.model.head, step, h, epoch=epoch)
                 self._held[block] = max(self._held.get(block, 0), psutil.Process().memory_info().rss)
                 return loss / len(samples)
 
@@ -238,15 +250,44 @@ class SnapshotsTrainer(FullTrainer):
     @torch.no_grad()
     def outputs(self) -> Tensor:
         """What adds up to the scores of each validation and test sample, a row each. Collective."""
+        if isinstance(self.task, LinkTask) and self.task.config.live:
+            return self._judged_live(self.task)
         return self._judged(["val", "test"])
+
+    def _judged_live(self, task: LinkTask) -> Tensor:
+        """The same, where links are learned as they become known; the weights are those before, in the end."""
+        passes, optimizer = Passes(self._tuned, self._loss_of), self.optimizer
+        found = []
+        with restored(self.model):
+            for split in ("val", "test"):
+                for sample in task.samples[split]:
+                    self.optimizer = torch.optim.Adam(self.model.parameters(), lr=self.config.lr)
+                    with torch.enable_grad():
+                        tune(self.model, task, sample - 1, passes, steps=task.config.live)
+                    found.append(self._told([(split, sample)], task))
+        self.optimizer = optimizer
+        return torch.cat(found)
+
+    def _tuned(self, task: LinkTask, sample: int, step: int) -> None:
+        self.optimizer.zero_grad()
+        self._add_gradients(self._learned([sample], self.config.epochs + step, task))
+        self._move()
+
+    @torch.no_grad()
+    def _loss_of(self, task: LinkTask, sample: int) -> float:
+        return float(self._told([("", sample)], Losses(task))[0, 0])
 
     @torch.no_grad()
     def _judged(self, splits: Sequence[str]) -> Tensor:
         """What adds up to the scores, and the loss, of each sample of some splits: (samples, K + 1). Collective."""
+        return self._told([(split, each) for split in splits for each in self.task.samples[split]], self.task)
+
+    def _told(self, asked: list[tuple[str, int]], task: Judge) -> Tensor:
+        """What a task tells of some samples, each of a split: (samples, num_counts + 1). Collective."""
         self.model.eval()
-        asked = [(split, sample) for split in splits for sample in self.task.samples[split]]
         place = {each: row for row, each in enumerate(asked)}
-        found = torch.zeros(len(asked), self.task.num_counts + 1, dtype=torch.float64)
+        splits = list(dict.fromkeys(split for split, _ in asked))
+        found = torch.zeros(len(asked), task.num_counts + 1, dtype=torch.float64)
         for number, (cuts, of) in enumerate(self._passes(sorted({sample for _, sample in asked}))):
             reader = self._reader(cuts, number, learning=False)
             if reader is None:
@@ -259,8 +300,7 @@ class SnapshotsTrainer(FullTrainer):
                 for row, step in enumerate(numbers_of(block)):
                     for split in splits if step in of else ():
                         if (split, step) in place:
-                            judged = self.task.judged(self.model.head, step, out[row], split)
-                            found[place[split, step]] = judged
+                            found[place[split, step]] = task.judged(self.model.head, step, out[row], split)
         return self.comm.all_reduce(found, label="scores")
 
     def _evaluate(self, epoch: int) -> dict[str, float | None]:
