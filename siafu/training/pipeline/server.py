@@ -31,6 +31,7 @@ from siafu.workers.tuner import Seen
 
 PATIENCE_S = 5.0  # in which something is expected to happen
 BATCH_S = 0.001  # for which graph work may go on before tasks that are ready are handed over
+MANY = 100  # intervals; with so many, what comes within that time is waited for and handled at once
 _Work = Callable[[int, int, int], None]  # of a layer, an interval and an epoch
 GRAPH_LANE = "graph"  # the lane of the rank's own thread
 
@@ -174,6 +175,8 @@ class GraphServer:
         """Wait for something to come. Where nothing does, have somebody look after workers, and tell the others."""
         try:
             self._handle(self.inbox.get(timeout=self.patience_s))
+            if self.intervals.count >= MANY:
+                time.sleep(BATCH_S)  # waking up for each of thousands of tasks takes longer than handling it
         except Empty:
             self._stalled()
             for peer in range(self.comm.world_size):
