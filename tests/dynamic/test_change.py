@@ -25,7 +25,7 @@ def test_what_a_step_brings_and_what_it_takes() -> None:
     assert change.arrived == [3, 0, 0, 1]
 
 
-def test_a_log_without_steps_has_no_change() -> None:
+def test_a_single_step_brings_all_its_events() -> None:
     graph = graph_of([(0, 1, 0)])
     assert change_of(graph, life=1).edges == [1]
 
