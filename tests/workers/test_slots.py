@@ -142,7 +142,9 @@ def test_such_a_worker_declines_what_it_could_not_end_before_its_lease_does(segm
         tasks = server.put(40)
         done = short.result(LONG_S).tasks
         assert done < 10
-        until(lambda: [each.tasks for each in server.pool.served] == [done])  # the last is read a moment later
+        until(
+            lambda: [each.tasks for each in server.pool.served] == [done]
+        )  # the last is read a moment later
         pool.submit(serve, server.pool.lease(seconds=60), computing())
         assert_right(server.wait(40), tasks)
         assert server.tasks.counts.relaunched == 0
