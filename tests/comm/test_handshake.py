@@ -5,7 +5,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -111,8 +111,8 @@ def rank_zero_waiting(board: Board) -> Iterator[tuple[Future[Comm], tuple[str, i
 
 
 def test_strangers_are_dropped_and_ranks_still_meet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gather_module, "_HANDSHAKE_S", 0.5)
-    board, strangers = Board(), []
+    monkeypatch.setattr(gather_module, "_HANDSHAKE_S", 2.0)
+    board = Board()
     greetings = [
         b"GET / HTTP/1.1\r\n\r\n",
         b"\x00" * 500,
@@ -120,19 +120,16 @@ def test_strangers_are_dropped_and_ranks_still_meet(monkeypatch: pytest.MonkeyPa
         b"",
         b"siafu rank\n\x00\r\n\xff\x00" + b"x" * 64,
     ]
-    with rank_zero_waiting(board) as (future, address):
+    with ExitStack() as strangers, rank_zero_waiting(board) as (future, address):
         for turn in range(60):  # more than are heard at once
-            stranger = socket.create_connection(address, timeout=LONG_S)
+            stranger = strangers.enter_context(socket.create_connection(address, timeout=LONG_S))
             stranger.sendall(greetings[turn % len(greetings)])
-            strangers.append(stranger)
         second = join(1, board)
         first = future.result()
     with ThreadPoolExecutor(2) as pool:
         sums = list(pool.map(lambda comm: comm.all_reduce(torch.ones(1), label="x"), (first, second)))
     assert sums == [2, 2]
     list(ThreadPoolExecutor(2).map(Comm.close, (first, second)))
-    for stranger in strangers:
-        stranger.close()
     with pytest.raises(OSError, match="refused"):  # the listener is closed
         socket.create_connection(address, timeout=LONG_S)
 

@@ -392,16 +392,3 @@ def test_whatever_workers_do_each_task_ends_once(data: st.DataObject) -> None:
     assert not tasks._entries
     for outcome in outcomes:
         assert isinstance(outcome, Done) or len(outcome.reasons) == 3
-
-
-def test_put_take_and_commit_cost_little() -> None:
-    tasks, number = begun(), 2000
-    found = [task_at(interval) for interval in range(number)]
-    began_s = time.process_time()
-    for task in found:
-        tasks.put(task, (0, task.key.interval))
-    for _ in found:
-        tasks.take("a")
-    for task in found:
-        tasks.commit(task.key, "a", NOTHING)
-    assert (time.process_time() - began_s) / number < 100e-6  # 15 us on a quiet machine
