@@ -77,7 +77,8 @@ def test_a_site_that_was_given_up_is_taken_in_again_after_a_stage(trial: Trial) 
             trial.serve("c")
 
     onlooker = Onlooker(watching.on_epoch, say=say)
-    run = trial.federate(onlooker=onlooker, federation={"patience": 0.5}, **SETTINGS)
+    long = SETTINGS | {"train.epochs": 250, "train.patience": 0}  # so that it is back before the stage ends
+    run = trial.federate(onlooker=onlooker, federation={"patience": 0.5}, **long)
     assert run.metrics["finished"]
     assert run.metrics["away"] == []
     assert "site c is back" in said
