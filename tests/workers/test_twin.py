@@ -81,6 +81,16 @@ def test_twins_compute_what_torch_does_in_whatever_order_layers_aggregate(kind: 
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("numbers", [1, 20])
+def test_twins_compute_what_torch_does_however_few_rows_they_take_at_a_time(
+    kind: str, numbers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[compute.__module__], "_TOGETHER", numbers)
+    for model, setup in [*with_all_between(kind, 2)][::3]:
+        hold(model, setup)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_twins_drop_nothing_outside_of_training(kind: str) -> None:
     model = model_of(kind, residual=True, jump="max")
     for kept_first, first in orders(kind, 2):

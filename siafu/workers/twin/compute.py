@@ -1,6 +1,12 @@
-"""A task computed with NumPy: what a serverless function runs."""
+"""A task computed with NumPy: what a serverless function runs.
+
+It goes over the rows of its interval some at a time, so that what it makes of them is still in the cache when it is
+read. How many that are depends on the model alone: the same task gives the same bits wherever it runs.
+"""
 
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,27 +19,58 @@ from siafu.workers.twin.owned import owned
 from siafu.workers.twin.stage import stage
 from siafu.workers.twin.tape import Value, go_back
 
+_Found = tuple[dict[str, np.ndarray], dict[str, np.ndarray]]  # arrays of rows, gradients of weights
+_TOGETHER = 1 << 20  # numbers of the widest rows there are that are computed at a time
+
 
 def compute(setup: Setup, task: Task, weights: Arrays) -> Result:
     """Run a task with its version of the weights, of which those that its stage reads suffice."""
     began_s = time.perf_counter()
     if setup.model["norm"] == "batch":
         raise ValueError("model.norm is batch, which is not row by row; set it to layer or none")
-    grads: dict[str, np.ndarray] = {}
-    if task.key.direction == Direction.FORWARD:
-        arrays = _forward(setup, task, weights)
-    else:
-        arrays, grads = _back(setup, task, weights)
-    return Result(owned(arrays, task.arrays), owned(grads, {}), time.perf_counter() - began_s)
+    go = _forward if task.key.direction == Direction.FORWARD else _back
+    arrays, grads = _joined(go(setup, some, weights) for some in _cut(setup, task))
+    return Result(owned(arrays, task.arrays), grads, time.perf_counter() - began_s)
 
 
-def _forward(setup: Setup, task: Task, weights: Arrays) -> dict[str, np.ndarray]:
+def _cut(setup: Setup, task: Task) -> Iterator[Task]:
+    """The task for some of its rows at a time."""
+    arrays = task.arrays
+    num_rows, step = len(arrays["row_id"]), max(1, _TOGETHER // _widest(setup))
+    for begin in range(0, max(1, num_rows), step):
+        end = begin + step
+        some = {name: array[begin:end] for name, array in arrays.items() if name not in ("rows", "y")}
+        if "rows" in arrays:
+            labelled = slice(*np.searchsorted(arrays["rows"], (begin, end)))
+            some |= {"rows": arrays["rows"][labelled] - begin, "y": arrays["y"][labelled]}
+        yield replace(task, arrays=some)
+
+
+def _widest(setup: Setup) -> int:
+    hidden = setup.model["hidden"] * (setup.num_layers if setup.model["jump"] == "cat" else 1)
+    return max(setup.in_features, hidden, setup.out_features)
+
+
+def _joined(pieces: Iterator[_Found]) -> _Found:
+    """The rows of all pieces one below the other, losses and gradients added up in their order."""
+    arrays, grads = next(pieces)
+    found, grads = {name: [array] for name, array in arrays.items()}, owned(grads, {})
+    for more, of_weights in pieces:
+        for name, array in more.items():
+            found[name].append(array)
+        for name, grad in of_weights.items():
+            grads[name] += grad
+    loss = {"loss": np.sum(found.pop("loss"), 0)} if "loss" in found else {}
+    return {name: np.concatenate(some) for name, some in found.items()} | loss, grads
+
+
+def _forward(setup: Setup, task: Task, weights: Arrays) -> _Found:
     dtype = np.dtype(setup.dtype)
     h, z = stage(setup, task, _rows(setup, task, []), Weights(weights, dtype, wants=False))
-    return {"z": z.array, "h": h.array} if returns_h(setup, task.key.stage) else {"z": z.array}
+    return ({"z": z.array, "h": h.array} if returns_h(setup, task.key.stage) else {"z": z.array}), {}
 
 
-def _back(setup: Setup, task: Task, weights: Arrays) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+def _back(setup: Setup, task: Task, weights: Arrays) -> _Found:
     """The forward pass again, and from its end to what it read."""
     names, dtype = rows_with_grad(setup, task.key.stage), np.dtype(setup.dtype)
     rows, values = _rows(setup, task, names), Weights(weights, dtype, wants=True)
