@@ -43,7 +43,7 @@ class Kind(IntEnum):
     SETUP = 5  # server: the model's tensor work
     READY = 6  # worker: what it took to get here
     OFFER = 7  # server: a task
-    ACCEPT = 8  # worker: send its arrays, and the weights if it says so
+    ACCEPT = 8  # worker: send its arrays; the weights, and rows that never change, if it says so
     DECLINE = 9  # worker: no more
     TASK = 10  # server: the arrays
     RESULT = 11  # worker: what came of it

@@ -1,4 +1,4 @@
-"""Weights that a worker keeps, so that they travel once and not with every task."""
+"""What a worker keeps, so that it travels once and not with every task: weights, and rows that never change."""
 
 from collections import OrderedDict
 
@@ -8,29 +8,32 @@ KEPT_BYTES = 256 << 20
 
 
 class Kept:
-    """The weights that were used last, by version and stage, up to a number of bytes; the newest always."""
+    """The arrays that were used last, up to a number of bytes; the newest always.
+
+    They go by numbers: of weights their version and stage, of rows the tasks that read them.
+    """
 
     def __init__(self, limit_bytes: int = KEPT_BYTES) -> None:
         self._limit_bytes = limit_bytes
-        self._weights: OrderedDict[tuple[int, int], Arrays] = OrderedDict()
+        self._arrays: OrderedDict[tuple[int, ...], Arrays] = OrderedDict()
         self._bytes = 0
 
-    def get(self, version: int, stage: int) -> Arrays | None:
-        """The weights, or None where they are not kept."""
-        found = self._weights.get((version, stage))
+    def get(self, numbers: tuple[int, ...]) -> Arrays | None:
+        """The arrays, or None where they are not kept."""
+        found = self._arrays.get(numbers)
         if found is not None:
-            self._weights.move_to_end((version, stage))
+            self._arrays.move_to_end(numbers)
         return found
 
-    def put(self, version: int, stage: int, weights: Arrays) -> None:
+    def put(self, numbers: tuple[int, ...], arrays: Arrays) -> None:
         """Keep these, and forget those that were not used for longest."""
-        if (version, stage) in self._weights:
-            self._bytes -= _size(self._weights.pop((version, stage)))
-        self._weights[version, stage] = weights
-        self._bytes += _size(weights)
-        while self._bytes > self._limit_bytes and len(self._weights) > 1:
-            self._bytes -= _size(self._weights.popitem(last=False)[1])
+        if numbers in self._arrays:
+            self._bytes -= _size(self._arrays.pop(numbers))
+        self._arrays[numbers] = arrays
+        self._bytes += _size(arrays)
+        while self._bytes > self._limit_bytes and len(self._arrays) > 1:
+            self._bytes -= _size(self._arrays.popitem(last=False)[1])
 
 
-def _size(weights: Arrays) -> int:
-    return sum(array.nbytes for array in weights.values())
+def _size(arrays: Arrays) -> int:
+    return sum(array.nbytes for array in arrays.values())

@@ -28,6 +28,13 @@ def reads_static(setup: Setup, stage: int) -> bool:
     return stage == 0 or (stage == 1 and setup.kept)
 
 
+def static_rows(setup: Setup, stage: int, *, learns: bool) -> list[str]:
+    """The rows that are the same in every such task of an interval: which nodes they are, inputs, labels."""
+    names = ["row_id", "m"] if stage and reads_static(setup, stage) else ["row_id"]
+    names += ["x"] if stage <= 1 and reads_x(setup, stage) else []
+    return names + (["rows", "y"] if learns else [])
+
+
 def earlier(setup: Setup, stage: int) -> list[int]:
     """The stages whose rows are read again, as ``h1``, ``h2``, …: those before the last, with ``jump``."""
     return list(range(1, stage)) if stage == setup.num_layers and setup.model["jump"] != "none" else []

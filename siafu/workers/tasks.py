@@ -5,7 +5,6 @@ arrays and its gradients, and every later one is dropped. What a worker gave up,
 once; what two gave up is left to a local worker; what that one gives up too ends the run.
 """
 
-import heapq
 import threading
 import time
 from collections import OrderedDict
@@ -17,8 +16,7 @@ import numpy as np
 
 from siafu.workers.pace import Pace
 from siafu.workers.task import Arrays, Key, Result, Task
-
-Priority = tuple[int, ...]
+from siafu.workers.waiting import Priority, Waiting
 
 REMOTE_FAILURES = 2  # of a task, until it is left to a local worker
 
@@ -88,7 +86,6 @@ class _Entry:
     priority: Priority
     began_s: dict[str, float] = field(default_factory=dict)  # by who runs it now
     reasons: list[str] = field(default_factory=list)
-    waits: bool = True
     local: bool = False
 
 
@@ -136,12 +133,11 @@ class Tasks:
         self._deliver = deliver
         self._hedging = hedging
         self._lock = threading.Lock()
-        self._waiting: list[tuple[Priority, Key]] = []
-        self._waiting_local: list[tuple[Priority, Key]] = []
+        self._waiting, self._waiting_local = Waiting(), Waiting()
         self._entries: dict[Key, _Entry] = {}
         self._held: dict[str, set[Key]] = {}  # what each worker has not answered yet, committed or not
-        self._idle: OrderedDict[Taker, None] = OrderedDict()  # takers that hold nothing
-        self._busy: OrderedDict[str, Taker] = OrderedDict()  # takers that hold something, by worker
+        self._idle: OrderedDict[str, Taker] = OrderedDict()  # takers that hold nothing, by worker
+        self._busy: OrderedDict[str, Taker] = OrderedDict()  # takers that hold something
         self._local: OrderedDict[Taker, None] = OrderedDict()
         self._gone: set[str] = set()
         self._pace = Pace()
@@ -191,7 +187,7 @@ class Tasks:
                 assert key not in self._entries, f"{key} is put twice"
                 self._entries[key] = _Entry(task, priority)
                 self._put += 1
-                heapq.heappush(self._waiting, (priority, key))
+                self._waiting.put(key, priority)
             self._hand_out()
 
     def ask(self, taker: Taker, *, local: bool = False) -> Task | None:
@@ -238,6 +234,8 @@ class Tasks:
         with self._lock:
             self._lay_down(key, worker)
             entry = self._entries.pop(key, None)
+            self._waiting.drop(key)
+            self._waiting_local.drop(key)
             if entry is None:
                 self._dropped += 1
                 result.spent()
@@ -270,7 +268,8 @@ class Tasks:
         """Give a worker nothing any more; what it holds it may still commit."""
         with self._lock:
             self._gone.add(worker)
-            for taker in [*self._idle, *self._local, *self._busy.values()]:
+            self._waiting.forget(worker)
+            for taker in [*self._idle.values(), *self._local, *self._busy.values()]:
                 if taker.worker == worker:
                     self._serve(taker, None)
 
@@ -289,13 +288,13 @@ class Tasks:
         """There will be no more tasks: who waits for one is told."""
         with self._lock:
             self._closed = True
-            for taker in [*self._idle, *self._busy.values(), *self._local]:
+            for taker in [*self._idle.values(), *self._busy.values(), *self._local]:
                 self._serve(taker, None)
 
     def _leave(self, taker: Taker) -> None:
         """A taker waits no more, if it still did."""
         with self._lock:
-            if taker in self._idle or taker in self._local or self._busy.get(taker.worker) is taker:
+            if taker in self._local or taker in (self._idle.get(taker.worker), self._busy.get(taker.worker)):
                 self._serve(taker, None)
 
     # What follows is called with the lock held.
@@ -304,14 +303,8 @@ class Tasks:
         """A task that waits, from now on this worker's."""
         if self._closed or worker in self._gone:
             return None
-        queue = self._waiting_local if local else self._waiting
-        while queue:
-            _, key = heapq.heappop(queue)
-            entry = self._entries.get(key)
-            if entry is not None and entry.waits and entry.local == local:
-                entry.waits = False
-                return self._pick_up(entry, worker)
-        return None
+        key = (self._waiting_local if local else self._waiting).take(worker)
+        return None if key is None else self._pick_up(self._entries[key], worker)
 
     def _pick_up(self, entry: _Entry, worker: str) -> Task:
         now_s, key = time.monotonic(), entry.task.key
@@ -331,7 +324,7 @@ class Tasks:
         del self._held[worker]
         taker = self._busy.pop(worker, None)
         if taker is not None:
-            self._idle[taker] = None
+            self._idle[worker] = taker
             self._rouse()
 
     def _give_up(self, key: Key, worker: str, reason: str) -> Failed | None:
@@ -352,17 +345,16 @@ class Tasks:
         return None
 
     def _queue_again(self, entry: _Entry) -> None:
-        entry.waits = True
         self._pace.ended(entry.task.key)
-        heapq.heappush(
-            self._waiting_local if entry.local else self._waiting, (entry.priority, entry.task.key)
-        )
+        (self._waiting_local if entry.local else self._waiting).put(entry.task.key, entry.priority)
         self._hand_out()
 
     def _hand_out(self) -> None:
-        """Give what waits to who waits: first to those that hold nothing."""
+        """Give what waits to who waits: first to those that hold nothing, of these to who had its interval."""
         while self._waiting and (self._idle or self._busy):
-            self._hand_to(next(iter(self._idle or self._busy.values())), local=False)
+            takers = self._idle or self._busy
+            homes = (takers[home] for home in self._waiting.homes() if home in takers)
+            self._hand_to(next(homes, None) or next(iter(takers.values())), local=False)
         while self._waiting_local and self._local:
             self._hand_to(next(iter(self._local)), local=True)
         self._rouse()
@@ -378,7 +370,7 @@ class Tasks:
         elif taker.worker in self._held:
             self._busy[taker.worker] = taker
         else:
-            self._idle[taker] = None
+            self._idle[taker.worker] = taker
 
     def _serve(self, taker: Taker, task: Task | None) -> None:
         """End someone's wait; another watches in its place."""
@@ -386,10 +378,10 @@ class Tasks:
         self._rouse()
 
     def _dispatch(self, taker: Taker, task: Task | None) -> None:
-        self._idle.pop(taker, None)
         self._local.pop(taker, None)
-        if self._busy.get(taker.worker) is taker:
-            del self._busy[taker.worker]
+        for takers in (self._idle, self._busy):
+            if takers.get(taker.worker) is taker:
+                del takers[taker.worker]
         if self._watcher is not None and self._watcher[1] is taker:
             self._watcher = None
         taker.serve(task)
@@ -398,11 +390,11 @@ class Tasks:
         """Whoever looks watches for the next overdue task, unless somebody does so already."""
         if self._watcher is not None and self._watcher[1] is taker:
             self._watcher = None
-        due = self._pace.next_due() if self._hedging and taker in self._idle else None
+        idle = self._idle.get(taker.worker) is taker
+        due = self._pace.next_due() if self._hedging and idle else None
         if due is None:
             return None
         if due[0] <= time.monotonic():
-            self._idle.pop(taker)
             self._serve(taker, self._hedge(due[1], taker.worker))
             return None
         if self._watcher is None or self._watcher[0] > due[0]:
@@ -420,4 +412,4 @@ class Tasks:
             return
         due = self._pace.next_due()
         if due is not None and (self._watcher is None or self._watcher[0] > due[0]):
-            next(iter(self._idle)).poke()
+            next(iter(self._idle.values())).poke()

@@ -4,7 +4,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from siafu.workers.messages import answered, ask, field_of, key_of, offer
 from siafu.workers.setup import Setup
 from siafu.workers.shared import Segments
 from siafu.workers.slots import Slot, Slots, laid_bytes
-from siafu.workers.stages import weights_of
+from siafu.workers.stages import static_rows, weights_of
 from siafu.workers.task import Arrays, Direction, Key, Result, Task
 from siafu.workers.tasks import Tasks
 
@@ -330,6 +330,10 @@ class Visit:
         weights = self._weights(task)
         if weights is None:
             raise LinkLost(_retired(task))
+        if not field_of(frame, "static", bool):
+            known = static_rows(self._setup, task.key.stage, learns=task.key.direction == Direction.LEARN)
+            rows = {name: array for name, array in task.arrays.items() if name not in known}
+            task = replace(task, arrays=rows)
         self._send(Kind.TASK, *ask(task, weights if field_of(frame, "weights", bool) else {}))
 
     def _leave(self, ended: str) -> None:

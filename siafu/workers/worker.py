@@ -1,6 +1,7 @@
 """The worker: it dials the graph server that its lease names, and does tasks until one of them ends it.
 
-It holds no graph and keeps nothing but weights. Standard library and NumPy; torch where the lease asks for it.
+It holds no graph, and keeps weights and rows that never change. Standard library and NumPy; torch where the lease asks
+for it.
 ``python -m siafu.workers.worker`` reads a lease from standard input.
 """
 
@@ -15,7 +16,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -29,6 +30,7 @@ from siafu.workers.messages import answer, asked, field_of, key_of
 from siafu.workers.setup import Setup
 from siafu.workers.shared import Mapped
 from siafu.workers.slots import Desk
+from siafu.workers.stages import static_rows
 from siafu.workers.task import Arrays, Direction, Key, Result, Task
 
 Do = Callable[[Task, Arrays], Result]
@@ -107,6 +109,13 @@ class _Job(NamedTuple):
     into: list[Any]
 
 
+class _Known(NamedTuple):
+    """What a worker has of a task that it was offered: the weights, the rows that never change; None: it lacks them."""
+
+    weights: Arrays | None
+    static: Arrays | None
+
+
 class _Worker:
     """One lease. Its own thread computes, one reads ahead, one says that it lives."""
 
@@ -114,8 +123,8 @@ class _Worker:
         self._lease, self._link, self._request_id, self._init_s = lease, link, request_id, init_s
         self._jobs: queue.SimpleQueue[_Job | str] = queue.SimpleQueue()
         self._desk = Desk()
-        self._kept = Kept()
-        self._accepted: dict[Key, Arrays | None] = {}
+        self._weights, self._static = Kept(), Kept()
+        self._accepted: dict[Key, _Known] = {}
         self._longest_s: dict[tuple[int, Direction], float] = {}
         self._over = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -154,7 +163,8 @@ class _Worker:
             if frame.kind != Kind.SETUP:
                 raise FrameError(f"a {frame.kind.name} frame, expected SETUP")
             self._mapped = Mapped(field_of(frame, "segments", list))
-            do = compute_factory(Setup.from_json(field_of(frame, "setup", str)))
+            self._setup = Setup.from_json(field_of(frame, "setup", str))
+            do = compute_factory(self._setup)
         except LinkLost:
             raise
         except Exception as error:
@@ -214,8 +224,10 @@ class _Worker:
         key, version = key_of(frame), field_of(frame, "version", int)
         if self._declines(key):
             return
-        self._accepted[key] = self._kept.get(version, key.stage)
-        self._link.send(Kind.ACCEPT, {"key": list(key), "weights": self._accepted[key] is None})
+        known = _Known(self._weights.get((version, key.stage)), self._static.get(_reader(key)))
+        self._accepted[key] = known
+        lacks = {"weights": known.weights is None, "static": known.static is None}
+        self._link.send(Kind.ACCEPT, {"key": list(key), **lacks})
 
     def _declines(self, key: Key) -> bool:
         """Whether a task could not be ended in time, which is then said."""
@@ -233,14 +245,28 @@ class _Worker:
         """A task is here: one that was accepted, or one that comes without an offer, since it is seen where it is."""
         task, weights = asked(frame, self._mapped)
         if task.key in self._accepted:
-            known = self._accepted.pop(task.key)
-            if known is None:
-                known = weights
-                self._kept.put(task.version, task.key.stage, weights)
-            weights = known
+            task, weights = self._completed(task, weights, self._accepted.pop(task.key))
         elif self._declines(task.key):
             return
         self._jobs.put(_Job(task, weights, field_of(frame, "into", list)))
+
+    def _completed(self, task: Task, weights: Arrays, known: _Known) -> tuple[Task, Arrays]:
+        """A task and its weights with what was known before; what came anew is kept."""
+        key, static = task.key, known.static
+        if known.weights is None:
+            self._weights.put((task.version, key.stage), weights)
+        if static is None:
+            names = static_rows(self._setup, key.stage, learns=key.direction == Direction.LEARN)
+            static = {name: task.arrays[name] for name in names if name in task.arrays}
+            self._static.put(_reader(key), static)
+        return replace(
+            task, arrays={**task.arrays, **static}
+        ), weights if known.weights is None else known.weights
+
+
+def _reader(key: Key) -> tuple[int, ...]:
+    """What tasks that read the same rows have in common."""
+    return key.interval, key.stage, key.direction == Direction.LEARN
 
 
 def _said(error: Exception) -> str:

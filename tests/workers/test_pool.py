@@ -116,6 +116,36 @@ def test_weights_travel_once_and_those_of_the_stage_alone(threads: Callable[...,
     assert_right(outcomes, [task_at(n, epoch=e, version=e) for e in range(2) for n in range(10)])
 
 
+def test_rows_that_never_change_travel_once_to_who_keeps_them(threads: Callable[..., Future[Report]]) -> None:
+    with Server() as server:
+        threads(server.pool.lease(seconds=60), computing())
+        sent = []
+        for epoch in range(3):
+            server.put(4, epoch=epoch, rows=5000)
+            outcomes = server.wait(4)
+            sent.append(server.pool.served[0].bytes_out)
+    assert_right(outcomes, [task_at(n, epoch=e, rows=5000) for e in range(3) for n in range(4)])
+    inputs = 4 * task_at(0, rows=5000).arrays["x"].nbytes
+    assert sent[0] > inputs
+    assert sent[2] - sent[1] < sent[1] - sent[0] + 100 < 4000  # heads of frames alone
+
+
+def test_tasks_of_an_interval_go_to_the_worker_that_had_it(threads: Callable[..., Future[Report]]) -> None:
+    with Server(hedging=False, limits=Limits(tasks=1)) as server:
+        for _ in range(2):
+            threads(server.pool.lease(seconds=60), computing(0.005))
+        until(lambda: sum(bool(served.report) for served in server.pool.served) == 2)
+        for epoch in range(6):
+            server.put(8, epoch=epoch)
+            outcomes = server.wait(8)
+    by_interval: dict[int, Counter[str]] = {}
+    for done in outcomes:
+        assert isinstance(done, Done)
+        by_interval.setdefault(done.task.key.interval, Counter())[done.worker] += 1
+    stayed = sum(max(counts.values()) for counts in by_interval.values())
+    assert stayed > 0.75 * len(outcomes)  # by chance about two in three
+
+
 def test_the_next_task_travels_while_a_worker_computes(threads: Callable[..., Future[Report]]) -> None:
     held, go = threading.Event(), threading.Event()
 
@@ -224,7 +254,7 @@ class Odd:
 
     def take(self) -> dict[str, Any]:
         key = self.receive(Kind.OFFER).head["key"]
-        self.link.send(Kind.ACCEPT, {"key": key, "weights": True})
+        self.link.send(Kind.ACCEPT, {"key": key, "weights": True, "static": True})
         assert self.receive(Kind.TASK).head["key"] == key
         return {"key": key}
 
@@ -294,7 +324,7 @@ def assert_goes_on(server: Server, tasks: list[Task], threads: Callable[..., Fut
         (lambda link, task: link.send(Kind.SETUP), "a SETUP frame, which no worker sends"),
         (lambda link, task: link.send(Kind.FAILED, task), "a FAILED frame has reason None, expected str"),
         (
-            lambda link, task: link.send(Kind.ACCEPT, {"key": [9, 0, 0, 9], "weights": True}),
+            lambda link, task: link.send(Kind.ACCEPT, {"key": [9, 0, 0, 9], "weights": True, "static": True}),
             "an ACCEPT frame of a task that it was not offered",
         ),
         (
