@@ -64,6 +64,7 @@ class Lease:
 
     def __init__(self, worker: str, leases: "Leases") -> None:
         self.worker, self._leases = worker, leases
+        self.had: set[int] = set()  # intervals
 
     def serve(self, task: Task | None) -> None:
         if task is not None:
@@ -81,6 +82,7 @@ class Leases:
     def __init__(self, wanted: Wanted, tasks: Tasks, setup: Setup, **_: Any) -> None:
         self.loop, self.played, self.computed, self.most = Loop("leases"), Metered(), Counter[Key](), 0
         self._tasks, self._setup, self._held = tasks, setup, 0
+        self.moved = 0  # tasks whose lease had not had their interval
         self._grads: dict[int, dict[str, np.ndarray]] = {}
         self._seconds = random.Random(0)
         self.leases = [Lease(f"lease {number}", self) for number in range(wanted.count)]
@@ -104,6 +106,8 @@ class Leases:
         self.loop.close()
 
     def hold(self, lease: Lease, task: Task) -> None:
+        self.moved += task.key.interval not in lease.had
+        lease.had.add(task.key.interval)
         self._held += 1
         self.most = max(self.most, self._held)
         due_s = time.monotonic() + self._seconds.uniform(*LASTS_S)
@@ -184,7 +188,7 @@ def _measure(server: trainers.PipelineTrainer, args: argparse.Namespace) -> dict
     losses = server.steps(1)  # makes what is kept
     crew, tasks = server._crew, server._server.tasks
     assert isinstance(crew, Leases)
-    before, loop_s, kernel_s = tasks.counts, crew.cpu_s(), Kernel.metered.seconds
+    before, loop_s, kernel_s, moved = tasks.counts, crew.cpu_s(), Kernel.metered.seconds, crew.moved
     profile = cProfile.Profile(time.thread_time) if args.profile else None
     began_s, cpu_s = time.monotonic(), time.thread_time()
     if profile is not None:
@@ -199,6 +203,7 @@ def _measure(server: trainers.PipelineTrainer, args: argparse.Namespace) -> dict
     spent = {"server": cpu_s - kernel_s, "loop": loop_s}
     found = {name: 1e6 * each / count for name, each in spent.items()}
     print(f"{count:,} tasks in {seconds:.1f} s, {crew.most:,} held at once; {counts.hedged} copies")
+    print(f"{(crew.moved - moved) / count:.1%} of the tasks went to a lease that had not had their interval")
     for name, us in found.items():
         print(f"{name:18} {us:7.1f} us of CPU a task")
     print(f"{'kernels':18} {1e6 * kernel_s / count:7.1f} us, which is no scheduling and not counted")

@@ -134,8 +134,8 @@ def _replayed(measured: dict[str, Any], regime: Regime, fleet: Fleet, args: argp
     times = max(1, round(regime.server_nodes * 1e6 / measured["nodes"]))
     lacks = min(1.0, fleet.leases / (count * times))  # of tasks whose worker has not these weights yet
     travel = {
-        (phase, interval): int(rows + lacks * weights) if fleet.leases else 0
-        for phase, interval, _, _, rows, weights in measured["tensor"]
+        (phase, interval): int(rows + lacks * weights + args.moved * static) if fleet.leases else 0
+        for phase, interval, _, _, rows, weights, static in measured["tensor"]
     }
     graph, tensor = [], []
     for again in range(times):
@@ -214,6 +214,12 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--latency", type=float, default=0.01, help="of a task, in seconds")
     parser.add_argument("--init", type=float, default=0.5, help="seconds of a function's start")
     parser.add_argument("--ns-per-byte", type=float, default=0.6, help="of a server's vCPU, for a byte")
+    parser.add_argument(
+        "--moved",
+        type=float,
+        default=0.25,
+        help="tasks whose lease has not their static rows, as by scheduler.py",
+    )
     parser.add_argument("--run-epochs", type=int, default=100, help="of the run that is priced")
     return parser.parse_args()
 

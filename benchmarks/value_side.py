@@ -29,7 +29,7 @@ from siafu.training.pipeline import server as server_module
 from siafu.training.pipeline.config import PipelineConfig
 from siafu.training.pipeline.server import GRAPH_LANE, Traced
 from siafu.workers import crew
-from siafu.workers.stages import weights_of
+from siafu.workers.stages import static_rows, weights_of
 from siafu.workers.task import Arrays, Direction, Key, Result, Task
 from siafu.workers.torch_compute import TorchCompute
 from siafu.workers.twin import compute as compute_twin
@@ -50,6 +50,9 @@ class Measured(TorchCompute):
     tasks: dict[Key, dict[str, float]]
 
     def __call__(self, task: Task, weights: Arrays) -> Result:
+        learns = task.key.direction == Direction.LEARN
+        names = static_rows(self._setup, task.key.stage, learns=learns)
+        static = {name: array for name, array in task.arrays.items() if name in names}
         read = {name: weights[name] for name in weights_of(self._setup, task.key.stage, list(weights))}
         began_s = time.thread_time()
         compute_twin(self._setup, task, read)
@@ -58,8 +61,9 @@ class Measured(TorchCompute):
         Measured.tasks[task.key] = {
             "torch_s": time.thread_time() - began_s,
             "twin_s": twin_s,
-            "bytes": _bytes(task.arrays) + _bytes(result.arrays) + _bytes(result.grads),
+            "bytes": _bytes(task.arrays) + _bytes(result.arrays) + _bytes(result.grads) - _bytes(static),
             "weight_bytes": _bytes(read),
+            "static_bytes": _bytes(static),
         }
         return result
 
@@ -101,13 +105,13 @@ def _graph_tasks(traced: list[Traced], layers: int) -> list[list[float]]:
 
 
 def _tensor_tasks(tasks: dict[Key, dict[str, float]], layers: int) -> list[list[float]]:
-    """Phase, interval, seconds with torch and of the twin, bytes of rows and gradients, and of weights."""
+    """Phase, interval, seconds with torch and of the twin; bytes of rows and gradients, of weights, of static rows."""
     found: dict[tuple[int, int], list[dict[str, float]]] = defaultdict(list)
     for key, each in tasks.items():
         if key.epoch > 1:
             back = key.direction == Direction.BACKWARD
             found[2 * layers - key.stage if back else key.stage, key.interval].append(each)
-    names = ("torch_s", "twin_s", "bytes", "weight_bytes")
+    names = ("torch_s", "twin_s", "bytes", "weight_bytes", "static_bytes")
     return [[*key, *(min(each[name] for each in some) for name in names)] for key, some in found.items()]
 
 
