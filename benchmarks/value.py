@@ -24,8 +24,8 @@ from typing import Any
 from siafu.cost import Lease, Meter, Rates, charge, read_prices, value
 from siafu.workers.replay import Fleet, GraphTask, Replayed, TensorTask, replay
 
-LEASES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2000)
-SHOWN = (1, 32, 256, 2000)
+LEASES = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 512, 1024, 2000)
+SHOWN = (1, 32, 128, 2000)
 ASKED = 1.5
 LEASE_S = 840.0  # a function ends after 15 minutes, and its lease a little before
 
@@ -54,9 +54,10 @@ class Regime:
 REGIMES = (
     Regime("GCN, hidden 16", ("gcn",), 40_000, 2500, 5.0, (100, 10)),
     Regime("GAT, 8 heads of 8", ("gat",), 20_000, 2500, 2.5, (100, 10)),
-    Regime("GIN, rows and MLP of 1024", ("gin", "--lr", "0.003"), 10_000, 2500, 0.6, (30, 5)),
-    Regime("GCN, MLP 100-1024-47", ("gcn", "--hidden", "1024"), 20_000, 2500, 5.0, (60, 10)),
-    Regime("GCN, MLP 100-4096-47", ("gcn", "--hidden", "4096", "--lr", "0.003"), 10_000, 2500, 5.0, (40, 5)),
+    Regime("GIN, rows and MLP of 1024", ("gin", "--lr", "0.003"), 10_000, 2500, 0.6, (30, 15)),
+    Regime("GCN, MLP 100-1024-47", ("gcn", "--hidden", "1024"), 20_000, 10_000, 5.0, (60, 10)),
+    Regime("GCN, MLP 100-4096-47", ("gcn", "--hidden", "4096", "--lr", "0.003"), 20_000, 10_000, 5.0, (30, 5)),
+    Regime("GCN, MLP 100-8192-47", ("gcn", "--hidden", "8192", "--lr", "0.003"), 20_000, 10_000, 5.0, (15, 4)),
 )
 
 
@@ -217,7 +218,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument(
         "--moved",
         type=float,
-        default=0.25,
+        default=0.1,
         help="tasks whose lease has not their static rows, as by scheduler.py",
     )
     parser.add_argument("--run-epochs", type=int, default=100, help="of the run that is priced")
