@@ -36,11 +36,12 @@ from site_leaks import left, noted, rows_found
 
 from siafu.engine.sites.config import COORDINATOR
 from siafu.engine.sites.ledger import read_ledger
+from siafu.graph import Graph
 from siafu.partition.assign import assign
 from siafu.run import train
 from siafu.settings import from_assignments, merge
 from siafu.sites.trial import init_trial, split
-from siafu.trained import load
+from siafu.trained import load_static
 
 NAMES = ("a", "b", "c")
 PORT = 7400
@@ -126,9 +127,8 @@ def _environ() -> dict[str, str]:
     return environ
 
 
-def prepare(folder: Path, args: argparse.Namespace) -> Path:
+def prepare(folder: Path, graph: Graph, args: argparse.Namespace) -> Path:
     """Make the federation's folder; returns the file that says whose node is whose."""
-    graph = load(args.data)
     init_trial(folder, NAMES)
     owner = assign(graph, parts=len(NAMES), by=args.by, say=print)
     split(graph, owner.long(), folder, NAMES)
@@ -188,7 +188,7 @@ def main() -> None:
         sys.exit(f"no hosts can be made here: {why}")
     with tempfile.TemporaryDirectory(dir=args.folder) as temporary:
         folder = Path(temporary) / "sites"
-        owners = prepare(folder, args)
+        owners = prepare(folder, load_static(args.data), args)
         with hosts_on_a_switch(len(NAMES) + 1, rate=args.rate) as hosts:
             made = Play(folder, dict(zip((*NAMES, COORDINATOR), hosts, strict=True)), relayed=args.open)
             captured, keylog = Path(temporary) / "captured.pcap", Path(temporary) / "secrets.txt"
