@@ -11,9 +11,12 @@ from federations import NAMES, Trial, ended, make_trial
 from siafu.engine.sites.config import COORDINATOR, Policy
 from siafu.engine.sites.ledger import Ledger, Sent, read_ledger
 from siafu.engine.sites.policy import Refused, check, what_of
+from siafu.engine.sites.schema import make
 from siafu.graph import Graph
+from siafu.settings import build
 from siafu.sites.federation import FederationFailed
 from siafu.sites.holdings import Holdings
+from siafu.sites.roll import check_policies
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -50,6 +53,14 @@ def test_a_run_that_a_policy_forbids_is_refused_before_it_begins(graph: Graph, t
         for method in ("lazy", "full"):
             with pytest.raises(ValueError, match=r"site b lets no features out.*logits or frugal"):
                 trial.federate(method=method)
+
+
+def test_a_site_that_comes_late_does_not_join_a_run_that_its_policy_would_end() -> None:
+    late = {"b": make("About", may_features="never")}
+    tree = build({"method": "lazy", "lazy": {"recipe": "frugal"}}, {"engine": "sites"})
+    with pytest.raises(ValueError, match=r"site b lets no features out, but the run began without it"):
+        check_policies(late, tree)
+    check_policies(late, tree.model_copy(update={"lazy": tree.lazy.model_copy(update={"features": False})}))
 
 
 def test_a_site_keeps_its_policy_whatever_the_coordinator_asks(
