@@ -25,6 +25,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import retexo
 import torch
 
 import siafu
@@ -32,7 +33,6 @@ from siafu.comm import Comm
 from siafu.comm.halo import Halo
 from siafu.data.config import DataConfig
 from siafu.data.draws import Draws
-from siafu.data.split import per_class_split
 from siafu.engine.local import run_threads
 from siafu.graph import Graph
 from siafu.nn.model import Gnn, ModelConfig
@@ -44,7 +44,6 @@ from siafu.training.lazy.frugal import FrugalConfig, train_frugal
 from siafu.training.task import task_of
 
 PARTS = 4
-RETEXO = {"cora": (86, 300), "citeseer": (178, 357), "pubmed": (1461, 2190)}  # to train a class, to validate
 ALIKE = ("cora", "citeseer", "pubmed", "amazon_photo", "coauthor_cs")
 UNLIKE = ("actor", "chameleon_filtered", "squirrel_filtered")
 FOLDS = 10  # that those have which are not split as RETEXO's
@@ -59,14 +58,9 @@ GRID: tuple[dict[str, Any], ...] = (
 
 
 def graph_of(name: str, seed: int) -> Graph:
-    if name not in RETEXO:
-        return siafu.load(name, fold=seed) if seed < FOLDS else drawn_anew(siafu.load(name), seed)
-    graph, (per_class, num_val) = siafu.load(name), RETEXO[name]
-    assert graph.y is not None
-    masks = per_class_split(
-        graph.y.numpy(), seed=seed, per_class=per_class, num_val=num_val, num_test=graph.num_nodes
-    )
-    return replace(graph, **{key: torch.from_numpy(mask) for key, mask in masks.items()})
+    if name in retexo.SIZES:
+        return retexo.load_split(name, seed)
+    return siafu.load(name, fold=seed) if seed < FOLDS else drawn_anew(siafu.load(name), seed)
 
 
 def drawn_anew(graph: Graph, seed: int) -> Graph:

@@ -19,15 +19,15 @@ import argparse
 import json
 import statistics
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from retexo import with_split
 from sage import an_epoch
 
 import siafu
-from siafu.data.split import per_class_split
 from siafu.graph import Graph
 from siafu.partition.assign import assign
 from siafu.partition.cut import cut
@@ -64,13 +64,6 @@ class Sent:
     def both(self) -> float:
         """All of it, in MB."""
         return (self.messages + self.parameters) / 1e6
-
-
-def split_of(graph: Graph, seed: int) -> Graph:
-    """The graph with RETEXO's split of one seed."""
-    assert graph.y is not None
-    masks = per_class_split(graph.y.numpy(), seed=seed, per_class=86, num_val=300, num_test=1806)
-    return replace(graph, **{name: torch.from_numpy(mask) for name, mask in masks.items()})
 
 
 def train(graph: Graph, model: str, settings: dict[str, Any]) -> dict[str, Any]:
@@ -121,7 +114,8 @@ def without_loops(graph: Graph) -> Graph:
 
 def show_without_loops(cora: Graph, seeds: int) -> None:
     runs = [
-        train(without_loops(split_of(cora, seed)), "gcn", PUBLISHED | {"seed": seed}) for seed in range(seeds)
+        train(without_loops(with_split(cora, "cora", seed)), "gcn", PUBLISHED | {"seed": seed})
+        for seed in range(seeds)
     ]
     mean, std = score(runs)
     print(f"gcn, published, no node in its own sum, {seeds} seeds: {mean:.2f} ± {std:.2f}")
@@ -143,7 +137,7 @@ def show_bytes(name: str, model: str) -> None:
 
 def compare(cora: Graph, model: str, seeds: int) -> dict[str, Any]:
     rows, width = boundary_rows(cora), cora.x.shape[1] if cora.x is not None else 0
-    graphs = [split_of(cora, seed) for seed in range(seeds)]
+    graphs = [with_split(cora, "cora", seed) for seed in range(seeds)]
     runs = {
         "full": [train(g, model, {"hidden": HIDDEN, "seed": n}) for n, g in enumerate(graphs)],
         "published": [train(g, model, PUBLISHED | {"seed": n}) for n, g in enumerate(graphs)],

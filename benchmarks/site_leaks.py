@@ -1,22 +1,35 @@
-"""Hold what crossed a site's interface, opened, against its ledger, and look for its features in it."""
+"""Hold what crossed a site's interface, opened, against its ledger, and look for its features in it.
+
+Rows of features are looked for in every form in which siafu writes rows down (``comm/packed.py``), by code of its own:
+numbers of 32 and 16 bits, with and without zeros, as they are and divided by their sum; levels of 8 and 4 bits; and
+which columns are not zero, by gaps or by bits. What is looked for are 16 or 32 bytes of a row that no other one has.
+Where features may leave, the ledger says of which nodes, so that the search itself is seen to find these and no others.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
+import torch
 from capture import Capture, messages, opened, read_secrets
+from numpy.typing import NDArray
 
+from siafu.comm.codec import LEVELS, scales_of
 from siafu.engine.sites.config import COORDINATOR
 from siafu.engine.sites.frames import wire_bytes
 from siafu.engine.sites.ledger import read_ledger
 from siafu.engine.sites.schema import unpack
+from siafu.partition.across import node_ids
 from siafu.store import open_store
 
-_VALUES = 4  # of a row that are looked for, one after another
+_SHORT, _LONG = 16, 32  # bytes of a form of a row that are looked for: of few bits a number, and of 32
+_VARIED = 4  # different bytes that these have at least
 
 Line = tuple[str, str, int]
+Row = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -75,36 +88,101 @@ def noted(ledger: Path) -> Counter[Line]:
     )
 
 
-def rows_found(store: Path, content: bytes) -> tuple[int, int]:
-    """How many rows of features, as they are or scaled to sum to 1, are in some bytes; and of how many.
+def features_told(ledger: Path) -> set[int]:
+    """The ids of the nodes whose features have left, as a ledger says."""
+    lines = read_ledger(ledger)
+    sets = {line["rows"]: line["ids"] for line in lines if "ids" in line}
+    told = {line["rows"] for line in lines if line.get("what") == "features" and "rows" in line}
+    return {node for name in told for node in sets[name]}
 
-    A row is taken to be there where some of its values other than 0 stand there as float32, one after another,
-    whichever way zeros are left out. Rows whose values are all alike, as counts of words, cannot be told apart and are
-    not looked for.
+
+def rows_found(store: Path, content: bytes) -> dict[str, tuple[set[int], set[int]]]:
+    """For each form, the ids of the nodes whose features can be looked for in it, and of those that are in some bytes.
+
+    A row whose bytes are too few or too much alike, or are another row's too, cannot be told apart in that form.
     """
-    x = open_store(store).graph().x
-    assert x is not None
-    rows = [row for row in x.float().numpy() if np.unique(row[row != 0]).size >= 2 * _VALUES]
-    owner = {needle: place for place, row in enumerate(rows) for needle in _needles(row)}
-    return len({owner[each] for each in _windows(content, owner.keys())}), len(rows)
+    graph = open_store(store).graph()
+    assert graph.x is not None
+    x, forms = graph.x.float(), dict[str, dict[bytes, set[int]]]()
+    shares = x / x.sum(1, keepdim=True)  # as data.normalize has it
+    for node, row, share in zip(node_ids(graph).tolist(), x.numpy(), shares.numpy(), strict=True):
+        for form, needle in _forms(row, share):
+            if len(needle) == _length(form) and len(set(needle)) >= _VARIED:
+                forms.setdefault(form, {}).setdefault(needle, set()).add(node)
+    owned = {
+        form: {n: whose for n, whose in needles.items() if len(whose) == 1} for form, needles in forms.items()
+    }
+    there = set(_there(content, {needle for needles in owned.values() for needle in needles}))
+    return {
+        form: (
+            set().union(*needles.values()),
+            set().union(*(needles[each] for each in there & needles.keys())),
+        )
+        for form, needles in owned.items()
+    }
 
 
-def _needles(row: np.ndarray) -> list[bytes]:
-    """What is looked for: values around the largest one, as they stand in the row, and without its zeros."""
-    packed = row[row != 0]
-    found = []
-    for values in (packed, row):
-        at = min(int(np.abs(values).argmax()), values.size - _VALUES)
-        found += [(values[at : at + _VALUES] / scale).tobytes() for scale in (np.float32(1), row.sum())]
-    return found
+def _forms(row: Row, share: Row) -> Iterator[tuple[str, bytes]]:
+    """The forms of a row: what each is called, and the bytes that are looked for, too few where it has few numbers."""
+    columns = row.nonzero()[0]
+    if not columns.size:
+        return
+    packed = row[columns]
+    for each in (packed, row, share[columns], share):
+        yield "32 bits", _around_largest(each, 8).tobytes()
+        yield "16 bits", _rounded(_around_largest(each, 8))
+    yield "8 bits", _around_largest(_levels(packed, "int8"), 16).astype(np.int8).tobytes()
+    shifted = (_levels(packed, "int4") + LEVELS["int4"] + 1).astype(np.uint8)
+    for begin in (0, 1):  # two in a byte, beginning with either
+        pairs = shifted[begin : begin + 2 * _SHORT]
+        yield "4 bits", (pairs[: pairs.size // 2 * 2 : 2] | pairs[1::2] << 4).tobytes()
+    gaps = np.diff(columns, prepend=-1) - 1
+    yield "columns, by gaps", _sevens(gaps[:_SHORT])[:_SHORT]
+    for begin in range(8):  # wherever in a byte the row begins
+        yield "columns, by bits", np.packbits(row[begin : begin + 8 * _SHORT] != 0).tobytes()
 
 
-def _windows(content: bytes, wanted: Set[bytes]) -> Iterator[bytes]:
-    """Those of the wanted ones that stand somewhere in some bytes."""
-    begin = np.unique(np.frombuffer(b"".join(each[:4] for each in wanted), np.uint32))
-    for shift in range(4):
-        whole = np.frombuffer(content[shift : shift + (len(content) - shift) // 4 * 4], np.uint32)
-        for at in np.isin(whole, begin).nonzero()[0] * 4 + shift:
-            window = content[at : at + 4 * _VALUES]
-            if window in wanted:
-                yield window
+def _length(form: str) -> int:
+    return _LONG if form == "32 bits" else _SHORT
+
+
+def _around_largest(values: Row, count: int) -> Row:
+    at = max(0, min(int(np.abs(values).argmax()), values.size - count))
+    return values[at : at + count]
+
+
+def _rounded(values: Row) -> bytes:
+    return torch.from_numpy(values.copy()).to(torch.bfloat16).view(torch.uint8).numpy().tobytes()
+
+
+def _levels(values: Row, precision: Literal["int8", "int4"]) -> Row:
+    """Whole numbers of a scale for the row, those that are not zero."""
+    scale = scales_of(torch.from_numpy(np.abs(values).max(keepdims=True)), precision).float().numpy()
+    levels = np.round(values / scale)
+    return levels[levels != 0]
+
+
+def _sevens(values: NDArray[np.int64]) -> bytes:
+    """Whole numbers in 7 bits a byte, the low ones first, all but the last byte of each above 127."""
+    made = bytearray()
+    for value in values.tolist():
+        while value > 127:
+            made.append(value & 127 | 128)
+            value >>= 7
+        made.append(value)
+    return bytes(made)
+
+
+def _there(content: bytes, wanted: Set[bytes]) -> Iterator[bytes]:
+    """Those of the wanted ones, each of 16 or 32 bytes, that stand somewhere in some bytes."""
+    halves = np.frombuffer(b"".join(each[:_SHORT] for each in wanted), np.uint64).reshape(-1, 2)
+    marks = np.unique(_mark(halves[:, 0], halves[:, 1]))
+    for shift in range(8):
+        whole = np.frombuffer(content[shift : shift + (len(content) - shift) // 8 * 8], np.uint64)
+        for at in np.isin(_mark(whole[:-1], whole[1:]), marks).nonzero()[0] * 8 + shift:
+            windows = (content[at : at + size] for size in (_SHORT, _LONG))
+            yield from (window for window in windows if window in wanted)
+
+
+def _mark(first: NDArray[np.uint64], second: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    return first * np.uint64(0x9E3779B97F4A7C15) + second

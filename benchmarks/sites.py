@@ -3,6 +3,7 @@
     python benchmarks/sites.py                                     PubMed, lazy training as published
     python benchmarks/sites.py --set 'lazy.recipe="frugal"'        the frugal recipe
     python benchmarks/sites.py --open                              open what crosses the first site's interface
+    python benchmarks/sites.py --open --set lazy.bits=8            with rows in 8 bits
     python benchmarks/sites.py --open --never --set 'lazy.recipe="logits"'  with policy features = never at every site
     python benchmarks/sites.py --set 'method="full"'               full or sampled, to compare
     python benchmarks/sites.py --kill b:5 --kill c:40              SIGKILL after so many epochs, and start again
@@ -32,15 +33,16 @@ from typing import Any
 import numpy as np
 from capture import read
 from namespaces import Host, hosts_on_a_switch, refusal
-from site_leaks import left, noted, rows_found
+from site_leaks import features_told, left, noted, rows_found
 
 from siafu.engine.sites.config import COORDINATOR
 from siafu.engine.sites.ledger import read_ledger
+from siafu.graph import Graph
 from siafu.partition.assign import assign
 from siafu.run import train
 from siafu.settings import from_assignments, merge
 from siafu.sites.trial import init_trial, split
-from siafu.trained import load
+from siafu.trained import load_static
 
 NAMES = ("a", "b", "c")
 PORT = 7400
@@ -126,9 +128,8 @@ def _environ() -> dict[str, str]:
     return environ
 
 
-def prepare(folder: Path, args: argparse.Namespace) -> Path:
+def prepare(folder: Path, graph: Graph, args: argparse.Namespace) -> Path:
     """Make the federation's folder; returns the file that says whose node is whose."""
-    graph = load(args.data)
     init_trial(folder, NAMES)
     owner = assign(graph, parts=len(NAMES), by=args.by, say=print)
     split(graph, owner.long(), folder, NAMES)
@@ -188,7 +189,7 @@ def main() -> None:
         sys.exit(f"no hosts can be made here: {why}")
     with tempfile.TemporaryDirectory(dir=args.folder) as temporary:
         folder = Path(temporary) / "sites"
-        owners = prepare(folder, args)
+        owners = prepare(folder, load_static(args.data), args)
         with hosts_on_a_switch(len(NAMES) + 1, rate=args.rate) as hosts:
             made = Play(folder, dict(zip((*NAMES, COORDINATOR), hosts, strict=True)), relayed=args.open)
             captured, keylog = Path(temporary) / "captured.pcap", Path(temporary) / "secrets.txt"
@@ -246,13 +247,26 @@ def _look(captured: Path, keylog: Path | None, play: Play) -> None:
     names = {each.address: name for name, each in play.hosts.items()}
     found, ledger = left(capture, keylog, (own, PORT), names), noted(play.folder / NAMES[0] / "ledger.jsonl")
     size = sum(num_bytes * count for (_, _, num_bytes), count in found.lines.items())
-    missing, unknown = (ledger - found.lines).total(), (found.lines - ledger).total()
+    missing, unknown = ledger - found.lines, found.lines - ledger
     print(
-        f"opened: {found.lines.total():,} messages, {size:,} bytes; in the ledger alone {missing}, here alone {unknown}"
+        f"opened: {found.lines.total():,} messages, {size:,} bytes; in the ledger alone {missing.total()}, here alone "
+        f"{unknown.total()}"
     )
+    for to, label, num_bytes in missing:
+        print(f"in the ledger alone: to {to}, {label or 'a report'}, {num_bytes} bytes")
     print(f"labels: {', '.join(sorted({label for _, label, _ in found.lines if label}))}")
-    seen, of = rows_found(play.folder / NAMES[0] / "store", found.content)
-    print(f"rows of features found in what left: {seen} of {of}")
+    _search(play.folder / NAMES[0], found.content)
+
+
+def _search(site: Path, content: bytes) -> None:
+    """Say which rows of features are in what left, and which should be as the ledger says."""
+    told = features_told(site / "ledger.jsonl")
+    print(f"nodes whose features have left, as the ledger says: {len(told):,}")
+    for form, (looked_for, found) in rows_found(site / "store", content).items():
+        print(
+            f"features in {form}: found {len(found & told):,} of {len(looked_for & told):,} that have left, "
+            f"{len(found - told):,} of {len(looked_for - told):,} others"
+        )
 
 
 def _compare(found: dict[str, Any], folder: Path, owners: Path, args: argparse.Namespace) -> None:

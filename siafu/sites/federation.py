@@ -7,7 +7,7 @@ without it from the last checkpoint, and it is taken in again when a stage has e
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,13 +22,12 @@ from siafu.events import Events
 from siafu.folder import RunFolder, existing_folder, new_folder
 from siafu.member import Onlooker
 from siafu.settings import Settings, build, write_toml
-from siafu.sites.followup import Followup, Kept, Outcome
+from siafu.sites.followup import Followup, Kept, Outcome, noted_data
 from siafu.sites.roll import check_clock, check_policies, check_together, expiring, slow
 from siafu.trained import Run, load_weights, open_run
 
 _ASK_S = 10.0
 _AGAIN_S = 0.5
-_TICK_S = 0.2
 _MOST_FRUITLESS = 4
 
 
@@ -94,9 +93,10 @@ class Federation:
         self._config, self._sites, self._onlooker = config, sites, onlooker
         self._meter: Counter[str] = Counter()
         self._abouts: dict[str, Any] = {}
+        self._data = noted_data(config.out)  # of each site that took part
+        self._told: set[str] = set()  # what is wrong with sites that would come back
         self._last: dict[str, Any] = {}  # of each site the last report that had its meter
         self._away: set[str] = set()
-        self._checkpoints = 0
 
     def run(self) -> Run:
         """Train to the end, or to where somebody stops it."""
@@ -139,13 +139,21 @@ class Federation:
         try:
             check_together(self._abouts, names)
         except ValueError as error:
-            self._tell(str(error))
+            self._tell(str(error), self._abouts)
             raise
         for text in expiring(self._abouts):
             self._onlooker.say(text)
 
-    def _ask(self, name: str, *, timeout_s: float = _ASK_S) -> str | None:
+    def _ask(self, name: str) -> str | None:
         """Have a site describe itself; returns why it does not, None where it does."""
+        about = self._described(name, timeout_s=_ASK_S)
+        if isinstance(about, str):
+            return about
+        self._abouts[name] = about
+        return None
+
+    def _described(self, name: str, *, timeout_s: float) -> Any:
+        """What a site says of itself, or a text why it says nothing; raises ValueError where it is not to be used."""
         asked = time.time()
         try:
             ask = pack(make("Ask", protocol=PROTOCOL, version=siafu.__version__, time=asked))
@@ -155,18 +163,16 @@ class Federation:
                 raise FederationFailed(str(error)) from None
             return str(error)
         check_clock(name, about.time, asked, time.time())
-        before = self._abouts.get(name)
-        if before is not None and before.fingerprint != about.fingerprint:
+        if self._data.get(name, about.fingerprint) != about.fingerprint:
             raise FederationFailed(
                 f"site {name} has other data than when the run began; put them back, or begin anew"
             )
-        self._abouts[name] = about
-        return None
+        return about
 
-    def _tell(self, text: str) -> None:
-        """Have the sites that are there write into their logs why there will be no run: they can mend it."""
+    def _tell(self, text: str, names: Iterable[str]) -> None:
+        """Have sites write into their logs why there will be no run with them: they can mend it."""
         data = pack(make("Stop", reason=text))
-        for name in self._abouts:
+        for name in names:
             with suppress(Unreachable):
                 self._sites[name].ask("Stop", data, timeout_s=_ASK_S)
 
@@ -220,14 +226,14 @@ class Federation:
                 told = [*outcome.lost.values(), *(report.text for report in outcome.states.values())]
                 why = "".join(f"\n  {text}" for text in told if text)
                 raise FederationFailed(f"{fruitless} attempts in a row got no further{why}")
-            self._wait_for(outcome)
+            self._wait_for(outcome, tree)
 
     def _check_failures(self, outcome: Outcome) -> None:
         for name, report in outcome.states.items():
             if report.kind in ("refused", "error"):
                 raise FederationFailed(f"site {name}: {report.text}")
 
-    def _wait_for(self, outcome: Outcome) -> None:
+    def _wait_for(self, outcome: Outcome, tree: Settings) -> None:
         """Give those who were lost time to come back; who does not is away from now on, and who has come is not."""
         for name in outcome.slow:
             self._onlooker.say(f"site {name} is too slow; the others go on without it")
@@ -244,20 +250,39 @@ class Federation:
             time.sleep(_AGAIN_S)
         for name in why:
             self._onlooker.say(f"site {name} is away; the others go on without it")
-        came = self._back(timeout_s=2.0) - outcome.slow
+        came = self._back(tree, timeout_s=2.0) - outcome.slow
         for name in came:
             self._onlooker.say(f"site {name} is back")
         self._away = (self._away - came) | set(why) | outcome.slow
         self._check_quorum(why)
 
-    def _back(self, *, timeout_s: float) -> set[str]:
+    def _back(self, tree: Settings, *, timeout_s: float) -> set[str]:
         """Those who were away and could take part again."""
-        answer = {name for name in self._away if self._ask(name, timeout_s=timeout_s) is None}
-        return {name for name in answer if self._abouts[name].state == "idle"}
+        return {name for name in self._away if self._is_back(name, tree, timeout_s=timeout_s)}
+
+    def _is_back(self, name: str, tree: Settings, *, timeout_s: float) -> bool:
+        """Whether a site is there and fits; if it does not, the run goes on without it, and it is told why, once."""
+        try:
+            about = self._described(name, timeout_s=timeout_s)
+            if isinstance(about, str):
+                return False
+            everybody = self._abouts | {name: about}
+            check_together(everybody, list(self._sites))
+            check_policies(everybody, tree)
+        except ValueError as error:
+            if str(error) not in self._told:
+                self._told.add(str(error))
+                self._onlooker.say(f"site {name} is there, but the others go on without it: {error}")
+                self._tell(str(error), [name])
+            return False
+        self._abouts = everybody
+        return bool(about.state == "idle")
 
     def _attempt(self, run: Kept, members: list[str]) -> Outcome:
         attempt = Followup(run, members, {name: self._sites[name] for name in members}, self._meter)
         attempt.away = self._away
+        self._data |= {name: self._abouts[name].fingerprint for name in members}
+        run.note_data(self._data)
         outcome = Outcome()
         addresses = {name: place.address for name, place in self._config.sites.items()}
         if attempt.begin(outcome, addresses):
@@ -279,9 +304,10 @@ class Federation:
                 attempt.stop(reason, at_once=False, grace_s=10 * deadline_s)
             elif self._away and attempt.run.stage_ended and now - asked_again > _AGAIN_S:
                 asked_again = now
-                if self._back(timeout_s=_ASK_S / 2 if attempt.run.tree.method == "lazy" else 1.0):
+                tree = attempt.run.tree
+                if self._back(tree, timeout_s=_ASK_S / 2 if tree.method == "lazy" else 1.0):
                     attempt.stop("a site came back", at_once=False, grace_s=10 * deadline_s)
-                attempt.run.stage_ended = attempt.run.tree.method != "lazy"
+                attempt.run.stage_ended = tree.method != "lazy"
 
     def _finish(self, run: Kept, outcome: Outcome) -> Run:
         measured = next(report.measured for report in outcome.states.values() if report.measured)

@@ -21,10 +21,12 @@ from siafu.ranks import Followed
 from siafu.settings import Settings
 from siafu.sites.pieces import Arriving, into, pieces_of
 from siafu.sites.roll import Waiting
+from siafu.sites.words import printable
 from siafu.store.tensors import write_atomically
 
 _ASK_S = 10.0
 _TICK_S = 0.2
+_LEAST_RATE = 100_000  # bytes a second at which a checkpoint is taken to arrive
 
 
 @dataclass
@@ -72,6 +74,10 @@ class Kept:
         """Who wrote the checkpoint."""
         return self.folder.checkpoint.parent / "group.json"
 
+    def note_data(self, fingerprints: Mapping[str, str]) -> None:
+        """Write down which data sites have, so that a coordinator that is started again can hold them to it."""
+        write_atomically(_data_of(self.folder.path), json.dumps(fingerprints).encode())
+
     def same_group(self) -> bool:
         """Whether the checkpoint was written by the group that goes on from it."""
         return self._group.is_file() and json.loads(self._group.read_text()) == self.members
@@ -114,15 +120,10 @@ class Followup:
             checkpointed=kept,
             same_group=kept and run.same_group(),
         )
-        data = run.folder.checkpoint.read_bytes() if kept else None
-        threads = [
-            threading.Thread(target=self._give, args=(name, order, data if rank == 0 else None, outcome))
-            for rank, name in enumerate(self.members)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        checkpoint = run.folder.checkpoint.read_bytes() if kept else b""
+        self._give(self.members[0], order, checkpoint, outcome)
+        if not outcome.lost and not outcome.states:
+            self._give_others(order, outcome)  # who need not wait for one that is still sent the checkpoint
         if outcome.lost or outcome.states:
             self.stop("a site was lost", at_once=True, grace_s=0)
             return False
@@ -158,7 +159,16 @@ class Followup:
             self._meter["orders"] += wire_bytes(data)
             threading.Thread(target=_told, args=(dialled, data), name=f"stop {name}", daemon=True).start()
 
-    def _give(self, name: str, order: Any, checkpoint: bytes | None, outcome: Outcome) -> None:
+    def _give_others(self, order: Any, outcome: Outcome) -> None:
+        threads = [
+            threading.Thread(target=self._give, args=(name, order, b"", outcome)) for name in self.members[1:]
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def _give(self, name: str, order: Any, checkpoint: bytes, outcome: Outcome) -> None:
         def pieces() -> Iterator[bytes]:
             messages = [order, *_orders(checkpoint)]
             for data in map(pack, messages):
@@ -166,7 +176,8 @@ class Followup:
                 yield data
 
         try:
-            self.sites[name].give("Begin", pieces(), timeout_s=4 * _ASK_S)
+            timeout_s = 4 * _ASK_S + len(checkpoint) / _LEAST_RATE
+            self.sites[name].give("Begin", pieces(), timeout_s=timeout_s)
         except Unreachable as error:
             if error.refused:
                 outcome.states[name] = make("Report", state="failed", kind="refused", text=str(error))
@@ -195,15 +206,35 @@ class Followup:
             elif name not in outcome.states:
                 outcome.lost[name] = str(item)
         elif item.HasField("piece"):
-            self._arriving.take(item.piece)
+            self._take_piece(name, item.piece, outcome)
         else:
             self.waiting[name] = Waiting(item.waits_for, item.waited, time.monotonic())
             if item.state in ("done", "stopped", "failed"):
+                item.text = printable(item.text)
                 outcome.states[name] = item
 
+    def _take_piece(self, name: str, piece: Any, outcome: Outcome) -> None:
+        """Files of the run are the first member's to send, whole and undamaged."""
+        try:
+            if name != self.members[0]:
+                raise BadMessage(f"a file of the run, which {self.members[0]} alone sends")
+            self._arriving.take(piece)
+        except BadMessage as error:
+            outcome.lost[name] = f"site {name} sent {error}"
 
-def _orders(checkpoint: bytes | None) -> Iterator[Any]:
-    if checkpoint is not None:
+
+def noted_data(run: Path) -> dict[str, str]:
+    """The data that sites had when they took part in a run, by their checksums; none of a run that has not begun."""
+    path = _data_of(run)
+    return json.loads(path.read_text()) if path.is_file() else {}
+
+
+def _data_of(run: Path) -> Path:
+    return run / "sites.json"
+
+
+def _orders(checkpoint: bytes) -> Iterator[Any]:
+    if checkpoint:
         for piece in pieces_of("checkpoint", checkpoint):
             yield make("Order", piece=piece)
 

@@ -76,13 +76,17 @@ def check_together(abouts: Mapping[str, Any], names: Sequence[str]) -> None:
 
 def check_policies(abouts: Mapping[str, Any], tree: Settings) -> None:
     """Refuse a run that a site's policy would end, before anything is sent; the site itself enforces it anyway."""
-    sends = tree.method != "lazy" or tree.lazy.recipe == "published"
     never = [name for name, about in abouts.items() if about.may_features == "never"]
-    if sends and never:
+    if never and (tree.method != "lazy" or tree.lazy.recipe == "published"):
         what = "lazy.recipe = published" if tree.method == "lazy" else f"method {tree.method}"
         raise ValueError(
             f"the policy of site {never[0]} lets no features out, but {what} sends those of boundary nodes; use "
             "lazy.recipe = logits or frugal"
+        )
+    if never and tree.lazy.recipe == "frugal" and tree.lazy.features:
+        raise ValueError(
+            f"the policy of site {never[0]} lets no features out, but the run began without it, and sends those of "
+            "boundary nodes; let them out there, or begin anew with all sites, and nobody sends any"
         )
     if tree.method == "sampled":
         for name, about in abouts.items():

@@ -24,6 +24,8 @@ from siafu.folder import RunFolder
 from siafu.sites.attempt import Attempt
 from siafu.sites.holdings import Holdings, Keys
 from siafu.sites.pieces import Arriving, into, pieces_of
+from siafu.sites.roll import SKEW_S
+from siafu.sites.words import printable
 
 _MEET_S = 20.0
 _LOOK_S = 0.2
@@ -31,8 +33,7 @@ _FILES_S = 1.0  # between looks at what the first rank has written
 _REPORT_S = 5.0  # between reports of one state
 _END_S = 15.0
 _WARN_S = 60.0  # between looks at certificates
-_MOST_NAME, _MOST_TEXT = 64, 300  # of what a coordinator says, in letters
-SKEW_S = 300.0  # by which clocks may disagree
+_MOST_NAME = 64  # letters
 
 
 class Site:
@@ -102,23 +103,27 @@ class Site:
         stop = unpack("Stop", data)
         attempt = self._attempt
         if not stop.attempt:
-            self._say(f"the coordinator says: {_printable(stop.reason)}")
+            self._say(f"the coordinator says: {printable(stop.reason)}")
         elif attempt is not None and attempt.order.attempt == stop.attempt:
-            attempt.stop(_printable(stop.reason), at_once=stop.at_once)
+            attempt.stop(printable(stop.reason), at_once=stop.at_once)
         return pack(make("Empty"))
 
     def follow(self, data: bytes, is_active: Callable[[], bool]) -> Iterator[bytes]:
         """Reports of an attempt, until it has ended; with what its first rank writes."""
         stop = unpack("Stop", data)
         attempt = self._find(stop.attempt, timeout_s=_MEET_S)
+        why = ""
         try:
             yield from self._reports(attempt, is_active)
-        except Refused as error:
-            raise NotNow(str(error)) from None
+        except Refused as error:  # some of what is reported is data, for which the cap holds
+            why = str(error)
+            raise NotNow(why) from None
         finally:
-            if not attempt.ended.is_set():
-                self._say("the coordinator is gone")
-                attempt.stop("the coordinator is gone", at_once=True)
+            if not why and not attempt.ended.is_set():
+                why = "the coordinator is gone"
+            if why:
+                self._say(why)
+                attempt.stop(why, at_once=True)
 
     def exchange(self, peer: str, incoming: Iterator[bytes], cancel: Callable[[], None]) -> Iterator[bytes]:
         """Frames from and to another site, of the attempt that its first message names."""
@@ -313,11 +318,6 @@ class _Written:
 
     def _stamp(self, path: Path) -> tuple[int, int] | None:
         return (path.stat().st_mtime_ns, path.stat().st_ino) if path.is_file() else None
-
-
-def _printable(text: str) -> str:
-    """What a coordinator said, as it may stand in a log: one line, not too long."""
-    return "".join(letter if letter.isprintable() else " " for letter in text[:_MOST_TEXT])
 
 
 def open_site(config: SiteConfig, holdings: Holdings, *, say: Callable[[str], None]) -> tuple[Site, Server]:

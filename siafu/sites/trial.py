@@ -163,14 +163,17 @@ def split(graph: Graph, owner: Tensor, folder: Path, names: Sequence[str]) -> di
         rows = (owner == place).nonzero()[:, 0]
         name_of = torch.full((graph.num_nodes,), 0, dtype=torch.int32)
         name_of[rows] = torch.arange(rows.numel(), dtype=torch.int32)
-        taken = native.take_rows(csr, rows, name=torch.arange(graph.num_nodes, dtype=torch.int32))
+        every = torch.arange(graph.num_nodes, dtype=torch.int32)
+        taken = native.take_rows(csr, rows, name=every, origin=graph.edge_weight is not None)
         dst = torch.arange(rows.numel()).repeat_interleave(taken.indptr.diff())
         src = taken.indices.long()
         inside = owner[src] == place
+        weight = None if graph.edge_weight is None else graph.edge_weight[taken.origin]
         own = native.build_csr(dst[inside].int(), name_of[src[inside]], num_rows=rows.numel())
         part = Graph(
             own.indptr,
             own.indices,
+            edge_weight=_rows(weight, inside),  # rows ascend, so edges stay in their order
             **{each: _rows(getattr(graph, each), rows) for each in NODE_FIELDS},
             node_id=ids[rows],
             name=graph.name,
@@ -180,7 +183,8 @@ def split(graph: Graph, owner: Tensor, folder: Path, names: Sequence[str]) -> di
         write_store(part, folder / name / "store")
         crossing = ~inside
         owners = [names[int(each)] for each in owner[src[crossing]]]
-        _write_cross(folder / name / "cross.csv", owners, ids[src[crossing]], ids[rows[dst[crossing]]])
+        ends = ids[src[crossing]], ids[rows[dst[crossing]]]
+        _write_cross(folder / name / "cross.csv", owners, *ends, weight=_rows(weight, crossing))
         told[name] = {"nodes": rows.numel(), "edges": int(inside.sum()), "cross_edges": int(crossing.sum())}
     return told
 
@@ -189,10 +193,13 @@ def _rows(values: Tensor | None, rows: Tensor) -> Tensor | None:
     return None if values is None else values[rows]
 
 
-def _write_cross(path: Path, sites: Sequence[str], src: Tensor, dst: Tensor) -> None:
+def _write_cross(
+    path: Path, sites: Sequence[str], src: Tensor, dst: Tensor, *, weight: Tensor | None = None
+) -> None:
     columns: dict[str, Any] = {
         "site": pa.array(sites, pa.string()),
         "src": pa.array(np.asarray(src)),
         "dst": pa.array(np.asarray(dst)),
+        **({} if weight is None else {"weight": pa.array(np.asarray(weight))}),
     }
     pa_csv.write_csv(pa.table(columns), path)

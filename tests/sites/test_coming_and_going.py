@@ -1,17 +1,23 @@
 """Sites that go away, come back, are slow; a coordinator that is killed: training ends all the same."""
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from federations import Trial, serving, trained_here
 
+from siafu.engine.sites.schema import make
 from siafu.graph import Graph
 from siafu.member import Onlooker
 from siafu.sites.federation import FederationFailed
+from siafu.sites.followup import Followup, Outcome
+from siafu.sites.pieces import pieces_of
 from siafu.sites.roll import Waiting, slow
+from siafu.sites.site import Site
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -86,6 +92,47 @@ def test_a_site_that_was_given_up_is_taken_in_again_after_a_stage(trial: Trial) 
     assert ["a, b, c" in text for text in members] == [True, False, True]
 
 
+def test_a_site_that_comes_back_and_does_not_fit_ends_nobody_s_run(trial: Trial) -> None:
+    said: list[str] = []
+    watching = when(3, lambda: trial.end("c"), said)
+
+    def say(text: str) -> None:
+        said.append(text)
+        if text.startswith("site c is away"):
+            trial.change("c", 'features = "boundary"', 'features = "never"')
+            trial.serve("c")
+
+    onlooker = Onlooker(watching.on_epoch, say=say)
+    long = SETTINGS | {"train.epochs": 250, "train.patience": 0}  # so that it is back before the stage ends
+    run = trial.federate(onlooker=onlooker, federation={"patience": 0.5}, **long)
+    assert run.metrics["finished"]
+    assert run.metrics["away"] == ["c"]
+    why = "the policy of site c lets no features out"
+    assert len([text for text in said if f"the others go on without it: {why}" in text]) == 1
+    assert [text for text in trial.said["c"] if why in text]  # where it can be mended
+
+
+def test_files_of_the_run_are_taken_from_the_first_site_alone_and_whole() -> None:
+    kept: list[bytes] = []
+    followup = Followup(SimpleNamespace(places={"model": kept.append}), ["a", "b"], {}, Counter())  # type: ignore[arg-type]
+    outcome, (piece,) = Outcome(), pieces_of("model", b"weights")
+    followup._take("b", make("Report", piece=piece), outcome)
+    assert outcome.lost == {"b": "site b sent a file of the run, which a alone sends"}
+    followup._take("a", make("Report", piece=piece), outcome)
+    assert kept == [b"weights"]
+    piece.data = b"weightz"
+    followup._take("a", make("Report", piece=piece), outcome)
+    assert outcome.lost["a"] == "site a sent a damaged piece of a file"
+    assert kept == [b"weights"]
+
+
+def test_what_a_site_says_of_its_end_is_shown_without_what_a_terminal_obeys() -> None:
+    followup = Followup(SimpleNamespace(places={}), ["a"], {}, Counter())  # type: ignore[arg-type]
+    outcome = Outcome()
+    followup._take("a", make("Report", state="failed", text="\x1b[2Jgone\n"), outcome)
+    assert outcome.states["a"].text == " [2Jgone "
+
+
 def test_a_quorum_that_cannot_be_met_is_an_error_that_says_who_is_missing(trial: Trial) -> None:
     trial.end("b")
     trial.end("c")
@@ -111,6 +158,42 @@ def test_a_coordinator_that_was_killed_goes_on_where_it_was(
     assert (run.directory / "model.safetensors").read_bytes() == (
         here.directory / "model.safetensors"
     ).read_bytes()
+
+
+def test_a_coordinator_that_is_started_again_holds_sites_to_their_data(trial: Trial, graph: Graph) -> None:
+    class Killed(BaseException):
+        pass
+
+    def kill(*_: Any, **__: Any) -> None:
+        raise Killed
+
+    with pytest.raises(Killed):
+        trial.federate(onlooker=when(3, kill, []), **SETTINGS)
+    trial.end("b")
+    table = trial.folder / "b" / "cross.csv"
+    *lines, _ = table.read_text().splitlines()
+    table.write_text("\n".join(lines) + "\n")
+    trial.serve("b")
+    with pytest.raises(
+        FederationFailed, match="site b has other data than when the run began; put them back"
+    ):
+        trial.federate(**SETTINGS)
+
+
+def test_nobody_waits_while_the_first_site_is_sent_a_checkpoint(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, begun = Site.begin, list[str]()
+
+    def noted(self: Site, pieces: Iterator[bytes]) -> bytes:
+        answer = begin(self, pieces)
+        begun.append(self.holdings.config.name)
+        return answer
+
+    monkeypatch.setattr(Site, "begin", noted)
+    trial.federate(**SETTINGS | {"train.epochs": 2})
+    assert begun[0] == "a"
+    assert sorted(begun) == ["a", "b", "c"]
 
 
 def test_one_who_waits_for_nobody_is_the_slow_one() -> None:

@@ -1,9 +1,11 @@
 """A run over sites is the run in one process with the same assignment, and each site's ledger says what left it."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from federations import NAMES, serving, trained_here
 
 from siafu.engine.sites.ledger import read_ledger
@@ -37,6 +39,18 @@ def test_a_run_over_sites_has_the_bits_of_the_run_in_one_process(
     assert weights[0] == weights[1]
     assert run.metrics["test_accuracy"] == here.metrics["test_accuracy"]
     assert run.metrics["ledger_bytes"] == run.metrics["bytes_sent"]
+
+
+def test_edges_have_their_weights_at_sites_too(graph: Graph, tmp_path: Path) -> None:
+    draw = torch.Generator().manual_seed(0)
+    weighted = replace(graph, edge_weight=torch.rand(graph.num_edges, generator=draw) + 0.5)
+    with serving(tmp_path / "sites", weighted) as trial:
+        run = trial.federate(**RUNS["published"])
+    here = trained_here(weighted, tmp_path / "here", **RUNS["published"])
+    plain = trained_here(graph, tmp_path / "plain", **RUNS["published"])
+    weights = [(each.directory / "model.safetensors").read_bytes() for each in (run, here, plain)]
+    assert weights[0] == weights[1]
+    assert weights[1] != weights[2]
 
 
 def test_another_run_of_the_same_settings_is_counted_by_itself(graph: Graph, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What may leave a site is its own affair: policy, cap and ledger hold whatever the coordinator asks."""
 
+import resource
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -7,12 +8,15 @@ from typing import Any
 import pytest
 from federations import NAMES, Trial, ended, make_trial
 
-from siafu.engine.sites.config import Policy
+from siafu.engine.sites.config import COORDINATOR, Policy
 from siafu.engine.sites.ledger import Ledger, Sent, read_ledger
 from siafu.engine.sites.policy import Refused, check, what_of
+from siafu.engine.sites.schema import make
 from siafu.graph import Graph
+from siafu.settings import build
 from siafu.sites.federation import FederationFailed
 from siafu.sites.holdings import Holdings
+from siafu.sites.roll import check_policies
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -51,6 +55,14 @@ def test_a_run_that_a_policy_forbids_is_refused_before_it_begins(graph: Graph, t
                 trial.federate(method=method)
 
 
+def test_a_site_that_comes_late_does_not_join_a_run_that_its_policy_would_end() -> None:
+    late = {"b": make("About", may_features="never")}
+    tree = build({"method": "lazy", "lazy": {"recipe": "frugal"}}, {"engine": "sites"})
+    with pytest.raises(ValueError, match=r"site b lets no features out, but the run began without it"):
+        check_policies(late, tree)
+    check_policies(late, tree.model_copy(update={"lazy": tree.lazy.model_copy(update={"features": False})}))
+
+
 def test_a_site_keeps_its_policy_whatever_the_coordinator_asks(
     graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,9 +92,36 @@ def test_at_max_bytes_a_site_stops_sending_says_so_and_the_run_ends(graph: Graph
             trial.serve(name)
         with pytest.raises(FederationFailed, match=r"site c: max_bytes is 20,000 and .* have left"):
             trial.federate(**PUBLISHED)
+        for name in NAMES:  # nobody is left waiting
+            attempt = trial.served[name][0]._attempt
+            assert attempt is not None
+            assert attempt.wait(60)
     data = [line["bytes"] for line in sent_by(trial, "c") if line["what"] != "control"]
     assert 0 < sum(data) <= 20_000
     assert any("so nothing more is sent" in text for text in trial.said["c"])
+
+
+def test_a_cap_that_a_checkpoint_would_pass_is_told_as_that_too(
+    graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_cap = Ledger._check_cap
+
+    def reached(self: Ledger, sent: Sent) -> None:
+        self.max_bytes = 0 if sent.label == "checkpoint" and sent.to == "coordinator" else None
+        check_cap(self, sent)
+
+    monkeypatch.setattr(Ledger, "_check_cap", reached)
+    trial = make_trial(tmp_path / "sites", graph)
+    with ended(trial):
+        for name in NAMES:
+            trial.serve(name)
+        with pytest.raises(FederationFailed, match=r"a at .*: max_bytes is 0 and .* have left"):
+            trial.federate(**PUBLISHED)
+    assert any("max_bytes is 0" in text for text in trial.said["a"])
+    assert "the coordinator is gone" not in trial.said["a"]
+    assert not [
+        line for line in sent_by(trial, "a") if line["label"] == "checkpoint" and line["to"] == COORDINATOR
+    ]
 
 
 def test_a_full_disk_for_the_ledger_stops_the_sending(graph: Graph, tmp_path: Path) -> None:
@@ -96,6 +135,23 @@ def test_a_full_disk_for_the_ledger_stops_the_sending(graph: Graph, tmp_path: Pa
         ):
             trial.federate(**PUBLISHED)
     assert any("make room" in text for text in trial.said["a"])
+
+
+def test_a_line_for_half_of_which_there_is_room_is_taken_back_and_nothing_is_sent(tmp_path: Path) -> None:
+    sent = Sent("r", "b", "halo 2", "embeddings", "float32 (2, 3)", 100)
+    with closing(Ledger(tmp_path / "ledger.jsonl")) as ledger:
+        ledger.write(sent)
+        before, (soft, hard) = ledger.path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 20, hard))  # no file may grow beyond it
+        try:
+            with pytest.raises(Refused, match=r"cannot be written .*, so nothing more is sent; make room"):
+                ledger.write(sent)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert ledger.path.read_bytes() == before
+        assert ledger.totals.all == 100
+        ledger.write(sent)  # now that there is room
+        assert [line["bytes"] for line in read_ledger(ledger.path)] == [100, 100]
 
 
 def test_a_ledger_counts_what_it_held_before_and_survives_a_cut_off_line(tmp_path: Path) -> None:
@@ -124,9 +180,12 @@ def test_a_ledger_knows_what_earlier_processes_of_a_run_sent(tmp_path: Path) -> 
         assert again.totals.by_label == {"r": {"halo 2": 120}}
 
 
-def test_a_message_of_an_unknown_name_never_leaves() -> None:
-    with pytest.raises(Refused, match="nothing is known of messages that are called 'gossip'"):
-        check(Policy(), "gossip")
+@pytest.mark.parametrize(
+    "label", ["gossip", "", "halo inputs", "halos", "halo 2 inputs", "halo two", "labels 2", "ids 1", "2"]
+)
+def test_a_message_of_an_unknown_name_never_leaves(label: str) -> None:
+    with pytest.raises(Refused, match=f"nothing is known of messages that are called '{label}'"):
+        check(Policy(), label)
 
 
 def test_labels_never_leave() -> None:

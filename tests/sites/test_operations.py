@@ -12,11 +12,12 @@ import torch
 from federations import NAMES, Trial, ended, make_trial, serving
 from in_process import command
 
+import siafu
 from siafu.comm import connect_threads
 from siafu.engine.sites.certificates import issue, make_key, read_certificate, read_identity, shown, write_key
 from siafu.engine.sites.config import FederationConfig, SiteConfig, read_config
 from siafu.engine.sites.rpc import NotNow
-from siafu.engine.sites.schema import make, pack
+from siafu.engine.sites.schema import PROTOCOL, make, pack
 from siafu.graph import Graph
 from siafu.partition.across import across, read_cross_edges
 from siafu.sites.federation import FederationFailed
@@ -233,6 +234,18 @@ def test_clocks_that_disagree_are_told(graph: Graph, tmp_path: Path, monkeypatch
         ),
     ):
         trial.federate(**QUICK)
+
+
+def test_a_clock_that_is_wrong_is_told_in_the_log_of_the_site(graph: Graph, tmp_path: Path) -> None:
+    with ended(make_trial(tmp_path / "sites", graph)) as trial:
+        trial.serve("a")
+        for off in (0, -200, -400, 400):
+            ask = make("Ask", protocol=PROTOCOL, version=siafu.__version__, time=time.time() + off)
+            trial.served["a"][0].describe(pack(ask))
+    told = [
+        text for text in trial.said["a"] if "the clock here and the coordinator's differ by 400 s" in text
+    ]
+    assert len(told) == len(trial.said["a"]) == 2
 
 
 def test_a_site_that_names_one_that_the_federation_lacks_is_told(graph: Graph, tmp_path: Path) -> None:

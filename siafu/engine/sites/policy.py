@@ -6,33 +6,34 @@ from siafu.engine.sites.config import Policy
 
 What = Literal["features", "labels", "embeddings", "structure", "ids", "parameters", "totals", "control"]
 
-# How labels begin, the longer ones first; what all sites send each other has one of these.
-_LABELS: tuple[tuple[str, What], ...] = (
-    ("halo degrees", "embeddings"),
-    ("halo asks", "ids"),
-    ("halo features", "features"),
-    ("halo scores", "embeddings"),
-    ("halo smoothing", "embeddings"),
-    ("halo 1", "features"),  # what the first stage of lazy training reads are inputs
-    ("halo ", "embeddings"),
-    ("halo", "features"),  # end to end: inputs, hidden rows and their gradients alike
-    ("evaluate halo", "features"),
-    ("fetch", "features"),
-    ("sample", "structure"),
-    ("labels", "labels"),
-    ("gradients", "parameters"),
-    ("weights", "parameters"),
-    ("checkpoint", "parameters"),
-    ("model", "parameters"),
-    ("moments", "totals"),
-    ("scores", "totals"),
-    ("task", "totals"),
-    ("events", "totals"),
-    ("ids", "ids"),
-    ("control", "control"),
-    ("report", "control"),
-    ("about", "control"),
-)
+_LABELS: dict[str, What] = {
+    "halo": "features",  # end to end: inputs, hidden rows and their gradients alike
+    "evaluate halo": "features",
+    "fetch": "features",
+    "halo features": "features",
+    "halo degrees": "embeddings",
+    "halo scores": "embeddings",
+    "halo smoothing": "embeddings",
+    "halo asks": "ids",
+    "ids": "ids",
+    "sample": "structure",
+    "labels": "labels",
+    "gradients": "parameters",
+    "gradients ridge": "parameters",
+    "weights": "parameters",
+    "checkpoint": "parameters",
+    "model": "parameters",
+    "moments": "totals",
+    "scores": "totals",
+    "scores confident": "totals",
+    "scores degrees": "totals",
+    "task": "totals",
+    "events": "totals",
+    "control": "control",
+    "report": "control",
+    "about": "control",
+}
+_BY_STAGE = ("halo", "gradients", "weights")  # labels that the number of a stage of lazy training may follow
 
 
 class Refused(ValueError):
@@ -41,12 +42,13 @@ class Refused(ValueError):
 
 def what_of(label: str) -> What:
     """What messages of a label carry; raises Refused for a label that is not known."""
-    if _is_later_stage(label):
-        return "embeddings"
-    for begins, what in _LABELS:
-        if label.startswith(begins):
-            return what
-    raise Refused(f"nothing is known of messages that are called {label!r}, so none is sent")
+    name, _, stage = label.rpartition(" ")
+    if name in _BY_STAGE and stage.isascii() and stage.isdigit():
+        later = name == "halo" and int(stage) > 1  # what the first stage reads are inputs
+        return "embeddings" if later else _LABELS[name]
+    if label not in _LABELS:
+        raise Refused(f"nothing is known of messages that are called {label!r}, so none is sent")
+    return _LABELS[label]
 
 
 def check(policy: Policy, label: str) -> What:
@@ -63,9 +65,3 @@ def check(policy: Policy, label: str) -> What:
         advice = "labels never leave" if what == "labels" else f"set policy.{what} to {wanted} to allow it"
         raise Refused(f"the policy lets no {what} out, but {label!r} would send some; {advice}")
     return what
-
-
-def _is_later_stage(label: str) -> bool:
-    """Whether these are rows of a stage of lazy training after the first."""
-    number = label.removeprefix("halo ")
-    return label != number and number.isdigit() and int(number) > 1
