@@ -14,6 +14,7 @@ from siafu.engine.local import run_threads
 from siafu.nn.model import TEMPORAL, ModelConfig
 from siafu.training.config import TrainConfig
 from siafu.training.link.config import LinkConfig
+from siafu.training.snapshots import pieces
 from siafu.training.snapshots.build import build_predictor, build_task, build_timeline
 from siafu.training.snapshots.config import SnapshotsConfig, Wanted
 from siafu.training.snapshots.trainer import SnapshotsTrainer
@@ -90,6 +91,19 @@ def agree(one: Any, other: Any) -> None:
 def test_ranks_and_blocks_of_time_change_nothing(kind: str, ranks: int, blocks: int) -> None:
     graph = graph_of(by_step=kind in ("tm-gcn", "cd-gcn"))
     agree(after(graph, ranks=1, kind=kind), after(graph, ranks=ranks, kind=kind, blocks=blocks))
+
+
+@pytest.mark.parametrize("kind", ["cd-gcn", "gcn-gru"])
+@pytest.mark.parametrize(("ranks", "blocks"), [(2, 1), (3, 2)])
+def test_turning_rows_in_pieces_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, kind: str, ranks: int, blocks: int
+) -> None:
+    graph = graph_of(by_step=blocks == 1)
+    one, two = (after(graph, ranks=number, kind=kind, blocks=blocks) for number in (1, ranks))
+    monkeypatch.setattr(pieces, "_ROWS", 1)
+    several = after(graph, ranks=ranks, kind=kind, blocks=blocks)
+    agree(one, several)
+    agree(two, several)
 
 
 @pytest.mark.parametrize("kind", ["evolvegcn-o", "evolvegcn-h", "cd-gcn", "tm-gcn", "mingru"])

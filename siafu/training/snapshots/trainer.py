@@ -184,11 +184,12 @@ class SnapshotsTrainer(FullTrainer):
         turned = any(isinstance(layer, Recurrent) for layer in self.model.temporal.layers)
         return self._marks.of(cut) if turned and self.comm.world_size > 1 else None
 
-    def _inputs_by_nodes(self, cut: Cut, turn: Turn, marks: Tensor | None) -> Tensor:
-        """The inputs of own nodes in all steps of a block; those made of degrees are told by who owns the steps."""
+    def _inputs_by_nodes(self, cut: Cut, turn: Turn, marks: Tensor | None) -> list[Tensor]:
+        """The inputs of each piece of own nodes in all steps of a block; degrees are told by who owns the steps."""
         if marks is not None and self.timeline.graph.x is None:
-            return self.timeline.marked(marks)
-        return stacked(self.timeline.inputs(range(cut.start, cut.stop)), turn.own_nodes)
+            return [self.timeline.marked(marks[:, piece]) for piece in turn.pieces]
+        x = stacked(self.timeline.inputs(range(cut.start, cut.stop)), turn.own_nodes)
+        return [x[..., piece, :].contiguous() for piece in turn.pieces] if len(turn.pieces) > 1 else [x]
 
     def _reads_by_nodes(self) -> bool:
         """Whether the part along time of the first layer reads the inputs too."""
