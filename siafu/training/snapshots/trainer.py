@@ -138,7 +138,7 @@ class SnapshotsTrainer(FullTrainer):
                 return loss / len(samples)
 
             temporal = self.model.temporal
-            passed = passed_in_blocks(
+            total += passed_in_blocks(
                 temporal,
                 span_of,
                 loss_of,
@@ -146,7 +146,6 @@ class SnapshotsTrainer(FullTrainer):
                 state=temporal.begin(self.timeline.graph.num_nodes, turn),
                 turn=turn,
             )
-            total += passed.loss
         return total
 
     def _reader(
