@@ -2,6 +2,7 @@
 
     python benchmarks/deltas.py             generated graphs, and the public sets of the data home
     python benchmarks/deltas.py --wire      also send chunks over two network namespaces at 100 Mb/s; needs root
+    python benchmarks/deltas.py --shares    instead, what ranks get that see no store, beside the log as it lies
 
 Bytes are held against int32 CSR, one a snapshot (columns and row offsets of 4 bytes, no values), and against int64
 edge lists as PyTorch Geometric keeps them. What is unpacked is checked to be what was packed. Times to walk over the
@@ -25,6 +26,11 @@ from namespaces import Host, refusal, two_hosts
 from siafu.data import data_home, load
 from siafu.dynamic import Chunk, DynamicGraph, Snapshots, unpack
 from siafu.graph import Block
+from siafu.nn.model import ModelConfig
+from siafu.partition.share import packed, pieces
+from siafu.training.link.config import LinkConfig
+from siafu.training.snapshots.config import SnapshotsConfig, Wanted
+from siafu.training.snapshots.reads import shares_of
 
 _RATE, _RATE_BYTES = "100mbit", 100e6 / 8
 _PORT = 4747  # inside a namespace of its own
@@ -42,6 +48,9 @@ def main() -> None:
         _send(options.send, Path(options.file))
         return
     torch.set_num_threads(1)
+    if options.shares:
+        print(json.dumps([_share(options, ranks) for ranks in (2, 4, 8)]))
+        return
     found = [_measured(*case) for case in _cases(options)]
     _print(found)
     if options.wire:
@@ -55,6 +64,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--edges", type=int, default=200_000, help="of a snapshot")
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--wire", action="store_true")
+    parser.add_argument("--shares", action="store_true")
     parser.add_argument("--receive", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--send", default="", help=argparse.SUPPRESS)
     parser.add_argument("--file", default="", help=argparse.SUPPRESS)
@@ -152,6 +162,24 @@ def _print(found: list[dict[str, object]]) -> None:
         less = f"{row['csr_ratio']:>13.1f}x{row['list_ratio']:>13.1f}x"
         times = f"{row['pack_s']:>14.3f}{row['walk_s']:>14.3f}{row['build_s']:>14.3f}"
         print(f"{row['case'][:14]:>14}{size}{less}{times}", file=sys.stderr)
+
+
+def _share(options: argparse.Namespace, ranks: int) -> dict[str, object]:
+    """What each rank of a run of CD-GCN gets of the events, packed: links of the next step, edge life 10."""
+    graph = events_alone(options)
+    wanted = Wanted("link", SnapshotsConfig(edge_life=10, window=0, blocks=1), LinkConfig(evaluation=10), 0)
+    shares = shares_of(graph, ModelConfig(kind="cd-gcn", hidden=8), wanted, ranks=ranks)
+    sent = [
+        sum(packed(graph, steps, weighted=False).num_bytes for steps in pieces(graph, share.events))
+        for share in shares
+    ]
+    log, steps = 8 * graph.num_events, [len(share.events) for share in shares]
+    print(
+        f"{ranks} ranks, {graph.num_steps} steps: of a log of {log / 1e6:.2f} MB each gets {min(sent) / 1e6:.2f} to "
+        f"{max(sent) / 1e6:.2f} MB ({min(steps)} to {max(steps)} steps), at least {log / max(sent):.1f}x less",
+        file=sys.stderr,
+    )
+    return {"ranks": ranks, "log_bytes": log, "share_bytes": sent, "share_steps": steps}
 
 
 def _wire(options: argparse.Namespace) -> dict[str, object]:

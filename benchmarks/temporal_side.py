@@ -41,17 +41,20 @@ class Ours:
         from siafu import native
         from siafu.graph import Graph
         from siafu.nn import ModelConfig
+        from siafu.nn.dense import Dense
         from siafu.nn.temporal import Step, build_temporal, cut_time, need_of
 
         edges, self.x, self.y = timeline(args)
         config = ModelConfig(kind=args.kind, layers=args.layers, hidden=args.hidden)
         self.model = build_temporal(config, in_features=args.hidden)
-        self.head = nn.Linear(args.hidden, CLASSES)
+        self.head = Dense(args.hidden, CLASSES)  # the trainer's own, whose arrays are used again too
         blocks = [Graph.from_edges(each, num_nodes=args.nodes).block for each in edges]
         self.steps = [Step(block, 1.0, True) for block in blocks]
         self.args, self.m = args, None
         need = need_of(self.model, args.nodes)
         self.lengths = cut_time(args.steps, need) if args.cut else [args.steps]
+        if args.cut:
+            native.map_large_arrays()  # as the trainer does, whose arrays die block by block
         self.reused = native.arrays_reused(loosely=args.cut)
         self.reused.__enter__()
 
@@ -72,15 +75,15 @@ class Ours:
             return span_alone(self.steps[some], self.x[some], first=some.start, m=m)
 
         def loss_of(block: int, out: Tensor) -> Tensor:
-            scores = self.head(out).flatten(0, 1)
+            scores = self.head.project(out.flatten(0, 1)) + self.head.bias
             wanted = self.y.repeat(out.shape[0])
             return (
                 nn.functional.cross_entropy(scores, wanted, reduction="sum") / self.args.steps / len(self.y)
             )
 
         state = self.model.begin(self.args.nodes)
-        passed = passed_in_blocks(self.model, span_of, loss_of, num_blocks=len(self.lengths), state=state)
-        return float(passed.loss)
+        loss = passed_in_blocks(self.model, span_of, loss_of, num_blocks=len(self.lengths), state=state)
+        return float(loss)
 
 
 class Theirs(nn.Module):

@@ -27,6 +27,7 @@ from siafu.settings import Settings, parse_toml
 from siafu.store import is_dynamic, open_dynamic, write_dynamic
 from siafu.trained import load_weights
 from siafu.training import inputs
+from siafu.training.snapshots.reads import shares_of
 
 Measured = tuple[dict[str, Any], nn.Module | None]
 LOG = "graph"  # of a run on a graph that changes and is in no store
@@ -293,8 +294,13 @@ def _obey(
     """Train as rank 0 says. Collective."""
     facts = {key: order[key] for key in ("run", "edges", "resumed", "checkpointed")}
     to_do = Assignment(parse_toml(order["config"]), **facts, folder=Path(order["folder"]))
-    path, changes = Path(order["parts"]), to_do.tree.method == "snapshots"
-    part = deliver_log(comm, path) if changes else deliver(comm, path)
+    path, tree = Path(order["parts"]), to_do.tree
+    part: Part | DynamicGraph
+    if tree.method == "snapshots":
+        shares = partial(shares_of, model=tree.model, wanted=tree.asked, ranks=comm.world_size)
+        part = deliver_log(comm, path, shares)
+    else:
+        part = deliver(comm, path)
     return carry_out(comm, part, to_do, folder=folder, onlooker=onlooker, custom=custom)
 
 

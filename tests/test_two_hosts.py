@@ -9,7 +9,7 @@ from namespaces import Host, refusal, two_hosts
 
 import siafu
 from siafu.data import community
-from siafu.store import write_store
+from siafu.store import write_dynamic, write_store
 
 TIMEOUT_S = 240
 SETTINGS = {"epochs": 5, "hidden": 16, "threads": 1, "ranks": 2}
@@ -57,6 +57,23 @@ def test_the_part_of_the_second_host_goes_over_the_wire(
 def test_interfaces_count_little_more_than_our_meter(crossed: tuple[Crossed, tuple[Host, Host]]) -> None:
     sent = sum(crossed[0].interfaces)
     assert crossed[0].found["bytes_sent"] < sent <= crossed[0].allowed
+
+
+def test_of_a_graph_that_changes_the_second_host_gets_its_steps_in_few_bytes(tmp_path: Path) -> None:
+    if why := refusal():
+        pytest.skip(why)
+    write_dynamic(siafu.load("transactions:nodes=100,steps=30,events=9000,seed=0"), tmp_path / "store")
+    asked = ("--model", "cd-gcn", "--task", "link", "--epochs", "1", "--hidden", "4")
+    asked += ("--set", "threads=1", "--set", "snapshots.window=0", "--set", "link.evaluation=10")
+    with two_hosts(tmp_path) as hosts:
+        command = [str(tmp_path / "store"), *asked, "--out", str(tmp_path / "run")]
+        found = train_across(hosts, command, timeout_s=TIMEOUT_S).found
+    settings = {"model": "cd-gcn", "task": "link", "epochs": 1, "hidden": 4, "threads": 1, "ranks": 2}
+    settings |= {"window": 0, "evaluation": 10}
+    siafu.train(tmp_path / "store", engine="local", out=tmp_path / "local", **settings)
+    names = [tmp_path / run / "model.safetensors" for run in ("run", "local")]
+    assert names[0].read_bytes() == names[1].read_bytes()
+    assert 0 < found["bytes_by_label"]["graph deltas"] < 8 * 9000 / 3
 
 
 def test_nothing_of_the_hosts_is_left(crossed: tuple[Crossed, tuple[Host, Host]], work: Path) -> None:

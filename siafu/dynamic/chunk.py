@@ -33,6 +33,8 @@ class Chunk:
         lengths: (S, 2) int64, their bytes.
         data: (B,) uint8, both, step after step.
         weight: (M,) float32, of the pairs put in, in their order; or None.
+        as_deltas: whether steps hold what a snapshot has more and less than the one before, and not the events of the
+            step; an edge lives for one step then, and there are no weights.
     """
 
     num_nodes: int
@@ -45,6 +47,7 @@ class Chunk:
     lengths: Tensor
     data: Tensor
     weight: Tensor | None = None
+    as_deltas: bool = False
 
     @property
     def num_bytes(self) -> int:
@@ -75,7 +78,8 @@ class Chunk:
         _, tables, packed, rest = data.split(sizes)
         counts, lengths = tables.clone().view(torch.int64).view(2, -1, 2)
         weight = rest.clone().view(torch.float32) if flags & 2 else None
-        return Chunk(nodes, life, bool(flags & 1), start, stop, first, counts, lengths, packed, weight)
+        about = nodes, life, bool(flags & 1), start, stop, first
+        return Chunk(*about, counts, lengths, packed, weight, as_deltas=bool(flags & 4))
 
     def pairs(self, step: int) -> tuple[Tensor, Tensor]:
         """The pairs put in at a step: destinations and sources, (n,) int32, ascending."""
@@ -95,7 +99,7 @@ class Chunk:
         return [0, *self.lengths.reshape(-1).cumsum(0).tolist()]
 
     def _parts(self) -> Iterator[Tensor]:
-        flags = int(self.undirected) + 2 * (self.weight is not None)
+        flags = int(self.undirected) + 2 * (self.weight is not None) + 4 * self.as_deltas
         weights = 0 if self.weight is None else self.weight.numel()
         numbers = [
             self.num_nodes,

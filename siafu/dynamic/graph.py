@@ -37,6 +37,8 @@ class DynamicGraph:
         node_names: N ids as the user wrote them (an Arrow array of strings or integers), or None: the row number.
         class_names: as many names as there are classes, of nodes or of events, or None: the class number.
         protocol: how it is usually scored.
+        whole_ptr: (T + 1,) int64, ``step_ptr`` of the log of which this one holds some steps alone, whose other steps
+            cannot be read; None: it holds all.
     """
 
     src: Tensor
@@ -53,6 +55,7 @@ class DynamicGraph:
     node_names: Any = None
     class_names: tuple[str, ...] | None = None
     protocol: Protocol = field(default_factory=Protocol)
+    whole_ptr: Tensor | None = None
 
     @property
     def num_steps(self) -> int:
@@ -71,7 +74,18 @@ class DynamicGraph:
 
     def events(self, start: int, stop: int) -> slice:
         """Where the events of steps ``start`` to before ``stop`` stand; steps before the first have none."""
-        return slice(int(self.step_ptr[max(0, start)]), int(self.step_ptr[max(0, stop)]))
+        found = _between(self.step_ptr, start, stop)
+        if found.stop - found.start != self.count(start, stop):
+            raise IndexError(
+                f"{self.name}: of steps {max(0, start)} to {stop - 1} only {found.stop - found.start} events are here, "
+                f"of {self.count(start, stop)}: this is a part of the log, and does not hold all of these steps"
+            )
+        return found
+
+    def count(self, start: int, stop: int) -> int:
+        """How many events steps ``start`` to before ``stop`` have, whether or not they are here."""
+        there = _between(self.step_ptr if self.whole_ptr is None else self.whole_ptr, start, stop)
+        return there.stop - there.start
 
     def features(self, step: int) -> Tensor:
         """(N, F) the features at a step; those that never change are the same array each time."""
@@ -183,6 +197,10 @@ class DynamicGraph:
         from siafu import convert
 
         return convert.from_pyg_temporal(data, **fields)
+
+
+def _between(ptr: Tensor, start: int, stop: int) -> slice:
+    return slice(int(ptr[max(0, start)]), int(ptr[max(0, stop)]))
 
 
 def check(graph: DynamicGraph) -> None:

@@ -14,6 +14,7 @@ from siafu.ahead import ahead
 from siafu.dynamic.chunk import Chunk, Packer
 from siafu.dynamic.deltas import Deltas, pack_deltas
 from siafu.dynamic.graph import DynamicGraph
+from siafu.dynamic.unpacked import log_of
 from siafu.graph import Block
 from siafu.native import Csr
 
@@ -58,18 +59,23 @@ class Snapshots:
             return iter(())
         return ahead(map(self._block, self._csrs(self._log_step(start), self._log_step(stop - 1) + 1)))
 
-    def pack(self, start: int, stop: int) -> Chunk:
-        """The snapshots of steps ``start`` to before ``stop`` in few bytes; see :func:`unpack`."""
+    def pack(self, start: int, stop: int, *, deltas: bool = True) -> Chunk:
+        """The snapshots of steps ``start`` to before ``stop`` in few bytes; see :func:`unpack`.
+
+        Where an edge lives for one step and has no weight, they are packed as ``deltas``, or as the events that they
+        are where snapshots have little in common.
+        """
         begin, end = self._log_step(start), self._log_step(stop - 1) + 1
         first, weight = begin, None
-        if self.life == 1 and not self.weighted:
+        deltas = deltas and self.life == 1 and not self.weighted
+        if deltas:
             counts, lengths, data = pack_deltas(self._csrs(begin, end), self.graph.num_nodes)
         else:
             first = max(0, begin - self.life + 1)
             (counts, lengths, data), weight = self._pack_log(first, end)
         graph, first = self.graph, first + self._first
         about = graph.num_nodes, self.life, graph.undirected, start, stop, first
-        return Chunk(*about, counts, lengths, data, weight)
+        return Chunk(*about, counts, lengths, data, weight, as_deltas=deltas)
 
     def degree(self, step: int) -> Tensor:
         """(N,) float32, the in-degree in the snapshot: how many edges, or the sum of their weights."""
@@ -175,19 +181,13 @@ class Snapshots:
 
 def unpack(chunk: Chunk) -> Snapshots | Deltas:
     """The snapshots of a chunk, which are reached as those that were packed are: ``block`` and ``walk``."""
-    if chunk.life == 1 and chunk.weight is None:
+    if chunk.as_deltas:
         return Deltas(chunk)
-    pairs = [chunk.pairs(step) for step in range(chunk.first, chunk.stop)]
-    ptr = torch.zeros(len(pairs) + 1, dtype=torch.int64)
-    ptr[1:] = chunk.counts[:, 0].cumsum(0)
+    src, dst, counts = log_of(chunk)
+    ptr = torch.zeros(counts.numel() + 1, dtype=torch.int64)
+    ptr[1:] = counts.cumsum(0)
     graph = DynamicGraph(
-        torch.cat([col for _, col in pairs]),
-        torch.cat([row for row, _ in pairs]),
-        ptr,
-        chunk.num_nodes,
-        undirected=chunk.undirected,
-        weight=chunk.weight,
-        name="chunk",
+        src, dst, ptr, chunk.num_nodes, undirected=chunk.undirected, weight=chunk.weight, name="chunk"
     )
     weighted, steps = chunk.weight is not None, range(chunk.start, chunk.stop)
     return Snapshots(graph, life=chunk.life, weighted=weighted, steps=steps)

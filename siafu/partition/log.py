@@ -1,40 +1,152 @@
-"""Bring each rank the log of a graph that changes over time: from a folder it sees, else over the wire from rank 0."""
+"""Bring each rank what it reads of a graph that changes over time: from a folder it sees, else over the wire.
 
+A rank that sees the store maps it. Another gets its share from rank 0: the events of the steps that it reads, packed as
+key frames and differences or as pairs in order, and rows of those steps. What it does not hold, it cannot read.
+"""
+
+import json
+import math
 import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
+from typing import BinaryIO
 
 import torch
+from torch import Tensor
 
+from siafu.ahead import ahead
 from siafu.comm import Comm
-from siafu.comm.memory import from_bytes
-from siafu.dynamic import DynamicGraph
-from siafu.partition.deliver import receive_file, send_file
+from siafu.comm.memory import bytes_of, from_bytes
+from siafu.dynamic import Chunk, DynamicGraph, Protocol, events_of
+from siafu.partition.share import Share, packed, pieces, places
 from siafu.store import DynamicManifest, is_dynamic, open_dynamic
-from siafu.store.manifest import MANIFEST, parse_manifest
+from siafu.store.manifest import MANIFEST, ArraySpec, parse_manifest
 
-_LABEL = "graph"
+Shares = Callable[[DynamicGraph], Sequence[Share]]
+
+ABOUT, DELTAS, EVENTS, ROWS = "graph", "graph deltas", "graph events", "graph rows"
+_EVENTS = {"src": torch.int32, "dst": torch.int32, "weight": torch.float32, "edge_y": torch.int64}
+_ROWS = {"int64": torch.int64, "float32": torch.float32}
 
 
-def deliver_log(comm: Comm, path: Path) -> DynamicGraph:
-    """The graph of the store at ``path``, a folder that rank 0 sees. Collective.
+def deliver_log(comm: Comm, path: Path, shares: Shares) -> DynamicGraph:
+    """The graph of the store at ``path``, a folder that rank 0 sees, or this rank's share of it. Collective.
 
-    What comes over the wire is written to a temporary folder and mapped from there; the folder is gone as soon as it is
-    mapped.
+    ``shares`` tells what each rank reads; rank 0 asks it where a rank does not see the folder. What comes over the wire
+    is written to a temporary folder and mapped from there; the folder is gone as soon as it is mapped.
     """
     read = None if comm.rank else from_bytes((path / MANIFEST).read_bytes())
-    text = comm.broadcast(read, label=_LABEL).numpy().tobytes()
+    text = comm.broadcast(read, label=ABOUT).numpy().tobytes()
     manifest = parse_manifest(text, str(path / MANIFEST))
     assert isinstance(manifest, DynamicManifest)
     seen = is_dynamic(path) and (path / MANIFEST).read_bytes() == text
-    sees = comm.all_gather(torch.tensor([seen]), label=_LABEL)
+    sees = comm.all_gather(torch.tensor([seen]), label=ABOUT)
     if seen:
         graph = open_dynamic(path).graph()
-        for rank in (rank for rank, it in enumerate(sees) if not it and comm.rank == 0):
-            for spec in manifest.arrays.values():
-                send_file(comm, rank, path / spec.file, label=_LABEL)
+        lacking = [rank for rank, it in enumerate(sees) if not it and comm.rank == 0]
+        if lacking:
+            each = shares(graph)
+            for rank in lacking:
+                for label, values in ahead(_messages(graph, each[rank])):
+                    comm.send(rank, values, label=label)
         return graph
     with tempfile.TemporaryDirectory(prefix="siafu-log-") as folder:
-        (Path(folder) / MANIFEST).write_bytes(text)
-        for spec in manifest.arrays.values():
-            receive_file(comm, Path(folder), spec, label=_LABEL)
-        return open_dynamic(folder).graph()
+        return _received(comm, manifest, Path(folder))
+
+
+def _messages(graph: DynamicGraph, share: Share) -> Iterator[tuple[str, Tensor]]:
+    """All that a rank gets, in the order in which :func:`_received` takes it."""
+    cut, names = pieces(graph, share.events), _names(graph, share)
+    about = {"pieces": [[steps.start, steps.stop] for steps in cut], "arrays": names}
+    yield ABOUT, from_bytes(json.dumps(about | asdict(share)).encode())
+    yield ABOUT, graph.step_ptr
+    for steps in cut:
+        if share.as_given:
+            events = graph.events(steps.start, steps.stop)
+            yield from ((EVENTS, getattr(graph, name)[events]) for name in names)
+        else:
+            yield DELTAS, packed(graph, steps, weighted=share.weighted).to_bytes()
+    for values, read in ((graph.x, share.features), (graph.y, share.labels)):
+        if values is not None:
+            flat = values.reshape(-1)
+            yield from ((ROWS, flat[place]) for place in places(values.shape, read))
+
+
+def _names(graph: DynamicGraph, share: Share) -> list[str]:
+    """The arrays of events that a rank gets."""
+    read = {"src": True, "dst": True, "weight": share.weighted, "edge_y": share.as_given}
+    return [name for name in _EVENTS if read[name] and getattr(graph, name) is not None]
+
+
+def _received(comm: Comm, manifest: DynamicManifest, folder: Path) -> DynamicGraph:
+    """The share of this rank, as rank 0 sends it."""
+    about = json.loads(comm.receive(0, label=ABOUT).numpy().tobytes())
+    whole_ptr = comm.receive(0, label=ABOUT)
+    counts = torch.zeros(manifest.num_steps, dtype=torch.int64)
+    with ExitStack() as opened:
+        files = {name: opened.enter_context((folder / name).open("wb")) for name in about["arrays"]}
+        for start, stop in about["pieces"]:
+            if about["as_given"]:
+                _take_events(comm, files)
+            else:
+                _take_chunk(comm, files)
+            counts[start:stop] = whole_ptr[start : stop + 1].diff()
+    ptr = torch.zeros_like(whole_ptr)
+    ptr[1:] = counts.cumsum(0)
+    events = {name: _mapped(folder / name, (int(ptr[-1]),), _EVENTS[name]) for name in about["arrays"]}
+    rows = {
+        name: _take_rows(comm, folder / name, manifest.arrays[name], about[steps])
+        for name, steps in (("x", "features"), ("y", "labels"))
+        if name in manifest.arrays
+    }
+    return DynamicGraph(
+        **events,
+        **rows,
+        step_ptr=ptr,
+        whole_ptr=whole_ptr,
+        num_nodes=manifest.num_nodes,
+        undirected=manifest.undirected,
+        name=manifest.name,
+        class_names=_class_names(manifest.class_names or (), about["classes"]),
+        protocol=Protocol(**manifest.protocol.model_dump()),
+    )
+
+
+def _take_events(comm: Comm, files: dict[str, BinaryIO]) -> None:
+    for file in files.values():
+        file.write(bytes_of(comm.receive(0, label=EVENTS)))
+
+
+def _take_chunk(comm: Comm, files: dict[str, BinaryIO]) -> None:
+    chunk = Chunk.from_bytes(comm.receive(0, label=DELTAS))
+    for ends in events_of(chunk):
+        for name, values in zip(("src", "dst"), ends, strict=True):
+            files[name].write(bytes_of(values.contiguous()))
+    if chunk.weight is not None:
+        files["weight"].write(bytes_of(chunk.weight))
+
+
+def _take_rows(comm: Comm, path: Path, spec: ArraySpec, steps: Sequence[int]) -> Tensor:
+    """An array of rows, in which those that did not come are a hole in the file, and read as zeros."""
+    dtype = _ROWS[spec.dtype]
+    with path.open("wb") as file:
+        for place in places(spec.shape, steps):
+            file.seek(place.start * dtype.itemsize)
+            file.write(bytes_of(comm.receive(0, label=ROWS)))
+        file.truncate(spec.num_bytes)
+    return _mapped(path, spec.shape, dtype)
+
+
+def _mapped(path: Path, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """An array of a file, which writing to it does not change."""
+    size = math.prod(shape)
+    if not size:
+        return torch.empty(*shape, dtype=dtype)
+    return torch.from_file(str(path), shared=False, size=size, dtype=dtype).view(*shape)
+
+
+def _class_names(names: Sequence[str], classes: int) -> tuple[str, ...] | None:
+    """A name for each class, so that a rank that sees few labels knows how many there are."""
+    return (*names, *map(str, range(len(names), classes))) or None

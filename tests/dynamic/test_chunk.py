@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siafu.dynamic import Chunk, DynamicGraph, Snapshots, unpack
+from siafu.dynamic import Chunk, DynamicGraph, Snapshots, events_of, unpack
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 NODES, STEPS = 6, 8
@@ -82,3 +82,21 @@ def test_damaged_bytes_are_refused(place: int, flipped: int, cut: bool) -> None:
         data[place % data.numel()] ^= flipped
     with pytest.raises(ValueError, match="packed snapshots: the checksum of"):
         Chunk.from_bytes(data)
+
+
+@settings(max_examples=40, deadline=None)
+@given(events=logs, undirected=st.booleans(), deltas=st.booleans(), weighted=st.booleans())
+def test_the_events_of_a_chunk_are_those_of_the_log(
+    events: list[tuple[int, int, int]], undirected: bool, deltas: bool, weighted: bool
+) -> None:
+    snapshots = snapshots_of(events, life=1, undirected=undirected, weighted=weighted)
+    chunk = Chunk.from_bytes(snapshots.pack(1, STEPS, deltas=deltas).to_bytes())
+    assert chunk.as_deltas == (deltas and not weighted)
+    graph = snapshots.graph
+    for step, (src, dst) in enumerate(events_of(chunk), 1):
+        there = graph.events(step, step + 1)
+        ends = torch.stack([graph.src[there], graph.dst[there]])
+        ends = ends.sort(0).values if undirected else ends
+        wanted = sorted(zip(*ends.tolist(), strict=True), key=lambda pair: pair[::-1])
+        assert list(zip(src.tolist(), dst.tolist(), strict=True)) == wanted
+    assert step == STEPS - 1

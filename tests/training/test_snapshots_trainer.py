@@ -14,6 +14,7 @@ from siafu.engine.local import run_threads
 from siafu.nn.model import TEMPORAL, ModelConfig
 from siafu.training.config import TrainConfig
 from siafu.training.link.config import LinkConfig
+from siafu.training.snapshots import pieces
 from siafu.training.snapshots.build import build_predictor, build_task, build_timeline
 from siafu.training.snapshots.config import SnapshotsConfig, Wanted
 from siafu.training.snapshots.trainer import SnapshotsTrainer
@@ -55,7 +56,8 @@ def trainer_of(
     built = build_task(graph, Wanted(task, config, link, 5), comm)
     made = build_predictor(
         model, link, task=task, in_features=line.in_features, out_features=built.num_outputs
-    ).double()
+    )
+    made = made if graph.x is None else made.double()
     made.reset(torch.Generator().manual_seed(1))
     return SnapshotsTrainer(
         made, line, built, TrainConfig(lr=0.05), snapshots=config, seed=5, wire=CommConfig()
@@ -91,6 +93,19 @@ def test_ranks_and_blocks_of_time_change_nothing(kind: str, ranks: int, blocks: 
     agree(after(graph, ranks=1, kind=kind), after(graph, ranks=ranks, kind=kind, blocks=blocks))
 
 
+@pytest.mark.parametrize("kind", ["cd-gcn", "gcn-gru"])
+@pytest.mark.parametrize(("ranks", "blocks"), [(2, 1), (3, 2)])
+def test_turning_rows_in_pieces_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, kind: str, ranks: int, blocks: int
+) -> None:
+    graph = graph_of(by_step=blocks == 1)
+    one, two = (after(graph, ranks=number, kind=kind, blocks=blocks) for number in (1, ranks))
+    monkeypatch.setattr(pieces, "_ROWS", 1)
+    several = after(graph, ranks=ranks, kind=kind, blocks=blocks)
+    agree(one, several)
+    agree(two, several)
+
+
 @pytest.mark.parametrize("kind", ["evolvegcn-o", "evolvegcn-h", "cd-gcn", "tm-gcn", "mingru"])
 def test_samples_that_see_a_window_are_the_same_on_ranks(kind: str) -> None:
     graph, asked = graph_of(undirected=False), {"kind": kind, "window": 3, "batch": 2}
@@ -101,6 +116,40 @@ def test_samples_that_see_a_window_are_the_same_on_ranks(kind: str) -> None:
 def test_other_tasks_are_the_same_on_ranks(task: str) -> None:
     asked = {"kind": "gcn-gru", "task": task}
     agree(after(graph_of(), ranks=1, **asked), after(graph_of(), ranks=2, blocks=2, **asked))
+
+
+@pytest.mark.parametrize("undirected", [True, False])
+@pytest.mark.parametrize(("kind", "window"), [("cd-gcn", 0), ("gcn-gru", 0), ("cd-gcn", 3)])
+def test_inputs_made_of_degrees_are_told_once_by_who_owns_a_step(
+    kind: str, window: int, undirected: bool
+) -> None:
+    graph = replace(graph_of(undirected=undirected), x=None)
+    asked = {"kind": kind, "window": window}
+    one, two = (after(graph, ranks=ranks, **asked) for ranks in (1, 2))
+    assert one[0] == pytest.approx(two[0], rel=1e-5)  # degrees are in single precision
+    assert torch.allclose(one[2][:, -1], two[2][:, -1], rtol=1e-4)
+
+    def told(comm: Comm) -> int:
+        trainer = trainer_of(comm, graph, **asked)
+        counts = []
+        for epoch in (1, 2):
+            trainer.step(epoch)
+            trainer.outputs()
+            counts.append(comm.meter.sent["marks"])
+        assert counts[0] == counts[1]
+        return counts[0]
+
+    sent, messages = sum(run_threads(told, ranks=2, threads=1)), 2 * STEPS
+    assert (STEPS - 1) * NODES / 2 <= sent <= STEPS * NODES + 200 * messages
+
+
+def test_the_order_of_events_within_a_step_changes_nothing_that_is_drawn() -> None:
+    graph = graph_of()
+    turned = torch.cat([torch.arange(*graph.step_ptr[t : t + 2].tolist()).flip(0) for t in range(STEPS)])
+    other = replace(graph, src=graph.dst[turned], dst=graph.src[turned])
+    one, two = (after(each, ranks=1, kind="evolvegcn-o") for each in (graph, other))
+    assert one[0] == two[0]
+    assert torch.equal(one[1], two[1])
 
 
 @pytest.mark.parametrize("kind", ["evolvegcn-o", "gcn-gru"])

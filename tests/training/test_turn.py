@@ -1,7 +1,7 @@
 """Rows turned from steps to nodes and back, on ranks as threads, beside the same on one."""
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -12,7 +12,9 @@ from torch import Tensor
 from siafu.comm import Comm
 from siafu.engine.local import run_threads
 from siafu.nn.temporal.turn import Busy
+from siafu.training.snapshots import pieces
 from siafu.training.snapshots.cut import Cut, cut_blocks, even_lengths
+from siafu.training.snapshots.pieces import Arrival
 from siafu.training.snapshots.turn import RankTurn
 
 T = TypeVar("T")
@@ -60,20 +62,77 @@ def test_costly_steps_are_shared_out() -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize("steps", [2, 7])
-def test_rows_are_turned_to_nodes_and_back(ranks: int, steps: int) -> None:
+@pytest.mark.parametrize("rows", [1, 1 << 13])
+def test_rows_are_turned_to_nodes_and_back(
+    monkeypatch: pytest.MonkeyPatch, ranks: int, steps: int, rows: int
+) -> None:
+    monkeypatch.setattr(pieces, "_ROWS", rows)
     x, weight, (cut,) = rows_of(steps), rows_of(steps), cuts_of(steps, ranks)
 
-    def turned(comm: Comm) -> None:
+    def turned(comm: Comm) -> int:
         turn = RankTurn(comm, [cut])
         mine = x[turn.own_steps].clone().requires_grad_()
-        by_node = turn.to_nodes(mine)
-        assert torch.equal(by_node, x[:, turn.own_nodes])
-        back = turn.to_steps(by_node * 2)
+
+        def along(piece: int, by_node: Tensor) -> Tensor:
+            assert torch.equal(by_node, x[:, turn.own_nodes][:, turn.pieces[piece]])
+            return by_node * 2
+
+        back = turn.through_nodes(mine, along)
         assert torch.equal(back, 2 * x[turn.own_steps])
         (back * weight[turn.own_steps]).sum().backward()
         assert torch.equal(mine.grad, 2 * weight[turn.own_steps])
+        return len(turn.pieces)
 
-    on_ranks(ranks, turned)
+    assert on_ranks(ranks, turned) == [2 if ranks == 2 and rows == 1 else 1] * ranks
+
+
+def test_pieces_are_worked_on_while_others_are_on_their_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "_ROWS", 1)
+    (cut,) = cut_blocks([1.0] * 4, [4], ranks=2, num_nodes=6)
+    x = torch.randn(4, 6, WIDTH)
+
+    def logged(comm: Comm) -> list[str]:
+        turn, log = RankTurn(comm, [cut]), []
+        start = turn.start
+
+        def noted(*given: Any, back: bool) -> Arrival:
+            number = sum(line.startswith("leave") for line in log)
+            log.append(f"leave {number}")
+            arrival = start(*given, back=back)
+
+            def arrived() -> Tensor:
+                log.append(f"come {number}")
+                return arrival()
+
+            return arrived
+
+        monkeypatch.setattr(turn, "start", noted)
+        mine = x[turn.own_steps].clone().requires_grad_()
+        turn.through_nodes(mine, lambda piece, rows: Worked.apply(rows, piece, log)).sum().backward()
+        return log
+
+    there, back = on_ranks(2, logged)
+    assert there == back
+    forward = ["leave 0", "leave 1", "leave 2", "come 0", "work 0", "leave 3", "come 1", "work 1", "leave 4"]
+    forward += ["come 2", "work 2", "leave 5", "come 3", "come 4", "come 5"]
+    backward = ["leave 6", "leave 7", "leave 8", "come 8", "work back 2", "leave 9", "come 7", "work back 1"]
+    backward += ["leave 10", "come 6", "work back 0", "leave 11", "come 11", "come 10", "come 9"]
+    assert there == forward + backward
+
+
+class Worked(torch.autograd.Function):
+    """Notes when it works."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, piece: int, log: list[str]) -> Tensor:
+        ctx.piece, ctx.log = piece, log
+        log.append(f"work {piece}")
+        return rows.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        ctx.log.append(f"work back {ctx.piece}")
+        return grads[0], None, None
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
@@ -128,7 +187,13 @@ def test_what_every_rank_has_is_known_to_all(ranks: int) -> None:
     on_ranks(ranks, gathered)
 
 
-def test_a_block_that_is_run_again_sends_nothing_forward() -> None:
+def as_it_is(piece: int, rows: Tensor) -> Tensor:
+    return rows
+
+
+@pytest.mark.parametrize("rows", [1, 1 << 13])
+def test_a_block_that_is_run_again_sends_nothing_forward(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    monkeypatch.setattr(pieces, "_ROWS", rows)
     x, cuts = rows_of(6), cuts_of(6, 2, blocks=2)
 
     def again(comm: Comm) -> None:
@@ -137,12 +202,12 @@ def test_a_block_that_is_run_again_sends_nothing_forward() -> None:
         for number, cut in enumerate(cuts):
             turn.begin(number, again=False)
             with torch.no_grad():
-                first[number] = turn.to_steps(turn.to_nodes(x[[s - 4 for s in cut.steps_of(comm.rank)]]))
+                first[number] = turn.through_nodes(x[[s - 4 for s in cut.steps_of(comm.rank)]], as_it_is)
         sent = comm.meter.sent.get("rows", 0)
         for number, cut in reversed(list(enumerate(cuts[:-1]))):  # the last is run once
             turn.begin(number, again=True)
             mine = x[[s - 4 for s in cut.steps_of(comm.rank)]].requires_grad_()
-            out = turn.to_steps(turn.to_nodes(mine))
+            out = turn.through_nodes(mine, as_it_is)
             assert torch.equal(out, first[number])
             out.sum().backward()
             assert torch.equal(mine.grad, torch.ones_like(mine))
@@ -162,13 +227,13 @@ def test_the_volume_is_that_of_the_rows_whatever_the_number_of_ranks(ranks: int)
         for precision in ("fp32", "bf16"):
             before = comm.meter.total()
             turn = RankTurn(comm, [cut], precision=precision)
-            turn.to_nodes(x[turn.own_steps])
+            turn.through_nodes(x[turn.own_steps], as_it_is)
             counts.append(comm.meter.total() - before)
         return counts
 
     exact, half = map(sum, zip(*on_ranks(ranks, sent), strict=True))
-    rows = 8 * 8 * (ranks - 1) / ranks
-    headers = ranks * (ranks - 1) * 200
+    rows = 2 * 8 * 8 * (ranks - 1) / ranks  # there and back
+    headers = 2 * ranks * (ranks - 1) * 200
     assert rows * WIDTH * 4 <= exact <= rows * WIDTH * 4 + headers
     assert rows * WIDTH * 2 <= half <= rows * WIDTH * 2 + headers
 
@@ -209,7 +274,11 @@ def test_a_linear_recurrence_is_carried_over_ranks(ranks: int) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_rows_of_idle_nodes_are_not_sent_and_come_as_zeros(ranks: int) -> None:
+@pytest.mark.parametrize("rows", [1, 1 << 13])
+def test_rows_of_idle_nodes_are_not_sent_and_come_as_zeros(
+    monkeypatch: pytest.MonkeyPatch, ranks: int, rows: int
+) -> None:
+    monkeypatch.setattr(pieces, "_ROWS", rows)
     steps = 6
     x, weight, (cut,) = rows_of(steps), rows_of(steps + 1)[1:], cuts_of(steps, ranks)
     mark = torch.rand(steps, NODES, generator=torch.Generator().manual_seed(2)) < 0.4
@@ -219,13 +288,16 @@ def test_rows_of_idle_nodes_are_not_sent_and_come_as_zeros(ranks: int) -> None:
         turn = RankTurn(comm, [cut])
         busy = Busy(mark[turn.own_steps], mark[:, turn.own_nodes])
         mine = x[turn.own_steps].clone().requires_grad_()
-        by_node = turn.to_nodes(mine, busy)
-        assert torch.equal(by_node, (x * kept)[:, turn.own_nodes])
-        back = turn.to_steps(by_node * 2, busy)
+
+        def along(piece: int, by_node: Tensor) -> Tensor:
+            assert torch.equal(by_node, (x * kept)[:, turn.own_nodes][:, turn.pieces[piece]])
+            return by_node * 2
+
+        back = turn.through_nodes(mine, along, there=busy, back=busy)
         assert torch.equal(back, 2 * (x * kept)[turn.own_steps])
         (back * weight[turn.own_steps]).sum().backward()
         assert torch.equal(mine.grad, 2 * (weight * kept)[turn.own_steps])
         return comm.meter.sent.get("rows", 0)
 
-    sent, headers = sum(on_ranks(ranks, turned)), 2 * ranks * (ranks - 1) * 200
+    sent, headers = sum(on_ranks(ranks, turned)), 4 * ranks * (ranks - 1) * 200
     assert sent <= 2 * int(mark.sum()) * WIDTH * 8 + headers

@@ -1,6 +1,6 @@
 """Models over graphs that change over time: a part within each step, a part along time. No rank, no file, no clock."""
 
-from siafu.nn.temporal.blocks import Passed, passed_in_blocks
+from siafu.nn.temporal.blocks import passed_in_blocks
 from siafu.nn.temporal.cut import Need, cut_time, need_of
 from siafu.nn.temporal.layer import Span, State, TemporalLayer, span_alone
 from siafu.nn.temporal.model import TemporalModel, build_temporal
@@ -9,7 +9,6 @@ from siafu.nn.temporal.turn import Turn, alone
 
 __all__ = [
     "Need",
-    "Passed",
     "Span",
     "State",
     "Step",

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,18 +14,6 @@ from siafu.nn.temporal.turn import Turn, alone
 Gradients = list[Tensor | None]
 
 
-class Passed(NamedTuple):
-    """What a pass over all blocks gives, beside gradients.
-
-    Attributes:
-        loss: the sum of the losses of all blocks, a number without a gradient.
-        state: the state after the last block, without a gradient.
-    """
-
-    loss: Tensor
-    state: State
-
-
 def passed_in_blocks(
     model: TemporalModel,
     span_of: Callable[[int], Span],
@@ -34,15 +22,15 @@ def passed_in_blocks(
     num_blocks: int,
     state: State,
     turn: Turn = alone,
-) -> Passed:
-    """Add the gradients of ``sum of loss_of(block, outputs of the block)`` to those of all parameters.
+) -> Tensor:
+    """Add the gradients of ``sum of loss_of(block, outputs of the block)`` to those of all parameters; returns the sum.
 
     All blocks but the last are passed without a graph; then each is passed again and goes back, from the last, which
     needs no second pass, to the first. ``span_of`` makes the span of a block, whenever it is asked for; ``loss_of`` is
     asked once for each. ``state`` is that before the first block, as ``model.begin`` returns it. The turn is told
     before each pass which block begins, and whether it was passed before.
     """
-    before, last = [state], state
+    before = [state]
     for block in range(num_blocks - 1):
         turn.begin(block, again=False)
         with torch.no_grad():
@@ -52,13 +40,10 @@ def passed_in_blocks(
     for block in reversed(range(num_blocks)):
         turn.begin(block, again=block < num_blocks - 1)
         leaves = [each.detach().requires_grad_() for each in before.pop()]
-        loss, after = _passed_back(model, span_of(block), partial(loss_of, block), leaves, grads, turn)
-        last = last if losses else after
-        del after
-        losses.append(loss)
+        losses.append(_passed_back(model, span_of(block), partial(loss_of, block), leaves, grads, turn))
         grads = [each.grad for each in leaves]
     _back(state, grads)
-    return Passed(torch.stack(losses).sum(), last)
+    return torch.stack(losses).sum()
 
 
 def _passed_back(
@@ -68,24 +53,47 @@ def _passed_back(
     state: State,
     grads: Gradients,
     turn: Turn,
-) -> tuple[Tensor, State]:
-    """Pass one block and go back, by the gradients of the state after it; its loss, and that state.
+) -> Tensor:
+    """Pass one block and go back, by the gradients of the state after it; returns its loss.
 
-    What it makes is gone when it returns, so that the next block finds the memory free.
+    What it makes is gone when it returns, so that the next block finds the memory free; outputs and the state after it
+    are gone before it goes back.
     """
     out, after = model(span, state, turn)
     loss = loss_of(out)
-    del out, span
-    _back([loss, *after], [torch.ones_like(loss), *grads])
-    return loss.detach(), [each.detach() for each in after]
+    tied = _tied([loss, *after], [torch.ones_like(loss), *grads])
+    del out, span, after
+    if tied is not None:
+        tied.backward()
+    return loss.detach()
 
 
 def _back(values: list[Tensor], grads: Gradients) -> None:
     """Go back from some values by their gradients; those without one are left."""
+    tied = _tied(values, grads)
+    if tied is not None:
+        tied.backward()
+
+
+def _tied(values: list[Tensor], grads: Gradients) -> Tensor | None:
+    """A number from which the way back leads to some values with their gradients; it holds none of the values."""
     pairs = [
         (value, grad)
         for value, grad in zip(values, grads, strict=True)
         if value.requires_grad and grad is not None
     ]
-    if pairs:
-        torch.autograd.backward([value for value, _ in pairs], [grad for _, grad in pairs])
+    return _Tied.apply([grad for _, grad in pairs], *(value for value, _ in pairs)) if pairs else None
+
+
+class _Tied(torch.autograd.Function):
+    """Nothing forward, given gradients back."""
+
+    @staticmethod
+    def forward(ctx: Any, grads: list[Tensor], *values: Tensor) -> Tensor:
+        ctx.grads = grads
+        return values[0].new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> tuple[Tensor | None, ...]:
+        grads, ctx.grads = ctx.grads, None
+        return None, *grads

@@ -20,8 +20,8 @@ class Span(NamedTuple):
         num_steps: how many steps the block has, those of others included.
         first: the number of the block's first step, counted from where the state began.
         x: the inputs of the own steps, see :data:`StepRows`.
-        x_nodes: the inputs of the own nodes, (steps, own nodes, F), or (own nodes, F) where every step has the same;
-            None where no layer asks for them.
+        x_nodes: the inputs of each piece of the own nodes (see ``Turn.pieces``), (steps, R, F), or (R, F) where every
+            step has the same; None where no layer asks for them.
         m: (own steps, N, F), what the first layer makes of the inputs without its weights, which never changes (see
             ``TemporalModel.aggregated``); or None.
         present: (own steps, N) bool, which nodes are there; None: all.
@@ -34,7 +34,7 @@ class Span(NamedTuple):
     num_steps: int
     first: int
     x: StepRows
-    x_nodes: Tensor | None = None
+    x_nodes: Sequence[Tensor] | None = None
     m: Tensor | None = None
     present: Tensor | None = None
     present_nodes: Tensor | None = None
@@ -51,7 +51,7 @@ def span_alone(
     present: Tensor | None = None,
 ) -> Span:
     """A block of time of which all steps and all nodes are here."""
-    return Span(steps, len(steps), first, x, stacked(x), m, present, present)
+    return Span(steps, len(steps), first, x, [stacked(x)], m, present, present)
 
 
 class Numbers(NamedTuple):

@@ -13,7 +13,7 @@ from siafu.nn.layer import first_generator, glorot
 from siafu.nn.temporal.convolution import convolved, with_idle
 from siafu.nn.temporal.layer import Numbers, Span, State, TemporalLayer, own_number
 from siafu.nn.temporal.step import snapshots_in
-from siafu.nn.temporal.turn import Turn, alone
+from siafu.nn.temporal.turn import Busy, Turn, alone
 
 
 class Recurrent(TemporalLayer):
@@ -56,13 +56,25 @@ class Recurrent(TemporalLayer):
 
     def forward(self, span: Span, state: State, turn: Turn = alone) -> tuple[Span, State]:
         """The convolution by steps, the recurrence by nodes."""
-        busy = None if span.x_nodes is None else span.busy
-        y_nodes = turn.to_nodes(convolved(span, self.weight, self.activation), busy)
-        if busy is not None and span.x_nodes is not None:
-            y_nodes = with_idle(y_nodes, span.x_nodes, busy.nodes, self.weight, self.activation)
-        h_nodes, state = self.recur(self._inputs(y_nodes, span.x_nodes), span.present_nodes, state)
-        x = turn.to_steps(h_nodes, None if span.last else span.busy)
-        return span._replace(x=x, x_nodes=h_nodes, m=None), state
+        states, present = _by_piece(state, turn), span.present_nodes
+        h_nodes, after = [], []
+
+        def along(piece: int, y_nodes: Tensor) -> Tensor:
+            nodes = turn.pieces[piece]
+            there = None if present is None else present[:, nodes].contiguous()
+            h, later = self.recur(self._inputs(y_nodes, span, piece, nodes), there, states[piece])
+            h_nodes.append(h)
+            after.append(later)
+            return h
+
+        busy, back = self._busy(span), None if span.last else span.busy
+        x = turn.through_nodes(convolved(span, self.weight, self.activation), along, there=busy, back=back)
+        return span._replace(x=x, x_nodes=h_nodes, m=None), _joined(after)
+
+    @staticmethod
+    def _busy(span: Span) -> Busy | None:
+        """Which rows are turned to nodes: all where the inputs, of which others are made, are not there."""
+        return None if span.x_nodes is None else span.busy
 
     @property
     def numbers(self) -> Numbers:
@@ -76,12 +88,29 @@ class Recurrent(TemporalLayer):
         """The recurrence over rows, each with its weights: (T, R, I), or (R, I) for all steps -> (T, R, H)."""
         raise NotImplementedError
 
-    def _inputs(self, y_nodes: Tensor, x_nodes: Tensor | None) -> list[tuple[Tensor, Tensor]]:
+    def _inputs(self, y_nodes: Tensor, span: Span, piece: int, nodes: slice) -> list[tuple[Tensor, Tensor]]:
+        """What the recurrence reads of a piece of the nodes, each with its weights."""
+        x_nodes, busy = None if span.x_nodes is None else span.x_nodes[piece], self._busy(span)
+        if busy is not None and x_nodes is not None:
+            y_nodes = with_idle(y_nodes, x_nodes, busy.nodes[:, nodes], self.weight, self.activation)
         if self.weight_x is None:
             return [(y_nodes, self.weight_y)]
         if x_nodes is None:
             raise ValueError("this layer reads the inputs of its own nodes; give the span x_nodes")
         return [(y_nodes, self.weight_y), (x_nodes, self.weight_x)]
+
+
+def _by_piece(state: State, turn: Turn) -> list[State]:
+    """The state of each piece of the nodes."""
+    if len(turn.pieces) == 1:
+        return [state]
+    sizes = [nodes.stop - nodes.start for nodes in turn.pieces]
+    return [list(each) for each in zip(*(each.split(sizes) for each in state), strict=True)]
+
+
+def _joined(states: list[State]) -> State:
+    """The state of all nodes."""
+    return states[0] if len(states) == 1 else [torch.cat(each) for each in zip(*states, strict=True)]
 
 
 def gates_of(inputs: Sequence[tuple[Tensor, Tensor]], bias: Tensor) -> tuple[Tensor, ...]:

@@ -4,7 +4,7 @@ A model computes some steps of a block of time for all nodes, then all steps of 
 which is decided from outside; with nobody to share with, all rows are here already.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -44,11 +44,24 @@ class Turn(Protocol):
     def begin(self, block: int, *, again: bool) -> None:
         """A block of time begins; ``again`` where it was passed before, and everything that came then comes again."""
 
-    def to_nodes(self, y: Tensor, busy: Busy | None = None) -> Tensor:
-        """(own steps, N, F) -> (steps of the block, own nodes, F); zeros for nodes that are not busy."""
+    @property
+    def pieces(self) -> Sequence[slice]:
+        """The own nodes in pieces, counted from the first own node: what goes along time is computed piece by piece."""
 
-    def to_steps(self, h: Tensor, busy: Busy | None = None) -> Tensor:
-        """(steps of the block, own nodes, F) -> (own steps, N, F); zeros for nodes that are not busy."""
+    def through_nodes(
+        self,
+        y: Tensor,
+        along: Callable[[int, Tensor], Tensor],
+        *,
+        there: Busy | None = None,
+        back: Busy | None = None,
+    ) -> Tensor:
+        """Rows to nodes, what ``along`` makes of each piece of them, and back: (own steps, N, F) -> (own steps, N, H).
+
+        ``along`` is asked for each of the pieces in turn, while the next are still on their way, by its number and its
+        rows, (steps of the block, R, F), and gives (steps of the block, R, H). Where busy nodes are given, rows of
+        others do not go ``there``, or ``back``, and come as zeros.
+        """
 
     def earlier(self, x: Tensor, kept: Tensor, *, count: int) -> tuple[Tensor, Tensor]:
         """The rows of the ``count`` steps before the first own one, and what to keep for the next block.
@@ -75,17 +88,21 @@ class Alone:
 
     own_steps = slice(0, None)
     own_nodes = slice(0, None)
+    pieces = (slice(0, None),)
 
     def begin(self, block: int, *, again: bool) -> None:
         """Nothing is remembered."""
 
-    def to_nodes(self, y: Tensor, busy: Busy | None = None) -> Tensor:
-        """The same rows."""
-        return y
-
-    def to_steps(self, h: Tensor, busy: Busy | None = None) -> Tensor:
-        """The same rows."""
-        return h
+    def through_nodes(
+        self,
+        y: Tensor,
+        along: Callable[[int, Tensor], Tensor],
+        *,
+        there: Busy | None = None,
+        back: Busy | None = None,
+    ) -> Tensor:
+        """What is made of all rows at once."""
+        return along(0, y)
 
     def earlier(self, x: Tensor, kept: Tensor, *, count: int) -> tuple[Tensor, Tensor]:
         """What was kept, and the last ``count`` of all rows."""

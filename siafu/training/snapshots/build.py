@@ -1,6 +1,5 @@
 """What a run on snapshots is made of: its timeline, its task, its model."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -80,22 +79,39 @@ def build_timeline(graph: DynamicGraph, config: SnapshotsConfig, model: ModelCon
     )
 
 
+def samples_of(graph: DynamicGraph, wanted: Wanted) -> dict[str, range]:
+    """The steps of each split; labels that hold for all time are predicted by the last."""
+    if wanted.task == "node" and graph.y is not None and graph.y.ndim == 1:
+        return dict.fromkeys(SPLITS, range(graph.num_steps - 1, graph.num_steps))
+    return split_steps(graph, window=wanted.snapshots.window or 0, ahead=wanted.task == "link")
+
+
+def lately_of(wanted: Wanted) -> int:
+    """Of how many steps the ends of events count where negatives are drawn among them."""
+    return max(1, wanted.snapshots.window or wanted.snapshots.edge_life or 1)
+
+
+def num_classes(graph: DynamicGraph, wanted: Wanted) -> int:
+    """How many classes there are to learn, of events or of nodes; 0 where something else is learned."""
+    y = {"edge": graph.edge_y, "node": graph.y}.get(wanted.task)
+    if y is None or y.is_floating_point():
+        return 0
+    found = int(y.max()) + 1 if y.numel() else 0
+    return max(2, found, len(graph.class_names or ()))
+
+
 def build_task(graph: DynamicGraph, wanted: Wanted, comm: Comm) -> TemporalTask:
     """The task that a graph poses; refuses one that it does not."""
-    window = wanted.snapshots.window or 0
-    common: dict[str, Any] = {"graph": graph, "comm": comm, "seed": wanted.seed}
+    samples = samples_of(graph, wanted)
+    common: dict[str, Any] = {"graph": graph, "comm": comm, "seed": wanted.seed, "samples": samples}
+    common["count"] = {split: len(steps) for split, steps in samples.items()}
     match wanted.task:
         case "link":
-            samples = split_steps(graph, window=window, ahead=True)
-            return _link_task(graph, wanted, common | _sampled(samples))
+            return _link_task(graph, wanted, common)
         case "edge":
-            return _edge_task(graph, common | _sampled(split_steps(graph, window=window, ahead=False)))
+            return _edge_task(graph, wanted, common)
         case _:
             return _node_task(graph, wanted, common)
-
-
-def _sampled(samples: Mapping[str, range]) -> dict[str, Any]:
-    return {"samples": samples, "count": {split: len(steps) for split, steps in samples.items()}}
 
 
 def _link_task(graph: DynamicGraph, wanted: Wanted, common: dict[str, Any]) -> LinkTask:
@@ -103,8 +119,7 @@ def _link_task(graph: DynamicGraph, wanted: Wanted, common: dict[str, Any]) -> L
     if link.evaluation == "all":
         judged = len(common["samples"]["val"]) + len(common["samples"]["test"])
         check_all_pairs(graph.num_nodes, steps=judged, most=link.most_pairs)
-    lately = max(1, wanted.snapshots.window or wanted.snapshots.edge_life or 1)
-    how: dict[str, Any] = {"config": link, "memory": remembered(graph, link), "lately": lately}
+    how: dict[str, Any] = {"config": link, "memory": remembered(graph, link), "lately": lately_of(wanted)}
     return LinkTask(**common, **how, kind="link", metric="map", num_outputs=1, num_counts=4)
 
 
@@ -125,12 +140,12 @@ def remembered(graph: DynamicGraph, link: LinkConfig) -> Recency | None:
     )
 
 
-def _edge_task(graph: DynamicGraph, common: dict[str, Any]) -> EdgeTask:
+def _edge_task(graph: DynamicGraph, wanted: Wanted, common: dict[str, Any]) -> EdgeTask:
     if graph.edge_y is None:
         raise ValueError(
             f"{graph.name}: its events have no classes to learn; give edge_y, or use --task link"
         )
-    classes = _num_classes(graph, graph.edge_y)
+    classes = num_classes(graph, wanted)
     return EdgeTask(**common, kind="edge", metric="micro_f1", num_outputs=classes, num_counts=classes**2)
 
 
@@ -140,26 +155,17 @@ def _node_task(graph: DynamicGraph, wanted: Wanted, common: dict[str, Any]) -> N
         raise ValueError(f"{graph.name}: its nodes have no labels to learn; give y, or use --task link")
     rows = None
     if y.ndim == 1:
-        last = range(graph.num_steps - 1, graph.num_steps)
         rows = _split_nodes(y)
-        common |= {"samples": dict.fromkeys(SPLITS, last)}
         common |= {"count": {split: each.numel() for split, each in rows.items()}}
-    else:
-        common |= _sampled(split_steps(graph, window=wanted.snapshots.window or 0, ahead=False))
     if y.is_floating_point():
         outputs = 1 if y.ndim == 2 else y.shape[2]
         return NodeTask(
             **common, kind="regression", metric="mae", num_outputs=outputs, num_counts=2, rows=rows
         )
-    outputs = _num_classes(graph, y)
+    outputs = num_classes(graph, wanted)
     return NodeTask(
         **common, kind="class", metric="accuracy", num_outputs=outputs, num_counts=outputs**2, rows=rows
     )
-
-
-def _num_classes(graph: DynamicGraph, y: Tensor) -> int:
-    found = int(y.max()) + 1 if y.numel() else 0
-    return max(2, found, len(graph.class_names or ()))
 
 
 def _split_nodes(y: Tensor) -> dict[str, Tensor]:

@@ -133,11 +133,17 @@ class LinkTask(TemporalTask):
         return code[held if self.part == "held" else ~held]
 
     def _lately(self, step: int) -> Tensor:
-        """Both ends of the events of late, among which half of the negatives are drawn; nobody, where all are alike."""
-        events = self.graph.events(step + 1 - self.lately, step + 1)
+        """Both ends of the events of late, among which half of the negatives are drawn; nobody, where all are alike.
+
+        They ascend, so that what is drawn does not depend on the order of events within a step.
+        """
         if self.config.sampling == "uniform":
-            events = slice(0, 0)
-        return torch.cat([self.graph.src[events], self.graph.dst[events]]).long()
+            return torch.empty(0, dtype=torch.int64)
+        graph, events = self.graph, self.graph.events(step + 1 - self.lately, step + 1)
+        often = sum(
+            torch.bincount(ends[events], minlength=graph.num_nodes) for ends in (graph.src, graph.dst)
+        )
+        return torch.arange(graph.num_nodes).repeat_interleave(often)
 
     @cached_property
     def _known(self) -> dict[int, Edges]:

@@ -53,8 +53,8 @@ class Timeline:
         """What each step costs, in edges."""
         life, graph = self.life, self.graph
         both = 2 if graph.undirected else 1
-        events = (graph.events(number - life + 1, number + 1) for number in numbers)
-        return [both * (each.stop - each.start) + _NODE_COST * graph.num_nodes for each in events]
+        counts = (graph.count(number - life + 1, number + 1) for number in numbers)
+        return [both * count + _NODE_COST * graph.num_nodes for count in counts]
 
     def steps(self, numbers: range) -> list[Step]:
         """The graphs of consecutive steps."""
@@ -82,6 +82,22 @@ class Timeline:
         if self._fits(mark):
             self._busy[number] = mark
         return mark
+
+    def marks(self, numbers: range) -> Tensor:
+        """0 for nodes without an edge, 1 for others, and the column of their degree where that is the input.
+
+        (steps, N) uint8.
+        """
+        marks = self.busy(numbers).to(torch.uint8)
+        if self.graph.x is None:
+            for mark, step in zip(marks, self.steps(numbers), strict=True):
+                mark += self._degrees.columns(step.block).to(torch.uint8)  # 0 without an edge
+        return marks
+
+    def marked(self, marks: Tensor) -> Tensor:
+        """The inputs made of degrees that some marks tell of: (…) uint8 -> (…, F)."""
+        columns = marks.long() - (marks > 0).long()
+        return torch.zeros(*marks.shape, self.in_features).scatter_(-1, columns[..., None], 1.0)
 
     def inputs(self, numbers: range) -> StepRows:
         """What is known of the nodes in consecutive steps: one (N, F) for all, or one each."""

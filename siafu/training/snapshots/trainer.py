@@ -1,6 +1,6 @@
 """Training on snapshots: ranks own steps, turn rows to nodes and back, and keep little between blocks of time."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import psutil
@@ -14,8 +14,6 @@ from siafu.graph import Block
 from siafu.nn.dropout import mix
 from siafu.nn.link import LinkHead
 from siafu.nn.temporal import Span, passed_in_blocks
-from siafu.nn.temporal.cut import Need, cut_time, need_of
-from siafu.nn.temporal.evolve import EvolveGcnO
 from siafu.nn.temporal.recurrent import Recurrent
 from siafu.nn.temporal.turn import Alone, Busy, Turn
 from siafu.sample.shuffle import Shuffled
@@ -23,9 +21,11 @@ from siafu.training.config import TrainConfig
 from siafu.training.full import FullTrainer, Watch
 from siafu.training.snapshots.build import Predictor
 from siafu.training.snapshots.config import SnapshotsConfig
-from siafu.training.snapshots.cut import Cut, cut_blocks, even_lengths
+from siafu.training.snapshots.cut import Cut
 from siafu.training.snapshots.links import LinkTask
 from siafu.training.snapshots.live import Losses, Passes, restored, tune
+from siafu.training.snapshots.marks import Marks
+from siafu.training.snapshots.plan import plan_passes
 from siafu.training.snapshots.task import Judge, TemporalTask
 from siafu.training.snapshots.timeline import Timeline, stacked
 from siafu.training.snapshots.turn import RankTurn
@@ -58,29 +58,11 @@ class SnapshotsTrainer(FullTrainer):
         x = torch.empty(nodes, timeline.in_features, device="meta")
         super().__init__(model, nothing, x, task, config, seed=seed, wire=wire)  # type: ignore[arg-type]
         self.timeline, self.snapshots, self._wire = timeline, snapshots, wire or CommConfig()
-        self._window = snapshots.window or 0
-        self._lengths = self._cut_time()
+        self._plan = plan_passes(
+            model.temporal, timeline, snapshots, train=task.samples["train"], ranks=task.comm.world_size
+        )
+        self._marks = Marks(task.comm, timeline)
         self._held: dict[int, int] = {}  # RSS when a block of time had gone forward, the most
-
-    def _cut_time(self) -> list[int]:
-        """How many steps each block of a pass has: as many blocks as were asked for, or as few as fit the memory."""
-        ranks, train = self.comm.world_size, self.task.samples["train"]
-        steps = self._window + 1 if self._window else train.stop
-        if self._reads_last_alone():
-            return [steps]
-        if ranks > steps:
-            what = f"snapshots.window is {self._window}" if self._window else f"{steps} steps are trained on"
-            raise ValueError(f"{ranks} ranks, but {what}, and ranks share steps; give at most {steps}")
-        if self.snapshots.blocks:
-            return even_lengths(steps, min(self.snapshots.blocks, steps // ranks))
-        lengths = cut_time(steps, self._need(), budget=self.snapshots.room_mb * 10**6)
-        return lengths if min(lengths) >= ranks else even_lengths(steps, min(len(lengths), steps // ranks))
-
-    def _need(self) -> Need:
-        """What this rank needs for a step of a block, and for a state between blocks."""
-        ranks, nodes = self.comm.world_size, self.timeline.graph.num_nodes
-        need = need_of(self.model.temporal, nodes, own_nodes=-(-nodes // ranks))
-        return need._replace(step=-(-need.step // ranks))
 
     def _train(self, watch: Watch) -> str:
         """As any; a head that reads a memory ranks before it has learned, and is scored then too."""
@@ -101,11 +83,12 @@ class SnapshotsTrainer(FullTrainer):
 
     def _of_blocks(self) -> dict[str, list[int]]:
         """Steps of each block of time, the bytes it was to take, and what the process held."""
-        need, held = self._need(), [self._held[block] for block in sorted(self._held)]
-        if self._reads_last_alone():
-            return {"steps": self._lengths, "rss_bytes": held}
-        planned = [need.step * length + need.state * place for place, length in enumerate(self._lengths)]
-        return {"steps": self._lengths, "planned_bytes": planned, "rss_bytes": held}
+        plan, held = self._plan, [self._held[block] for block in sorted(self._held)]
+        if plan.last_alone:
+            return {"steps": plan.lengths, "rss_bytes": held}
+        need, lengths = plan.need, enumerate(plan.lengths)
+        planned = [need.step * length + need.state * place for place, length in lengths]
+        return {"steps": plan.lengths, "planned_bytes": planned, "rss_bytes": held}
 
     def step(self, epoch: int) -> float:
         """Train for one epoch, counted from 1, or the rest of it; returns its mean loss. Collective."""
@@ -127,7 +110,7 @@ class SnapshotsTrainer(FullTrainer):
     def _batches(self, epoch: int) -> list[list[int]]:
         """The samples of each step of the optimiser, in an order that the seed and the epoch give."""
         train = self.task.samples["train"]
-        if not self._window:
+        if not self._plan.window:
             return [list(train)]
         key = mix(mix(self.seed) ^ (epoch << 1))
         order = Shuffled(len(train), key=key).at(torch.arange(len(train))).tolist()
@@ -138,7 +121,7 @@ class SnapshotsTrainer(FullTrainer):
         """Add the gradients of the mean loss of some samples to what is there; returns the share of it. Collective."""
         task = task or self.task
         total = torch.zeros((), dtype=torch.float64)
-        for number, (cuts, of) in enumerate(self._passes(samples)):
+        for number, (cuts, of) in enumerate(self._plan.passes(samples)):
             reader = self._reader(cuts, number, learning=True)
             if reader is None:
                 continue
@@ -155,7 +138,7 @@ class SnapshotsTrainer(FullTrainer):
                 return loss / len(samples)
 
             temporal = self.model.temporal
-            passed = passed_in_blocks(
+            total += passed_in_blocks(
                 temporal,
                 span_of,
                 loss_of,
@@ -163,30 +146,7 @@ class SnapshotsTrainer(FullTrainer):
                 state=temporal.begin(self.timeline.graph.num_nodes, turn),
                 turn=turn,
             )
-            total += passed.loss
         return total
-
-    def _passes(self, samples: Sequence[int]) -> Iterator[tuple[list[Cut], frozenset[int]]]:
-        """The passes over time that serve some samples, and the samples of each."""
-        if not self._window:
-            yield self._cuts(0, max(samples) + 1), frozenset(samples)
-            return
-        for sample in samples:
-            yield self._cuts(sample - self._window, sample + 1), frozenset([sample])
-
-    def _cuts(self, start: int, stop: int) -> list[Cut]:
-        """Blocks of the steps from ``start`` to before ``stop``: those that are trained on, and more like them.
-
-        No block has fewer steps than there are ranks.
-        """
-        ranks, lengths = self.comm.world_size, list(self._lengths)
-        more = stop - start - sum(lengths)
-        if more >= ranks:
-            lengths += even_lengths(more, max(1, more // max(*lengths, ranks)))
-        else:
-            lengths[-1] += more
-        costs, nodes = self.timeline.costs(range(start, stop)), self.timeline.graph.num_nodes
-        return cut_blocks(costs, lengths, ranks=ranks, num_nodes=nodes, start=start)
 
     def _reader(
         self, cuts: list[Cut], number: int, *, learning: bool
@@ -195,7 +155,7 @@ class SnapshotsTrainer(FullTrainer):
 
         None where the pass is another rank's alone, because only its last step is read.
         """
-        if self._reads_last_alone():
+        if self._plan.last_alone:
             if number % self.comm.world_size != self.comm.rank:
                 return None
             return self._last_alone(cuts[-1].stop - 1)
@@ -209,41 +169,40 @@ class SnapshotsTrainer(FullTrainer):
 
         def span_of(block: int) -> Span:
             cut, own = cuts[block], numbers_of(block)
-            x, x_nodes = self.timeline.inputs(own), None
-            if self._reads_by_nodes():
-                x_nodes = stacked(self.timeline.inputs(range(cut.start, cut.stop)), turn.own_nodes)
+            x, marks = self.timeline.inputs(own), self._marks_of(cut)
+            x_nodes = self._inputs_by_nodes(cut, turn, marks) if self._reads_by_nodes() else None
+            busy = None if marks is None else Busy(self.timeline.busy(own), marks > 0)
             m = None if self.timeline.band is not None else self.timeline.aggregated(own)
             first = cut.start - cuts[0].start
-            return Span(
-                self.timeline.steps(own), cut.steps[-1], first, x, x_nodes, m, busy=self._busy(cut, turn)
-            )
+            return Span(self.timeline.steps(own), cut.steps[-1], first, x, x_nodes, m, busy=busy)
 
         return turn, span_of, numbers_of
 
-    def _busy(self, cut: Cut, turn: Turn) -> Busy | None:
-        """Which nodes have an edge, where rows are turned from steps to nodes for others."""
+    def _marks_of(self, cut: Cut) -> Tensor | None:
+        """What is to be known of own nodes where rows are turned from steps to nodes for others. Collective."""
         turned = any(isinstance(layer, Recurrent) for layer in self.model.temporal.layers)
-        if self.comm.world_size == 1 or not turned:
-            return None
-        line, own = self.timeline, cut.steps_of(self.comm.rank)
-        return Busy(line.busy(own), line.busy(range(cut.start, cut.stop))[:, turn.own_nodes])
+        return self._marks.of(cut) if turned and self.comm.world_size > 1 else None
+
+    def _inputs_by_nodes(self, cut: Cut, turn: Turn, marks: Tensor | None) -> list[Tensor]:
+        """The inputs of each piece of own nodes in all steps of a block; degrees are told by who owns the steps."""
+        if marks is not None and self.timeline.graph.x is None:
+            return [self.timeline.marked(marks[:, piece]) for piece in turn.pieces]
+        x = stacked(self.timeline.inputs(range(cut.start, cut.stop)), turn.own_nodes)
+        return [x[..., piece, :].contiguous() for piece in turn.pieces] if len(turn.pieces) > 1 else [x]
 
     def _reads_by_nodes(self) -> bool:
         """Whether the part along time of the first layer reads the inputs too."""
         first = self.model.temporal.layers[0]
         return isinstance(first, Recurrent) and first.reads_inputs
 
-    def _reads_last_alone(self) -> bool:
-        """Whether a sample needs no other step than its own: it sees a window, and weights evolve by themselves."""
-        return self._window > 0 and all(type(layer) is EvolveGcnO for layer in self.model.temporal.layers)
-
     def _last_alone(self, sample: int) -> tuple[Turn, Callable[[int], Span], Callable[[int], range]]:
         own, turn = range(sample, sample + 1), Alone()
-        turn.own_steps = slice(self._window, self._window + 1)
+        window = self._plan.window
+        turn.own_steps = slice(window, window + 1)
 
         def span_of(_: int) -> Span:
             line = self.timeline
-            return Span(line.steps(own), self._window + 1, 0, line.inputs(own), m=line.aggregated(own))
+            return Span(line.steps(own), window + 1, 0, line.inputs(own), m=line.aggregated(own))
 
         return turn, span_of, lambda _: own
 
@@ -288,7 +247,7 @@ class SnapshotsTrainer(FullTrainer):
         place = {each: row for row, each in enumerate(asked)}
         splits = list(dict.fromkeys(split for split, _ in asked))
         found = torch.zeros(len(asked), task.num_counts + 1, dtype=torch.float64)
-        for number, (cuts, of) in enumerate(self._passes(sorted({sample for _, sample in asked}))):
+        for number, (cuts, of) in enumerate(self._plan.passes(sorted({sample for _, sample in asked}))):
             reader = self._reader(cuts, number, learning=False)
             if reader is None:
                 continue

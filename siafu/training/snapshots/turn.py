@@ -1,11 +1,13 @@
 """How ranks that own steps and ranks that own nodes hand each other rows: :class:`siafu.nn.temporal.Turn` over a Comm.
 
 The rows of a block of time lie by steps for the graph's part of a layer, and by nodes for what goes along time. Turning
-them takes one exchange, whose volume does not grow with the number of ranks; gradients go the other way. A block that
-is run again for its gradient reads what it received the first time, so that nothing is sent twice.
+them takes one exchange, in pieces (``pieces.py``), whose volume does not grow with the number of ranks; gradients go
+the other way. A block that is run again for its gradient reads what it received the first time, so that nothing is sent
+twice.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +18,7 @@ from siafu.comm.codec import decode, encode
 from siafu.comm.config import Precision
 from siafu.nn.temporal.turn import Busy
 from siafu.training.snapshots.cut import Cut
+from siafu.training.snapshots.pieces import Arrival, Exchange, Routes, pieces_of, through_nodes
 
 _BACK = " gradients"
 
@@ -56,56 +59,24 @@ class RankTurn:
         if not again and block <= self._last_kept:
             self._kept = self._received[block] = []
 
-    def to_nodes(self, y: Tensor, busy: Busy | None = None) -> Tensor:
-        """Rows of own steps to rows of own nodes: (own steps, N, F) -> (steps, own nodes, F). Collective."""
+    @property
+    def pieces(self) -> list[slice]:
+        """The own nodes in pieces, counted from the first."""
+        return pieces_of(self._cut, self._comm.rank)
+
+    def through_nodes(
+        self,
+        y: Tensor,
+        along: Callable[[int, Tensor], Tensor],
+        *,
+        there: Busy | None = None,
+        back: Busy | None = None,
+    ) -> Tensor:
+        """Rows of own steps to rows of own nodes, what ``along`` makes of each piece of them, and back. Collective."""
         if not self._several:
-            return y
-        if busy is not None:
-            return self._busy_to_nodes(y, busy)
-        cut, width = self._cut, y.shape[2]
-        here, mine = y.shape[0], cut.num_nodes[self._comm.rank]
-        rows = torch.cat([part.reshape(-1, width) for part in y.split(cut.num_nodes, 1)])
-        send = [here * nodes for nodes in cut.num_nodes]
-        recv = [steps * mine for steps in cut.num_steps]
-        return self._exchanged(rows, send, recv).view(cut.steps[-1], mine, width)
-
-    def to_steps(self, h: Tensor, busy: Busy | None = None) -> Tensor:
-        """Rows of own nodes to rows of own steps: (steps, own nodes, F) -> (own steps, N, F). Collective."""
-        if not self._several:
-            return h
-        if busy is not None:
-            return self._busy_to_steps(h, busy)
-        cut, width = self._cut, h.shape[2]
-        here, mine = h.shape[1], cut.num_steps[self._comm.rank]
-        send = [steps * here for steps in cut.num_steps]
-        recv = [mine * nodes for nodes in cut.num_nodes]
-        came = self._exchanged(h.reshape(-1, width), send, recv).split(recv)
-        parts = [part.view(mine, nodes, width) for part, nodes in zip(came, cut.num_nodes, strict=True)]
-        return torch.cat(parts, 1)
-
-    def _busy_to_nodes(self, y: Tensor, busy: Busy) -> Tensor:
-        """The same of busy nodes alone, and zeros for the others."""
-        (by_steps, send), (by_nodes, recv) = self._rows_by_nodes(busy.steps), self._rows_by_steps(busy.nodes)
-        rows = y.reshape(-1, y.shape[2]).index_select(0, by_steps)
-        return placed(self._exchanged(rows, send, recv), by_nodes, busy.nodes.shape)
-
-    def _busy_to_steps(self, h: Tensor, busy: Busy) -> Tensor:
-        """The same of busy nodes alone, and zeros for the others."""
-        (by_nodes, send), (by_steps, recv) = self._rows_by_steps(busy.nodes), self._rows_by_nodes(busy.steps)
-        rows = h.reshape(-1, h.shape[2]).index_select(0, by_nodes)
-        return placed(self._exchanged(rows, send, recv), by_steps, busy.steps.shape)
-
-    def _rows_by_nodes(self, mark: Tensor) -> tuple[Tensor, list[int]]:
-        """Marked rows of own steps, (own steps, N), by who owns the node; and how many each has."""
-        number = torch.arange(mark.numel()).view(mark.shape)
-        sizes = self._cut.num_nodes
-        parts = [rows[here] for rows, here in zip(number.split(sizes, 1), mark.split(sizes, 1), strict=True)]
-        return torch.cat(parts), [part.numel() for part in parts]
-
-    def _rows_by_steps(self, mark: Tensor) -> tuple[Tensor, list[int]]:
-        """Marked rows of own nodes, (steps, own nodes), by who owns the step; and how many each has."""
-        counts = [int(part.sum()) for part in mark.split(self._cut.num_steps)]
-        return mark.reshape(-1).nonzero()[:, 0], counts
+            return along(0, y)
+        ways = [Exchange(self, Routes(self._cut, self._comm.rank, busy)) for busy in (there, back)]
+        return through_nodes(y, along, ways[0], ways[1])
 
     def earlier(self, x: Tensor, kept: Tensor, *, count: int) -> tuple[Tensor, Tensor]:
         """The rows of the ``count`` steps before the first own one, fewer at the beginning, and what is to be kept.
@@ -192,24 +163,27 @@ class RankTurn:
         ]
 
     def _exchanged(self, rows: Tensor, send: list[int], recv: list[int]) -> Tensor:
-        if self._replayed is not None:
-            return _Replay.apply(rows, next(self._replayed), self, send, recv)
-        came = _Exchange.apply(rows, self, send, recv)
-        if self._kept is not None:
-            self._kept.append(came.detach())
-        return came
+        return _Exchange.apply(rows, self, send, recv)
 
-    def carry(self, rows: Tensor, send: list[int], recv: list[int], *, back: bool = False) -> Tensor:
-        """Rows as they arrive, (sum(send), F) -> (sum(recv), F). Collective."""
-        wire = encode(rows.contiguous(), self._precision)
-        came = self._comm.all_to_all(wire, send, recv, label=self._label + (_BACK if back else ""))
-        return decode(came, self._precision, rows.shape[1], rows.dtype)
+    def start(self, rows: Callable[[], Tensor], send: list[int], recv: list[int], *, back: bool) -> Arrival:
+        """Start an exchange of rows, (sum(send), F) -> (sum(recv), F), or of gradients on the way ``back``. Collective.
 
+        A block that is run again reads the rows that came before.
+        """
+        if self._replayed is not None and not back:
+            return partial(next, self._replayed)
+        given = rows()
+        wire = encode(given.contiguous(), self._precision)
+        label, kept = self._label + (_BACK if back else ""), None if back else self._kept
+        pending = self._comm.start_all_to_all(wire, send, recv, label=label)
 
-def placed(rows: Tensor, places: Tensor, shape: Sequence[int]) -> Tensor:
-    """Rows at their places, zeros elsewhere: (n, F), (n,) -> (*shape, F)."""
-    number = shape[0] * shape[1]
-    return rows.new_zeros(number, rows.shape[1]).index_copy(0, places, rows).view(*shape, -1)
+        def arrived() -> Tensor:
+            came = decode(pending.wait(), self._precision, given.shape[1], given.dtype)
+            if kept is not None:
+                kept.append(came)
+            return came
+
+        return arrived
 
 
 class _Exchange(torch.autograd.Function):
@@ -218,23 +192,9 @@ class _Exchange(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, turn: RankTurn, send: list[int], recv: list[int]) -> Tensor:
         ctx.turn, ctx.send, ctx.recv = turn, send, recv
-        return turn.carry(rows, send, recv)
+        came = turn.start(lambda: rows, send, recv, back=False)()
+        return came.view_as(came)  # what is kept is not what others go on with
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
-        return ctx.turn.carry(grads[0], ctx.recv, ctx.send, back=True), None, None, None
-
-
-class _Replay(torch.autograd.Function):
-    """Rows that came before; their gradients go the way they came."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, rows: Tensor, came: Tensor, turn: RankTurn, send: list[int], recv: list[int]
-    ) -> Tensor:
-        ctx.turn, ctx.send, ctx.recv = turn, send, recv
-        return came.view_as(came)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None]:
-        return ctx.turn.carry(grads[0], ctx.recv, ctx.send, back=True), None, None, None, None
+        return ctx.turn.start(lambda: grads[0], ctx.recv, ctx.send, back=True)(), None, None, None
