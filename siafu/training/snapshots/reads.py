@@ -49,9 +49,7 @@ def _passed(samples: Mapping[str, Sequence[int]], *, live: bool) -> Iterator[lis
     """The samples that passes are made for together: to learn, to validate, to judge."""
     train, val, test = (list(samples[split]) for split in ("train", "val", "test"))
     yield from (each for each in (train, val, val + test) if each)
-    for sample in (
-        val + test if live else ()
-    ):  # each is scored by itself, after the one before was learned from
+    for sample in val + test if live else ():  # each is scored after the one before was learned from
         yield from ([sample - 1], [sample])
 
 
