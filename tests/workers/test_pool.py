@@ -52,6 +52,7 @@ def served_by(server: Server, worker: str) -> Served:
 def test_workers_do_the_tasks(threads: Callable[..., Future[Report]], tls: bool) -> None:
     with Server(tls=tls) as server:
         reports = [threads(server.pool.lease(seconds=60), computing(), request_id=f"r{n}") for n in range(3)]
+        until(lambda: sum(bool(served.report) for served in server.pool.served) == 3)
         tasks = server.put(50)
         assert_right(server.wait(50), tasks)
     found = [report.result(LONG_S) for report in reports]
