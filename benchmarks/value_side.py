@@ -50,8 +50,7 @@ class Measured(TorchCompute):
     tasks: dict[Key, dict[str, float]]
 
     def __call__(self, task: Task, weights: Arrays) -> Result:
-        learns = task.key.direction == Direction.LEARN
-        names = static_rows(self._setup, task.key.stage, learns=learns)
+        names = static_rows(self._setup, task.key)
         static = {name: array for name, array in task.arrays.items() if name in names}
         read = {name: weights[name] for name in weights_of(self._setup, task.key.stage, list(weights))}
         began_s = time.thread_time()

@@ -17,7 +17,7 @@ import numpy as np
 
 from siafu.workers.task import Arrays
 
-PROTOCOL = 1
+PROTOCOL = 2
 MAX_FRAME_BYTES = 1 << 30
 MAX_HEAD_BYTES = 1 << 20
 MAX_DIMS = 8

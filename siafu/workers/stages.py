@@ -1,6 +1,7 @@
 """Which weights and which rows a stage reads and gives. It knows no torch."""
 
 from siafu.workers.setup import Setup
+from siafu.workers.task import Direction, Key
 
 
 def projects(setup: Setup, stage: int) -> bool:
@@ -28,11 +29,12 @@ def reads_static(setup: Setup, stage: int) -> bool:
     return stage == 0 or (stage == 1 and setup.kept)
 
 
-def static_rows(setup: Setup, stage: int, *, learns: bool) -> list[str]:
+def static_rows(setup: Setup, key: Key) -> list[str]:
     """The rows that are the same in every such task of an interval: which nodes they are, inputs, labels."""
+    stage = key.stage
     names = ["row_id", "m"] if stage and reads_static(setup, stage) else ["row_id"]
     names += ["x"] if stage <= 1 and reads_x(setup, stage) else []
-    return names + (["rows", "y"] if learns else [])
+    return names + (["rows", "y"] if key.direction == Direction.LEARN else [])
 
 
 def earlier(setup: Setup, stage: int) -> list[int]:

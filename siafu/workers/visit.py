@@ -331,7 +331,7 @@ class Visit:
         if weights is None:
             raise LinkLost(_retired(task))
         if not field_of(frame, "static", bool):
-            known = static_rows(self._setup, task.key.stage, learns=task.key.direction == Direction.LEARN)
+            known = static_rows(self._setup, task.key)
             rows = {name: array for name, array in task.arrays.items() if name not in known}
             task = replace(task, arrays=rows)
         self._send(Kind.TASK, *ask(task, weights if field_of(frame, "weights", bool) else {}))

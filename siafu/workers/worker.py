@@ -256,12 +256,11 @@ class _Worker:
         if known.weights is None:
             self._weights.put((task.version, key.stage), weights)
         if static is None:
-            names = static_rows(self._setup, key.stage, learns=key.direction == Direction.LEARN)
+            names = static_rows(self._setup, key)
             static = {name: task.arrays[name] for name in names if name in task.arrays}
             self._static.put(_reader(key), static)
-        return replace(
-            task, arrays={**task.arrays, **static}
-        ), weights if known.weights is None else known.weights
+        whole = replace(task, arrays={**task.arrays, **static})
+        return whole, weights if known.weights is None else known.weights
 
 
 def _reader(key: Key) -> tuple[int, ...]:

@@ -96,7 +96,7 @@ def test_a_frame_over_the_limit_is_refused_before_anything_is_read() -> None:
         read(big[:HEADER_BYTES], limit_bytes=8000)
 
 
-def header_of(head: bytes, array_bytes: int, *, protocol: int = 1, kind: int = 11, flags: int = 0) -> bytes:
+def header_of(head: bytes, array_bytes: int, *, protocol: int = 2, kind: int = 11, flags: int = 0) -> bytes:
     """A header whose checksums are right, whatever it says."""
     import struct
 
@@ -136,7 +136,7 @@ def test_a_head_that_makes_no_sense_is_refused_with_the_reason(head: bytes, size
 @pytest.mark.parametrize(
     ("header", "reason"),
     [
-        (header_of(b"{}", 0, protocol=2), "protocol 2, expected 1: install the same siafu on both sides"),
+        (header_of(b"{}", 0, protocol=1), "protocol 1, expected 2: install the same siafu on both sides"),
         (header_of(b"{}", 0, kind=99), "a frame of kind 99 with flags 0"),
         (header_of(b"{}", 0, flags=1), "a frame of kind 11 with flags 1"),
         (header_of(b" " * (MAX_HEAD_BYTES + 1), 0), "head has 1048577 bytes, expected at most 1048576"),
