@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -114,10 +115,16 @@ def test_threads_and_processes_end_with_the_same_bytes_also_when_a_rank_is_kille
 
 
 def _ranks_below(pid: int) -> list[int]:
-    import psutil
-
     children = psutil.Process(pid).children(recursive=True)
-    return sorted(child.pid for child in children if "siafu.rank" in " ".join(child.cmdline()))
+    return sorted(child.pid for child in children if "siafu.rank" in " ".join(_words(child)))
+
+
+def _words(process: psutil.Process) -> list[str]:
+    """What a process was started with; nothing of one that has just ended."""
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:  # a zombie is one, too
+        return []
 
 
 @pytest.mark.parametrize("kind", ["evolvegcn-h", "tm-gcn", "mingru"])
