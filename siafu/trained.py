@@ -177,11 +177,9 @@ def _of_last_step(
             raise ValueError(f"{run.directory}: did not learn which pairs are joined; leave pairs out")
         ends = read_edges(pairs, "pairs")
         check_edges(ends, graph.num_nodes, f"{graph.name}: pairs")
-        memory = remembered(graph, tree.link)
-        last, recency = graph.num_steps - 1, None
-        if memory is not None:
-            h, recency = torch.cat([h, memory.of_nodes(memory.all_at(last))], 1), memory.at(last, *ends)
-        found["score"] = model.head(h, *ends.long(), recency)
+        memory, last = remembered(graph, tree.asked), graph.num_steps - 1
+        h = memory.beside(h, last, memory.pairs_at(last))
+        found["score"] = model.head(h, *ends.long(), memory.of_pairs(last, *ends))
     return found
 
 

@@ -56,11 +56,13 @@ def test_with_a_memory_a_head_starts_out_ranking_as_the_memory_does() -> None:
     trainer = alone(graph_of(), recency=True)
     task = trainer.task
     assert isinstance(task, LinkTask)
-    assert task.memory is not None
+    assert task.memory.pairs is not None
     judged = trainer.outputs()
     for row, sample in zip(judged, [*task.samples["val"], *task.samples["test"]], strict=True):
         code = task._edges(sample + 1).code
-        by_memory = rank_by_memory(code // NODES, code % NODES, recency=task.memory.all_at(sample)).scores()
+        by_memory = rank_by_memory(
+            code // NODES, code % NODES, recency=task.memory.pairs.all_at(sample)
+        ).scores()
         assert row[:2].tolist() == pytest.approx([by_memory.average_precision, by_memory.reciprocal_rank])
 
 

@@ -26,6 +26,7 @@ class LinkConfig(BaseModel):
     head: Literal["auto", "mlp", "dot"] = "auto"  # auto: dot, over time mlp
     width: int | None = Field(None, ge=1)  # of the head; None: as model.hidden
     recency: bool = False  # over time: the head also reads how lately and how often two nodes met
+    activity: bool = True  # over time: the head also reads how lately and how often each of the two met any
     decay: tuple[float, ...] = (0.2, 0.05, 1.0)  # how fast that fades, a step; several are read side by side
     live: int = Field(
         0, ge=0
@@ -58,6 +59,16 @@ class LinkConfig(BaseModel):
         if any(each < 0 for each in value) or abs(sum(value) - 1) > 1e-6 or not value[0]:
             raise ValueError("Input should be three shares that add up to 1, the first above 0")
         return value
+
+    @property
+    def known_of_pairs(self) -> int:
+        """How many numbers a head over time reads of a pair: of each decay steps and events."""
+        return 2 * len(self.decay) if self.recency else 0
+
+    @property
+    def known_of_nodes(self) -> int:
+        """How many numbers it reads of a node beside its row: where pairs are remembered, of all its pairs."""
+        return self.known_of_pairs or (len(self.decay) if self.activity else 0)
 
     @property
     def static_head(self) -> Literal["mlp", "dot"]:

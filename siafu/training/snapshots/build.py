@@ -13,6 +13,7 @@ from siafu.nn.model import ModelConfig
 from siafu.nn.temporal import TemporalLayer, TemporalModel, build_temporal
 from siafu.sample.shuffle import Shuffled
 from siafu.training.link.config import LinkConfig
+from siafu.training.link.memory import Memory
 from siafu.training.link.recency import Recency
 from siafu.training.link.scores import check_all_pairs
 from siafu.training.snapshots.config import SnapshotsConfig, Wanted
@@ -53,12 +54,11 @@ def build_predictor(
     head: LinkHead | Dense
     match task:
         case "link":
-            recencies = 2 * len(link.decay) if link.recency else 0
             head = LinkHead(
-                temporal.out_features + recencies,
+                temporal.out_features + link.known_of_nodes,
                 width,
                 kind="dot" if link.head == "dot" else "mlp",
-                recencies=recencies,
+                recencies=link.known_of_pairs,
             )
         case "edge":
             head = LinkHead(temporal.out_features, width, classes=out_features)
@@ -119,25 +119,26 @@ def _link_task(graph: DynamicGraph, wanted: Wanted, common: dict[str, Any]) -> L
     if link.evaluation == "all":
         judged = len(common["samples"]["val"]) + len(common["samples"]["test"])
         check_all_pairs(graph.num_nodes, steps=judged, most=link.most_pairs)
-    how: dict[str, Any] = {"config": link, "memory": remembered(graph, link), "lately": lately_of(wanted)}
+    how: dict[str, Any] = {"config": link, "memory": remembered(graph, wanted), "lately": lately_of(wanted)}
     return LinkTask(**common, **how, kind="link", metric="map", num_outputs=1, num_counts=4)
 
 
-def remembered(graph: DynamicGraph, link: LinkConfig) -> Recency | None:
-    """How lately and how often pairs met, where the head reads that."""
-    if not link.recency:
-        return None
-    step = torch.arange(graph.num_steps).repeat_interleave(graph.step_ptr.diff())
-    return Recency.of_events(
-        graph.src,
-        graph.dst,
-        step,
-        num_nodes=graph.num_nodes,
-        num_steps=graph.num_steps,
-        undirected=graph.undirected,
-        decays=link.decay,
-        steps_too=True,
-    )
+def remembered(graph: DynamicGraph, wanted: Wanted) -> Memory:
+    """What the head reads of how lately and how often nodes and pairs met."""
+    link, pairs = wanted.link, None
+    if link.recency:
+        step = torch.arange(graph.num_steps).repeat_interleave(graph.step_ptr.diff())
+        pairs = Recency.of_events(
+            graph.src,
+            graph.dst,
+            step,
+            num_nodes=graph.num_nodes,
+            num_steps=graph.num_steps,
+            undirected=graph.undirected,
+            decays=link.decay,
+            steps_too=True,
+        )
+    return Memory(graph, pairs, link.decay if link.activity else (), lately_of(wanted))
 
 
 def _edge_task(graph: DynamicGraph, wanted: Wanted, common: dict[str, Any]) -> EdgeTask:

@@ -14,7 +14,7 @@ from siafu.nn.dropout import mix
 from siafu.nn.link import LinkHead
 from siafu.sample.negatives import Edges, draw_negatives
 from siafu.training.link.config import LinkConfig
-from siafu.training.link.recency import Recency
+from siafu.training.link.memory import Memory
 from siafu.training.link.scores import StepScore, rank_all, rank_sampled, row_codes
 from siafu.training.snapshots.drawn import Draw, Drawn, draw_pairs
 from siafu.training.snapshots.task import TemporalTask
@@ -30,25 +30,25 @@ class LinkTask(TemporalTask):
 
     Attributes:
         config: negatives, evaluation.
-        memory: how lately and how often pairs met; None where the head does not read it.
+        memory: what the head reads beside rows: how lately and how often nodes and pairs met.
         lately: of how many steps the ends of events count where negatives are drawn among them.
         part: which links of a step losses are of; a tenth is held back where links are learned as they become known.
     """
 
     config: LinkConfig
-    memory: Recency | None
+    memory: Memory
     lately: int = 1
     part: Part = "all"
 
     def loss_of(self, head: nn.Module, step: int, h: Tensor, *, epoch: int) -> Tensor:
         """The mean binary cross-entropy of the next step's pairs and of negatives."""
         assert isinstance(head, LinkHead)
-        known = self._known_at(step)
+        known = self.memory.pairs_at(step)
         drawn = self._drawn(step, epoch, known)
         if not drawn.y.numel():
             return 0 * h.sum()
-        recency = self._remembered(step, drawn.src, drawn.dst)
-        out = head(self._joined(h, known), drawn.src, drawn.dst, recency)
+        recency = self.memory.of_pairs(step, drawn.src, drawn.dst)
+        out = head(self.memory.beside(h, step, known), drawn.src, drawn.dst, recency)
         return nn.functional.binary_cross_entropy_with_logits(
             out + drawn.offset.to(out.dtype), drawn.y.to(out.dtype)
         )
@@ -77,8 +77,8 @@ class LinkTask(TemporalTask):
     def _ranked(self, head: LinkHead, step: int, h: Tensor, edges: Edges) -> StepScore:
         """How well a sample ranks its links, among all pairs or among sampled targets of their sources."""
         src, dst = edges.code // self.graph.num_nodes, edges.code % self.graph.num_nodes
-        known = self._known_at(step)
-        h = self._joined(h, known)
+        known = self.memory.pairs_at(step)
+        h = self.memory.beside(h, step, known)
         if self.config.evaluation == "all":
             return rank_all(head, h, src, dst, recency=known).scores()
         each = self.config.evaluation
@@ -86,23 +86,10 @@ class LinkTask(TemporalTask):
         key = mix(mix(self.seed) ^ step)
         _, target = draw_negatives(number, key=key, edges=edges, src=source)
         scores = [
-            head(h, first, second, self._remembered(step, first, second))
+            head(h, first, second, self.memory.of_pairs(step, first, second))
             for first, second in ((src, dst), (source, target))
         ]
         return rank_sampled(src, scores[0], scores[1].view(-1, each)).scores()
-
-    def _known_at(self, step: int) -> tuple[Csr, Tensor] | None:
-        """All pairs that are remembered at a step, and what of them."""
-        return None if self.memory is None else self.memory.all_at(step)
-
-    def _joined(self, h: Tensor, known: tuple[Csr, Tensor] | None) -> Tensor:
-        """What the head reads of nodes: their rows, and what is remembered of them."""
-        if self.memory is None or known is None:
-            return h
-        return torch.cat([h, self.memory.of_nodes(known).to(h.dtype)], 1)
-
-    def _remembered(self, step: int, src: Tensor, dst: Tensor) -> Tensor | None:
-        return None if self.memory is None else self.memory.at(step, src, dst)
 
     def _edges(self, step: int) -> Edges:
         """The pairs that are joined in a step."""

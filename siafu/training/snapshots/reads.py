@@ -18,8 +18,8 @@ _Steps = set[int]
 def shares_of(graph: DynamicGraph, model: ModelConfig, wanted: Wanted, *, ranks: int) -> list[Share]:
     """What each rank reads of a graph in all passes of a run: of its own steps the events that live then.
 
-    Where it has a sample that predicts links, it reads the events of the next step too, those of late, among whose ends
-    negatives are drawn, and with a memory of pairs all that were before. Classes of events are learned in the order of
+    Where it has a sample that predicts links, it reads the events of the next step too, those of late, which say
+    how busy nodes are, and with a memory of pairs all that were before. Classes of events are learned in the order of
     the log, so that events come as they were given then.
     """
     line, samples = build_timeline(graph, wanted.snapshots, model), samples_of(graph, wanted)
@@ -74,7 +74,7 @@ def _linked(wanted: Wanted, mine: _Steps) -> Iterator[int]:
         return
     for step in mine:
         yield step + 1
-        if wanted.link.sampling != "uniform":
+        if wanted.link.sampling != "uniform" or wanted.link.activity:
             yield from range(step + 1 - lately_of(wanted), step + 1)
     if wanted.link.recency:
         yield from range(max(mine) + 1)
