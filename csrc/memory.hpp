@@ -10,6 +10,8 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <set>
+#include <utility>
 #include <vector>
 
 constexpr int64_t kPage = 4096, kLargePage = int64_t(1) << 21;
@@ -62,32 +64,35 @@ inline void expect_all(const char* data, int64_t num_bytes) {
 }
 
 // Arrays in large pages. While somebody wants them kept, one that is given back waits for the next of about its size;
-// else it is freed. Where sizes come and go, in many a size (`loose`), those that wait make room for one that finds none of
-// its size: what is there then is never more than what was in use at once.
+// else it is freed. Where sizes come and go, in many a size (`loose`), one that waits is cut for a smaller one, neighbours that
+// wait become one, and those that wait make room for one that finds none: what is there then is never more than what was in use
+// at once.
 class Pool {
 public:
     void* take(int64_t num_bytes) {
         const int64_t size = (num_bytes + kPage - 1) / kPage * kPage;
         const std::lock_guard lock(mutex_);
-        const auto found = free_.lower_bound(size);
-        const bool fits = found != free_.end() && found->first <= size + size / (loose_ ? 8 : 4);
-        const int64_t got = fits ? found->first : size;
+        const auto found = free_.lower_bound({size, nullptr});
+        const bool fits = found != free_.end() && (loose_ || found->first <= size + size / 4);
+        auto [got, data] = fits ? *found : Piece{size, nullptr};
+        if (fits) forget(*found);
+        if (fits && loose_ && got > size) wait({got - size, data + size}), got = size;
         in_use_ += got, most_ = std::max(most_, in_use_);
-        void* data = fits ? found->second : nullptr;
-        if (fits) waiting_ -= got, free_.erase(found);
-        while (loose_ && !free_.empty() && in_use_ + waiting_ > most_) let_go(std::prev(free_.end()));
+        for (int64_t over; loose_ && !free_.empty() && (over = in_use_ + waiting_ - most_) > 0;)
+            let_go(*free_.rbegin(), std::min(over, free_.rbegin()->first));
         if (!data) data = map(size);
         used_[data] = got;
         return data;
     }
 
-    void give_back(void* data) {
+    void give_back(void* given) {
         const std::lock_guard lock(mutex_);
-        const auto found = used_.find(data);
-        in_use_ -= found->second;
-        if (keepers_) free_.emplace(found->second, data), waiting_ += found->second;
-        else munmap(data, size_t(found->second));
+        const auto found = used_.find(static_cast<char*>(given));
+        const auto [data, size] = *found;
         used_.erase(found);
+        in_use_ -= size;
+        if (!keepers_) munmap(data, size_t(size));
+        else wait(loose_ ? joined({size, data}) : Piece{size, data});
     }
 
     void keep(bool on, bool loose) {
@@ -95,21 +100,50 @@ public:
         keepers_ += on ? 1 : -1;
         if (loose) loose_ += on ? 1 : -1;
         if (keepers_) return;
-        while (!free_.empty()) let_go(free_.begin());
+        while (!free_.empty()) let_go(*free_.begin(), free_.begin()->first);
         most_ = in_use_;
     }
 
 private:
-    using Free = std::multimap<int64_t, void*>;
+    using Piece = std::pair<int64_t, char*>;
 
-    void let_go(Free::iterator which) {
-        munmap(which->second, size_t(which->first));
-        waiting_ -= which->first;
-        free_.erase(which);
+    void wait(Piece piece) {
+        free_.insert(piece);
+        places_[piece.second] = piece.first;
+        waiting_ += piece.first;
+    }
+
+    void forget(Piece piece) {
+        free_.erase(piece);
+        places_.erase(piece.second);
+        waiting_ -= piece.first;
+    }
+
+    // Lets go of so much of a piece that waits, at its end.
+    void let_go(Piece piece, int64_t size) {
+        forget(piece);
+        munmap(piece.second + piece.first - size, size_t(size));
+        if (piece.first > size) wait({piece.first - size, piece.second});
+    }
+
+    // A piece with those beside it that wait.
+    Piece joined(Piece piece) {
+        const auto after = places_.find(piece.second + piece.first);
+        if (after != places_.end()) {
+            const Piece other{after->second, after->first};
+            forget(other);
+            piece.first += other.first;
+        }
+        const auto next = places_.lower_bound(piece.second);
+        if (next == places_.begin()) return piece;
+        const Piece other{std::prev(next)->second, std::prev(next)->first};
+        if (other.second + other.first != piece.second) return piece;
+        forget(other);
+        return {other.first + piece.first, other.second};
     }
 
     // Aligned to large pages: what is too much at either end is given back at once.
-    static void* map(int64_t size) {
+    static char* map(int64_t size) {
         void* raw = mmap(nullptr, size_t(size + kLargePage), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (raw == MAP_FAILED) throw std::bad_alloc();
         const uintptr_t begin = reinterpret_cast<uintptr_t>(raw);
@@ -117,12 +151,13 @@ private:
         if (first > begin) munmap(raw, first - begin);
         if (begin + kLargePage > first) munmap(reinterpret_cast<void*>(first + size), begin + kLargePage - first);
         madvise(reinterpret_cast<void*>(first), size_t(size), MADV_HUGEPAGE);
-        return reinterpret_cast<void*>(first);
+        return reinterpret_cast<char*>(first);
     }
 
     std::mutex mutex_;
-    Free free_;                      // by size
-    std::map<void*, int64_t> used_;  // their sizes
+    std::set<Piece> free_;             // those that wait, by size
+    std::map<char*, int64_t> places_;  // the same, by place
+    std::map<char*, int64_t> used_;
     int64_t in_use_ = 0, waiting_ = 0, most_ = 0;  // bytes handed out, those that wait, and the most ever handed out
     int keepers_ = 0, loose_ = 0;
 };

@@ -1,14 +1,18 @@
 """Large arrays are used again when their tensors die, and never while they live."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import psutil
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from siafu import native
 
 ROWS, WIDTH = 1 << 14, 128  # 8 MB of float32
+LEAST = 1 << 20  # 4 MB, from which on arrays are of this kind
 
 
 @pytest.fixture(autouse=True)
@@ -92,6 +96,32 @@ def test_loosely_an_array_is_used_again_by_one_of_its_size() -> None:
         del large, small
         small, large = (native.empty_rows(rows, WIDTH, torch.float32) for rows in (ROWS, 8 * ROWS))
         assert (large.data_ptr(), small.data_ptr()) == places
+
+
+def test_loosely_an_array_is_cut_for_smaller_ones_which_become_one_again() -> None:
+    with native.arrays_reused(loosely=True):
+        large = native.empty_rows(8 * ROWS, WIDTH, torch.float32)
+        place = large.data_ptr()
+        del large
+        some = [native.empty_rows(rows, WIDTH, torch.float32) for rows in (3 * ROWS, 4 * ROWS, ROWS)]
+        assert [each.data_ptr() - place for each in some] == [4 * WIDTH * ROWS * k for k in (0, 3, 7)]
+        del some[1], some[1], some[0]
+        assert native.empty_rows(8 * ROWS, WIDTH, torch.float32).data_ptr() == place
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 3)), max_size=30))
+def test_loosely_no_array_lies_in_another(wanted: list[tuple[int, int]]) -> None:
+    """So many rows are made, and the array of that number among those there dies before."""
+    there: list[torch.Tensor] = []
+    with native.arrays_reused(loosely=True):
+        for rows, dies in wanted:
+            if dies < len(there):
+                del there[dies]
+            there.append(native.empty_rows(rows, LEAST, torch.float32))
+            there[-1][0, 0] = there[-1][-1, -1] = 1  # it is mapped
+            places = sorted((each.data_ptr(), each.data_ptr() + each.nbytes) for each in there)
+            assert all(end <= begin for (_, end), (begin, _) in pairwise(places))
 
 
 def resident() -> int:

@@ -16,8 +16,8 @@ from siafu.nn.temporal.step import Step, StepRows, rows_of, snapshots_in, stacke
 def convolved(span: Span, weight: Tensor, activation: str) -> Tensor:
     """``s(A_t X_t W)`` for each own step: (T, N, F), (F, H) -> (T, N, H).
 
-    The narrower side is summed, unless the sum of the inputs is known. Where the inputs are summed, their sum is not
-    kept: making it again takes less than the product does.
+    The narrower side is summed, unless the sum of the inputs is known. Where the inputs are summed, their sum is kept
+    for the way back, if there is one.
     """
     if span.m is not None:
         flat = products([(span.m.reshape(-1, span.m.shape[2]), weight)], after(activation))
@@ -25,20 +25,22 @@ def convolved(span: Span, weight: Tensor, activation: str) -> Tensor:
     if weight.shape[1] < weight.shape[0]:
         return followed(snapshots_in(span.steps, projected(span.x, weight)), activation)
     x = span.x
+    keep = torch.is_grad_enabled()
     if isinstance(x, Tensor) and x.ndim == 3:
-        return _Summed.apply(span.steps, None, x, weight, activation)
+        return _Summed.apply(keep, span.steps, None, x, weight, activation)
     if not isinstance(x, Tensor) or not x.requires_grad:
-        return _Summed.apply(span.steps, x, None, weight, activation)
+        return _Summed.apply(keep, span.steps, x, None, weight, activation)
     m = snapshots_in(span.steps, x)
     return products([(m.reshape(-1, m.shape[2]), weight)], after(activation)).view(*m.shape[:2], -1)
 
 
 class _Summed(torch.autograd.Function):
-    """Sums and products step by step; of the sums one step is there at a time, on the way back too."""
+    """Sums and products step by step; without a way back the sums of one step are there at a time."""
 
     @staticmethod
     def forward(
         ctx: Any,
+        keep: bool,
         steps: Sequence[Step],
         given: StepRows | None,
         learned: Tensor | None,
@@ -47,25 +49,26 @@ class _Summed(torch.autograd.Function):
     ) -> Tensor:
         x = given if learned is None else learned
         assert x is not None
-        m = torch.empty_like(rows_of(x, 0))
-        out = native.empty_steps(len(steps), m.shape[0], weight.shape[1], m.dtype)
+        (num_rows, width), dtype = rows_of(x, 0).shape, rows_of(x, 0).dtype
+        m = native.empty_steps(len(steps) if keep else 1, num_rows, width, dtype)
+        out = native.empty_steps(len(steps), num_rows, weight.shape[1], dtype)
         for place, step in enumerate(steps):
-            sum_step(step, rows_of(x, place), m)
-            native.product([Term(m, weight)], after=after(activation), out=out[place])
-        ctx.steps, ctx.given, ctx.activation = steps, given, activation
-        ctx.save_for_backward(*([] if learned is None else [learned]), weight, out)
+            rows = m[place if keep else 0]
+            sum_step(step, rows_of(x, place), rows)
+            native.product([Term(rows, weight)], after=after(activation), out=out[place])
+        ctx.steps, ctx.activation = steps, activation
+        ctx.save_for_backward(m, weight, out)
         return out
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[None, None, Tensor | None, Tensor, None]:
-        *learned, weight, out = ctx.saved_tensors
-        x, wants = (learned[0], ctx.needs_input_grad[2]) if learned else (ctx.given, False)
-        grad_x = native.empty_steps(x.shape[0], x.shape[1], x.shape[2], x.dtype) if wants else None
-        m, grad_weight = torch.empty_like(rows_of(x, 0)), torch.zeros_like(weight)
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        m, weight, out = ctx.saved_tensors
+        wants = ctx.needs_input_grad[3]
+        grad_x = native.empty_steps(*m.shape, m.dtype) if wants else None
+        grad_weight = torch.zeros_like(weight)
         for place, step in enumerate(ctx.steps):
-            sum_step(step, rows_of(x, place), m)
             (of_m,), (of_weight,), _ = native.product_backward(
-                [Term(m, weight)],
+                [Term(m[place], weight)],
                 grads[0][place],
                 output=out[place],
                 after=after(ctx.activation),
@@ -74,7 +77,7 @@ class _Summed(torch.autograd.Function):
             grad_weight += of_weight
             if grad_x is not None and of_m is not None:
                 sum_step(step, of_m, grad_x[place], turned=True)
-        return None, None, grad_x, grad_weight, None
+        return None, None, None, grad_x, grad_weight, None
 
 
 def with_idle(y_nodes: Tensor, x_nodes: Tensor, busy: Tensor, weight: Tensor, activation: str) -> Tensor:
