@@ -85,20 +85,17 @@ def product_backward(
     *,
     output: Tensor | None = None,
     after: After | None = None,
-    wants_x: Sequence[bool] = (),
+    wants_x: Sequence[bool | Tensor] = (),
 ) -> tuple[list[Tensor | None], list[Tensor], Tensor]:
     """The gradients of each term's rows, where they are wanted, of its weights, and of the bias.
 
-    ``grad`` is (R, O); ``output`` is what the product returned, which is read where something followed it.
+    Where a tensor is given instead of a truth, it is filled with those of rows. ``grad`` is (R, O); ``output`` is what the product returned, which is read where something followed it.
     """
     wants_x = wants_x or [False] * len(terms)
     if not _ours(grad, *(each for term in terms for each in term)):
         return _plain_backward(terms, grad, output, after, wants_x)
+    grad_x = [_place_of(term, wanted) for term, wanted in zip(terms, wants_x, strict=True)]
     num_rows, width = grad.shape
-    grad_x = [
-        native.empty_rows(num_rows, term.x.shape[1], grad.dtype) if wanted else None
-        for term, wanted in zip(terms, wants_x, strict=True)
-    ]
     sizes = [*(term.weight.numel() for term in terms), width]
     parts = min(_MOST_PARTS, max(1, num_rows // _PART_ROWS))
     sums, sum_of = native.empty_rows(parts, sum(sizes), grad.dtype), grad.new_empty(sum(sizes))
@@ -114,7 +111,7 @@ def _plain_backward(
     grad: Tensor,
     output: Tensor | None,
     after: After | None,
-    wants_x: Sequence[bool],
+    wants_x: Sequence[bool | Tensor],
 ) -> tuple[list[Tensor | None], list[Tensor], Tensor]:
     if after is not None:
         assert output is not None
@@ -122,8 +119,18 @@ def _plain_backward(
         grad, _ = native.epilogue_backward(
             grad, output, activation=activation, dropout=dropout, row_id=row_id, with_bias=False
         )
-    grad_x = [grad @ term.weight.t() if wanted else None for term, wanted in zip(terms, wants_x, strict=True)]
+    grad_x = [_place_of(term, wanted) for term, wanted in zip(terms, wants_x, strict=True)]
+    for term, into in zip(terms, grad_x, strict=True):
+        if into is not None:
+            into.copy_(grad @ term.weight.t())
     return grad_x, [term.x.t() @ grad for term in terms], grad.sum(0)
+
+
+def _place_of(term: Term, wanted: bool | Tensor) -> Tensor | None:
+    """Where the gradients of a term's rows go."""
+    if isinstance(wanted, Tensor):
+        return wanted
+    return native.empty_rows(term.x.shape[0], term.x.shape[1], term.x.dtype) if wanted else None
 
 
 def _ours(*values: Tensor) -> bool:

@@ -64,7 +64,7 @@ class _Summed(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         m, weight, out = ctx.saved_tensors
         wants = ctx.needs_input_grad[3]
-        grad_x = native.empty_steps(*m.shape, m.dtype) if wants else None
+        grad_x = native.empty_steps(m.shape[0], m.shape[1], m.shape[2], m.dtype) if wants else None
         grad_weight = torch.zeros_like(weight)
         for place, step in enumerate(ctx.steps):
             (of_m,), (of_weight,), _ = native.product_backward(
@@ -133,18 +133,17 @@ class _Stepwise(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor, None]:
         m, weights, out = ctx.saved_tensors
-        wants_m = ctx.needs_input_grad[0]
-        grad_m = torch.empty_like(m) if wants_m else None
+        grad_m = None
+        if ctx.needs_input_grad[0]:
+            grad_m = native.empty_steps(m.shape[0], m.shape[1], m.shape[2], m.dtype)
         grad_weights = torch.empty_like(weights)
         for step, (rows, weight) in enumerate(zip(m, weights, strict=True)):
-            (of_rows,), (of_weight,), _ = native.product_backward(
+            _, (of_weight,), _ = native.product_backward(
                 [Term(rows, weight)],
                 grads[0][step],
                 output=out[step],
                 after=after(ctx.activation),
-                wants_x=[wants_m],
+                wants_x=[False if grad_m is None else grad_m[step]],
             )
             grad_weights[step] = of_weight
-            if grad_m is not None and of_rows is not None:
-                grad_m[step] = of_rows
         return grad_m, grad_weights, None
