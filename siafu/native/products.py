@@ -89,7 +89,8 @@ def product_backward(
 ) -> tuple[list[Tensor | None], list[Tensor], Tensor]:
     """The gradients of each term's rows, where they are wanted, of its weights, and of the bias.
 
-    Where a tensor is given instead of a truth, it is filled with those of rows. ``grad`` is (R, O); ``output`` is what the product returned, which is read where something followed it.
+    Where a tensor is given instead of a truth, it is filled with those of rows. ``grad`` is (R, O); ``output`` is what
+    the product returned, which is read where something followed it.
     """
     wants_x = wants_x or [False] * len(terms)
     if not _ours(grad, *(each for term in terms for each in term)):
