@@ -36,6 +36,7 @@ class Timeline:
         self._degrees = DegreeFeatures(self._view, exact=_DEGREES)
         self._left = keep_bytes
         self._steps: dict[int, Step] = {}
+        self._latest: dict[int, Step] = {}  # of the last call, whether they are kept or not
         self._aggregated: dict[int, Tensor] = {}
         self._busy: dict[int, Tensor] = {}
 
@@ -57,16 +58,18 @@ class Timeline:
         return [both * count + _NODE_COST * graph.num_nodes for count in counts]
 
     def steps(self, numbers: range) -> list[Step]:
-        """The graphs of consecutive steps."""
-        if all(number in self._steps for number in numbers):
-            return [self._steps[number] for number in numbers]
-        made = []
+        """The graphs of consecutive steps; of those of the call before, none is made again."""
+        known = {**self._latest, **self._steps}
+        if all(number in known for number in numbers):
+            return [known[number] for number in numbers]
+        self._latest, made = {}, list[Step]()
         for number, block in zip(numbers, self._view.walk(numbers.start, numbers.stop), strict=True):
             loop = 1.0 if self.band is None else float(min(number + 1, self.band))
-            step = Step(block, loop, symmetric=self.graph.undirected)
+            step = known.get(number) or Step(block, loop, symmetric=self.graph.undirected)
             made.append(step)
-            if self._fits(block.indptr, block.indices):
+            if number not in self._steps and self._fits(_held_by(step)):
                 self._steps[number] = step
+        self._latest = dict(zip(numbers, made, strict=True))
         return made
 
     def busy(self, numbers: range) -> Tensor:
@@ -79,7 +82,7 @@ class Timeline:
         if number in self._busy:
             return self._busy[number]
         mark = self._view.active(number)
-        if self._fits(mark):
+        if self._fits(mark.nbytes):
             self._busy[number] = mark
         return mark
 
@@ -114,6 +117,8 @@ class Timeline:
 
     def aggregated(self, numbers: range) -> Tensor:
         """What the graphs of consecutive steps make of the inputs, which never changes: (steps, N, F)."""
+        if any(number not in self._aggregated for number in numbers):
+            self.steps(numbers)  # at once
         return torch.stack([self._aggregated_of(number) for number in numbers])
 
     def _aggregated_of(self, number: int) -> Tensor:
@@ -121,17 +126,24 @@ class Timeline:
             return self._aggregated[number]
         (step,) = self.steps(range(number, number + 1))
         rows = snapshot_in(step, self.inputs_of(number))
-        if self._fits(rows):
+        if self._fits(rows.nbytes):
             self._aggregated[number] = rows
         return rows
 
-    def _fits(self, *made: Tensor) -> bool:
-        """Whether there is room to keep something; it is taken then."""
-        size = sum(each.nbytes for each in made)
+    def _fits(self, size: int) -> bool:
+        """Whether there is room to keep so many bytes; it is taken then."""
         if size > self._left:
             return False
         self._left -= size
         return True
+
+
+def _held_by(step: Step) -> int:
+    """Bytes of a graph with what is made of it when it is used: scales, and its transpose on the way back."""
+    block = step.block
+    parts = (block.indptr, block.indices, block.edge_weight)
+    edges = sum(each.nbytes for each in parts if each is not None)
+    return edges * (1 if step.symmetric else 2) + 4 * block.num_dst
 
 
 class _WhenAsked(Sequence[Tensor]):
