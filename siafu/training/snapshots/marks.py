@@ -10,6 +10,7 @@ from siafu.training.snapshots.cut import Cut
 from siafu.training.snapshots.timeline import Timeline
 
 LABEL = "marks"
+_FEW = 0.125  # of the rows of a block: leaving out so few costs more than sending them
 
 
 class Marks:
@@ -22,6 +23,7 @@ class Marks:
     def __init__(self, comm: Comm, timeline: Timeline) -> None:
         self._comm, self._timeline = comm, timeline
         self._told: dict[int, Tensor] = {}
+        self._idle: dict[tuple[int, int], float] = {}
 
     def of(self, cut: Cut) -> Tensor:
         """The marks of a block's steps for own nodes: (steps, own nodes) uint8. Collective."""
@@ -29,6 +31,16 @@ class Marks:
         if lacking:
             self._tell(cut, set(lacking))
         return torch.stack([self._told[step] for step in range(cut.start, cut.stop)])
+
+    def few_idle(self, cut: Cut) -> bool:
+        """Whether nearly all nodes have an edge in the steps of a block: all rows may be sent then. Collective."""
+        key = cut.start, cut.stop
+        if key not in self._idle:
+            marks = self.of(cut)
+            counts = torch.tensor([int((marks == 0).sum()), marks.numel()], dtype=torch.float64)
+            idle, rows = self._comm.all_reduce(counts, label=LABEL).tolist()
+            self._idle[key] = idle / max(1, rows)
+        return self._idle[key] < _FEW
 
     def _tell(self, cut: Cut, lacking: set[int]) -> None:
         """Have each rank tell of those of its steps of a block that nobody told of before."""

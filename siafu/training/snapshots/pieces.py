@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from siafu import native
 from siafu.nn.temporal.turn import Busy
 from siafu.training.snapshots.cut import Cut
 
@@ -77,35 +78,41 @@ class Routes:
     def from_steps(self, y: Tensor, piece: int) -> Tensor:
         """The rows of own steps that go to others, by rank: (own steps, N, F) -> (rows, F)."""
         if self._marked is not None:
-            return y.reshape(-1, y.shape[2]).index_select(0, self._marked[piece][0])
-        return torch.cat([part.reshape(-1, y.shape[2]) for part in self._split(y, piece)])
+            return native.gather(y.reshape(-1, y.shape[2]), self._marked[piece][0])
+        out = native.empty_rows(sum(self.of_steps(piece)), y.shape[2], y.dtype)
+        for part, into in zip(self._split(y, piece), self._dealt(out, piece), strict=True):
+            into.copy_(part)
+        return out
 
     def into_steps(self, came: Sequence[Tensor]) -> Tensor:
         """The rows of all pieces as rows by steps: count times (rows, F) -> (own steps, N, F)."""
         shape = self._cut.num_steps[self._rank], self._cut.nodes[-1], came[0].shape[1]
-        out = came[0].new_empty(shape) if self._marked is None else came[0].new_zeros(shape)
+        out = native.empty_steps(*shape, came[0].dtype)
+        if self._busy is not None:
+            out[~self._busy.steps] = 0
         for piece, rows in enumerate(came):
             if self._marked is not None:
                 out.view(-1, shape[2]).index_copy_(0, self._marked[piece][0], rows)
                 continue
-            parts = zip(self._split(out, piece), rows.split(self.of_steps(piece)), strict=True)
-            for part, given in parts:
-                part.copy_(given.view(part.shape))
+            for part, into in zip(self._dealt(rows, piece), self._split(out, piece), strict=True):
+                into.copy_(part)
         return out
 
     def from_nodes(self, h: Tensor, piece: int) -> Tensor:
         """The rows of a piece of the own nodes that go to others, by rank: (steps, R, F) -> (rows, F)."""
         rows = h.reshape(-1, h.shape[2])
-        return rows if self._marked is None else rows.index_select(0, self._marked[piece][1])
+        return rows if self._marked is None else native.gather(rows, self._marked[piece][1])
 
     def into_nodes(self, rows: Tensor, piece: int) -> Tensor:
         """Rows that came as rows by nodes: (rows, F) -> (steps, R, F)."""
         nodes = self._pieces[self._rank][piece]
         shape = self._cut.steps[-1], nodes.stop - nodes.start, rows.shape[1]
-        if self._marked is None:
+        if self._marked is None or self._busy is None:
             return rows.view(shape)
-        out = rows.new_zeros(shape[0] * shape[1], shape[2])
-        return out.index_copy_(0, self._marked[piece][1], rows).view(shape)
+        out = native.empty_steps(*shape, rows.dtype)
+        out[~self._busy.nodes[:, nodes]] = 0
+        out.view(-1, shape[2]).index_copy_(0, self._marked[piece][1], rows)
+        return out
 
     def _places(self, busy: Busy, piece: int) -> tuple[Tensor, Tensor]:
         """Where rows that travel stand in rows by steps, by who owns the node, and in rows by nodes."""
@@ -122,6 +129,12 @@ class Routes:
     def _split(self, by_steps: Tensor, piece: int) -> list[Tensor]:
         """What of rows by steps each rank owns the nodes of."""
         return [by_steps[:, nodes] for nodes in self._nodes(piece)]
+
+    def _dealt(self, rows: Tensor, piece: int) -> list[Tensor]:
+        """The same of all rows of a piece as they travel, by rank: (rows, F)."""
+        own, width = self._cut.num_steps[self._rank], rows.shape[1]
+        parts = zip(rows.split(self.of_steps(piece)), self._nodes(piece), strict=True)
+        return [part.view(own, nodes.stop - nodes.start, width) for part, nodes in parts]
 
 
 class Exchange:

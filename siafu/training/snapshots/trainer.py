@@ -171,7 +171,9 @@ class SnapshotsTrainer(FullTrainer):
             cut, own = cuts[block], numbers_of(block)
             x, marks = self.timeline.inputs(own), self._marks_of(cut)
             x_nodes = self._inputs_by_nodes(cut, turn, marks) if self._reads_by_nodes() else None
-            busy = None if marks is None else Busy(self.timeline.busy(own), marks > 0)
+            busy = None
+            if marks is not None and not self._marks.few_idle(cut):
+                busy = Busy(self.timeline.busy(own), marks > 0)
             m = None if self.timeline.band is not None else self.timeline.aggregated(own)
             first = cut.start - cuts[0].start
             return Span(self.timeline.steps(own), cut.steps[-1], first, x, x_nodes, m, busy=busy)
