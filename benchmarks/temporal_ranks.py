@@ -1,6 +1,6 @@
 """Strong scaling on snapshots: one rank on one core beside two ranks on two hosts that share nothing. Needs root.
 
-    python benchmarks/temporal_ranks.py                         20k nodes, 50 steps, CD-GCN and EvolveGCN-O, 1 Gbit/s
+    python benchmarks/temporal_ranks.py                         20k nodes, 50 steps, CD-GCN and EvolveGCN-O, 10 Gbit/s
     python benchmarks/temporal_ranks.py --nodes 2000 --steps 20 --rounds 1
 
 The hosts are network namespaces (see ``namespaces.py``) with a core each; the second sees neither the store nor the
@@ -47,7 +47,8 @@ def compare(kind: str, folder: Path, hosts: tuple[Host, Host], args: argparse.Na
     seconds: dict[int, list[float]] = {1: [], 2: []}
     common = [str(folder / "store"), "--model", kind, "--hidden", str(args.hidden)]
     common += ["--epochs", str(args.epochs + 1)]
-    settings = ["threads=1", "snapshots.window=0", "train.evaluate_every=1000000", *args.set]
+    settings = ["threads=1", "snapshots.window=0", "train.evaluate_every=1000000"]
+    settings += ["snapshots.room_mb=8000", *args.set]  # no block is passed twice, by whomever
     common += [word for setting in settings for word in ("--set", setting)]
     sent = 0
     for turn in range(args.rounds):
@@ -92,7 +93,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--epochs", type=int, default=3, help="that count, of each run")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each side")
-    parser.add_argument("--rate", default="1gbit", help="of the interfaces, as tc takes it")
+    parser.add_argument("--rate", default="10gbit", help="of the interfaces, as tc takes it")
     parser.add_argument("--set", action="append", default=[], help="further settings of siafu train")
     parser.add_argument("--timeout", type=float, default=1800, help="seconds, of a run")
     parser.add_argument("--folder", help="where to make the temporary folder")
