@@ -14,7 +14,7 @@ from siafu.engine.local import run_threads
 from siafu.nn.model import TEMPORAL, ModelConfig
 from siafu.training.config import TrainConfig
 from siafu.training.link.config import LinkConfig
-from siafu.training.snapshots import pieces
+from siafu.training.snapshots import marks, pieces
 from siafu.training.snapshots.build import build_predictor, build_task, build_timeline
 from siafu.training.snapshots.config import SnapshotsConfig, Wanted
 from siafu.training.snapshots.trainer import SnapshotsTrainer
@@ -171,18 +171,42 @@ def test_fewer_steps_may_be_judged_than_there_are_ranks(kind: str) -> None:
     assert torch.allclose(alone, several[0], rtol=1e-6)
 
 
-def test_rows_of_nodes_without_an_edge_are_left_out_of_the_turn() -> None:
-    def rank(comm: Comm) -> tuple[int, int]:
+@pytest.mark.parametrize("few_idle", [False, True])
+def test_rows_of_nodes_without_an_edge_are_left_out_of_the_turn_where_they_are_many(
+    few_idle: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(marks, "_FEW", 0.9 if few_idle else 0.1)
+
+    def rank(comm: Comm) -> None:
         trainer = trainer_of(comm, graph_of(), kind="cd-gcn", task="node", edge_life=1)
         trainer.step(1)
-        busy = trainer.timeline.busy(range(trainer.task.samples["train"].stop))
-        assert int(busy.sum()) < 0.9 * busy.numel()
-        rows = 3 * int(busy.sum()) + busy.numel()  # of two layers; the head reads all rows of the last
-        return comm.meter.sent["rows"], rows
+        (cut,) = trainer._plan.cuts(0, trainer.task.samples["train"].stop)
+        busy = trainer.timeline.busy(range(cut.stop))
+        assert 0.1 < int((~busy).sum()) / busy.numel() < 0.9
+        busy = busy | few_idle
+        mine = torch.zeros(NODES, dtype=torch.bool)
+        mine[cut.nodes_of(comm.rank)] = True
+        own = torch.zeros(cut.stop, 1, dtype=torch.bool)
+        own[list(cut.steps_of(comm.rank))] = True
+        there, back = (
+            own & ~mine,
+            ~own & mine,
+        )  # what goes to those who own the nodes, and to those of the steps
+        rows = (
+            2 * int((busy & there).sum()) + int((busy & back).sum()) + int(back.sum())
+        )  # the head reads all
+        width, messages = 4 * 8, 4
+        assert 0 < comm.meter.sent["rows"] - rows * width <= messages * 100
 
-    found = run_threads(rank, ranks=2, threads=1)
-    width, headers = 4 * 8, 4 * 2 * 200
-    assert sum(sent for sent, _ in found) <= found[0][1] * width + headers
+    run_threads(rank, ranks=2, threads=1)
+
+
+@pytest.mark.parametrize("kind", ["cd-gcn", "gcn-gru"])
+def test_sending_all_rows_where_few_are_idle_changes_nothing(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(marks, "_FEW", 0.9)
+    agree(*(after(graph_of(), ranks=ranks, kind=kind, blocks=2) for ranks in (1, 2)))
 
 
 def test_what_blocks_take_and_how_good_each_sample_is_can_be_told() -> None:
