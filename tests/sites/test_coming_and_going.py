@@ -22,6 +22,10 @@ from siafu.sites.site import Site
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 SETTINGS: dict[str, Any] = {"method": "lazy", "train.epochs": 30, "model.hidden": 16}
+LONG = SETTINGS | {
+    "train.epochs": 250,
+    "train.patience": 0,
+}  # so that a stage goes on when who went is missed or back
 
 
 def when(epoch: int, do: Callable[[], None], said: list[str]) -> Onlooker:
@@ -41,7 +45,7 @@ def trial(graph: Graph, tmp_path: Path) -> Iterator[Trial]:
         yield made
 
 
-@pytest.mark.parametrize("epoch", [3, 40])
+@pytest.mark.parametrize("epoch", [3, 260])
 def test_a_site_that_is_unplugged_and_comes_back_takes_part_to_the_end(
     epoch: int, trial: Trial, graph: Graph, tmp_path: Path
 ) -> None:
@@ -51,8 +55,8 @@ def test_a_site_that_is_unplugged_and_comes_back_takes_part_to_the_end(
         trial.end("b")
         trial.serve("b")
 
-    run = trial.federate(onlooker=when(epoch, replug, said), **SETTINGS)
-    here = trained_here(graph, tmp_path / "here", **SETTINGS)
+    run = trial.federate(onlooker=when(epoch, replug, said), **LONG)
+    here = trained_here(graph, tmp_path / "here", **LONG)
     assert run.metrics["finished"]
     assert run.metrics["away"] == []
     assert len([text for text in said if text.startswith("training with a, b, c")]) >= 2
@@ -62,11 +66,11 @@ def test_a_site_that_is_unplugged_and_comes_back_takes_part_to_the_end(
     ).read_bytes()
 
 
-@pytest.mark.parametrize("epoch", [3, 40])
+@pytest.mark.parametrize("epoch", [3, 260])
 def test_the_others_go_on_without_a_site_that_is_gone_for_good(epoch: int, trial: Trial) -> None:
     said: list[str] = []
     gone = when(epoch, lambda: trial.end("c"), said)
-    run = trial.federate(onlooker=gone, federation={"patience": 0.5}, **SETTINGS)
+    run = trial.federate(onlooker=gone, federation={"patience": 0.5}, **LONG)
     assert run.metrics["finished"]
     assert run.metrics["away"] == ["c"]
     assert "site c is away; the others go on without it" in said
@@ -83,8 +87,7 @@ def test_a_site_that_was_given_up_is_taken_in_again_after_a_stage(trial: Trial) 
             trial.serve("c")
 
     onlooker = Onlooker(watching.on_epoch, say=say)
-    long = SETTINGS | {"train.epochs": 250, "train.patience": 0}  # so that it is back before the stage ends
-    run = trial.federate(onlooker=onlooker, federation={"patience": 0.5}, **long)
+    run = trial.federate(onlooker=onlooker, federation={"patience": 0.5}, **LONG)
     assert run.metrics["finished"]
     assert run.metrics["away"] == []
     assert "site c is back" in said
@@ -103,8 +106,7 @@ def test_a_site_that_comes_back_and_does_not_fit_ends_nobody_s_run(trial: Trial)
             trial.serve("c")
 
     onlooker = Onlooker(watching.on_epoch, say=say)
-    long = SETTINGS | {"train.epochs": 250, "train.patience": 0}  # so that it is back before the stage ends
-    run = trial.federate(onlooker=onlooker, federation={"patience": 0.5}, **long)
+    run = trial.federate(onlooker=onlooker, federation={"patience": 0.5}, **LONG)
     assert run.metrics["finished"]
     assert run.metrics["away"] == ["c"]
     why = "the policy of site c lets no features out"
