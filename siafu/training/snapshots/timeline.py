@@ -59,10 +59,10 @@ class Timeline:
 
     def steps(self, numbers: range) -> list[Step]:
         """The graphs of consecutive steps; of those of the call before, none is made again."""
-        known = {**self._latest, **self._steps}
+        known = {at: each[at] for each in (self._latest, self._steps) for at in numbers if at in each}
         if all(number in known for number in numbers):
             return [known[number] for number in numbers]
-        self._latest, made = {}, list[Step]()
+        self._latest, made = {}, list[Step]()  # others can go
         for number, block in zip(numbers, self._view.walk(numbers.start, numbers.stop), strict=True):
             loop = 1.0 if self.band is None else float(min(number + 1, self.band))
             step = known.get(number) or Step(block, loop, symmetric=self.graph.undirected)
