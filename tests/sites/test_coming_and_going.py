@@ -22,10 +22,8 @@ from siafu.sites.site import Site
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 SETTINGS: dict[str, Any] = {"method": "lazy", "train.epochs": 30, "model.hidden": 16}
-LONG = SETTINGS | {
-    "train.epochs": 250,
-    "train.patience": 0,
-}  # so that a stage goes on when who went is missed or back
+# Stages that still go on when who went is missed, or is back.
+LONG = SETTINGS | {"train.epochs": 250, "train.patience": 0}
 
 
 def when(epoch: int, do: Callable[[], None], said: list[str]) -> Onlooker:

@@ -188,13 +188,9 @@ def test_rows_of_nodes_without_an_edge_are_left_out_of_the_turn_where_they_are_m
         mine[cut.nodes_of(comm.rank)] = True
         own = torch.zeros(cut.stop, 1, dtype=torch.bool)
         own[list(cut.steps_of(comm.rank))] = True
-        there, back = (
-            own & ~mine,
-            ~own & mine,
-        )  # what goes to those who own the nodes, and to those of the steps
-        rows = (
-            2 * int((busy & there).sum()) + int((busy & back).sum()) + int(back.sum())
-        )  # the head reads all
+        # To those who own the nodes, and back to those of the steps: two layers, and the head reads all rows.
+        there, back = own & ~mine, ~own & mine
+        rows = 2 * int((busy & there).sum()) + int((busy & back).sum()) + int(back.sum())
         width, messages = 4 * 8, 4
         assert 0 < comm.meter.sent["rows"] - rows * width <= messages * 100
 
