@@ -55,7 +55,7 @@ class Ours:
         self.lengths = cut_time(args.steps, need) if args.cut else [args.steps]
         if args.cut:
             native.map_large_arrays()  # as the trainer does, whose arrays die block by block
-        self.reused = native.arrays_reused(loosely=args.cut)
+        self.reused = native.arrays_reused()
         self.reused.__enter__()
 
     def parameters(self) -> list[Tensor]:
@@ -74,12 +74,9 @@ class Ours:
             m = None if self.m is None else self.m[some]
             return span_alone(self.steps[some], self.x[some], first=some.start, m=m)
 
-        def loss_of(block: int, out: Tensor) -> Tensor:
-            scores = self.head.project(out.flatten(0, 1)) + self.head.bias
-            wanted = self.y.repeat(out.shape[0])
-            return (
-                nn.functional.cross_entropy(scores, wanted, reduction="sum") / self.args.steps / len(self.y)
-            )
+        def loss_of(block: int, place: int, h: Tensor) -> Tensor:
+            scores = self.head.project(h) + self.head.bias
+            return nn.functional.cross_entropy(scores, self.y) / self.args.steps
 
         state = self.model.begin(self.args.nodes)
         loss = passed_in_blocks(self.model, span_of, loss_of, num_blocks=len(self.lengths), state=state)

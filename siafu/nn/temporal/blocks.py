@@ -1,12 +1,13 @@
 """Gradients of a long time in little memory: it is passed block by block, and only the state between them is kept."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from siafu import native
 from siafu.nn.temporal.layer import Span, State
 from siafu.nn.temporal.model import TemporalModel
 from siafu.nn.temporal.turn import Turn, alone
@@ -17,31 +18,35 @@ Gradients = list[Tensor | None]
 def passed_in_blocks(
     model: TemporalModel,
     span_of: Callable[[int], Span],
-    loss_of: Callable[[int, Tensor], Tensor],
+    loss_of: Callable[[int, int, Tensor], Tensor | None],
     *,
     num_blocks: int,
     state: State,
     turn: Turn = alone,
+    known: Sequence[State] = (),
 ) -> Tensor:
-    """Add the gradients of ``sum of loss_of(block, outputs of the block)`` to those of all parameters; returns the sum.
+    """Add the gradients of the sum of all losses to those of all parameters; returns the sum.
 
     All blocks but the last are passed without a graph; then each is passed again and goes back, from the last, which
-    needs no second pass, to the first. ``span_of`` makes the span of a block, whenever it is asked for; ``loss_of`` is
-    asked once for each. ``state`` is that before the first block, as ``model.begin`` returns it. The turn is told
-    before each pass which block begins, and whether it was passed before.
+    needs no second pass, to the first. ``span_of`` makes the span of a block, whenever it is asked for. ``loss_of`` is
+    asked once for each own step, by its block, its place there and its rows, (N, H); None: it has no loss. ``state`` is
+    that before the first block, as ``model.begin`` returns it; where those before all others are ``known``, which are
+    then used up, no block is passed twice. The turn is told before each pass which block begins, and whether it was
+    passed before.
     """
-    before = [state]
-    for block in range(num_blocks - 1):
+    before, twice = [state, *known], not known
+    del known
+    while len(before) < num_blocks:
+        block = len(before) - 1
         turn.begin(block, again=False)
         with torch.no_grad():
             before.append(model(span_of(block), before[-1], turn)[1])
     losses: list[Tensor] = []
     grads: Gradients = [None] * len(state)
     for block in reversed(range(num_blocks)):
-        turn.begin(block, again=block < num_blocks - 1)
-        leaves = [each.detach().requires_grad_() for each in before.pop()]
-        losses.append(_passed_back(model, span_of(block), partial(loss_of, block), leaves, grads, turn))
-        grads = [each.grad for each in leaves]
+        turn.begin(block, again=twice and block < num_blocks - 1)
+        loss, grads = _passed_back(model, span_of(block), partial(loss_of, block), before.pop(), grads, turn)
+        losses.append(loss)
     _back(state, grads)
     return torch.stack(losses).sum()
 
@@ -49,23 +54,48 @@ def passed_in_blocks(
 def _passed_back(
     model: TemporalModel,
     span: Span,
-    loss_of: Callable[[Tensor], Tensor],
+    loss_of: Callable[[int, Tensor], Tensor | None],
     state: State,
     grads: Gradients,
     turn: Turn,
-) -> Tensor:
-    """Pass one block and go back, by the gradients of the state after it; returns its loss.
+) -> tuple[Tensor, Gradients]:
+    """Pass one block and go back, by the gradients of the state after it; returns its loss and those before it.
 
     What it makes is gone when it returns, so that the next block finds the memory free; outputs and the state after it
     are gone before it goes back.
     """
+    found: Gradients = [None] * len(state)
+    state = list(_Begun.apply(found, torch.zeros((), requires_grad=True), *state))
     out, after = model(span, state, turn)
-    loss = loss_of(out)
-    tied = _tied([loss, *after], [torch.ones_like(loss), *grads])
-    del out, span, after
+    loss, grad = _of_losses(out, loss_of, over=not model.temporal_layers[-1].rereads)
+    tied = _tied([out, *after], [grad, *grads])
+    del out, grad, span, after, state
+    grads.clear()
     if tied is not None:
         tied.backward()
-    return loss.detach()
+    return loss, found
+
+
+def _of_losses(
+    out: Tensor, loss_of: Callable[[int, Tensor], Tensor | None], *, over: bool
+) -> tuple[Tensor, Tensor]:
+    """The losses of the rows of some steps, added up, and their gradients, step by step: (T, N, H) -> (), (T, N, H).
+
+    Gradients are written over the rows where these are not read again.
+    """
+    loss, rows = out.new_zeros(()), out.detach()
+    grad = rows if over else native.empty_steps(rows.shape[0], rows.shape[1], rows.shape[2], rows.dtype)
+    for place in range(rows.shape[0]):
+        h = rows[place].detach().requires_grad_()
+        of_step = loss_of(place, h)
+        if of_step is not None:
+            of_step.backward()
+            loss += of_step.detach()
+        if h.grad is None:
+            grad[place].zero_()
+        else:
+            grad[place].copy_(h.grad)
+    return loss, grad
 
 
 def _back(values: list[Tensor], grads: Gradients) -> None:
@@ -97,3 +127,18 @@ class _Tied(torch.autograd.Function):
     def backward(ctx: Any, *_: Tensor) -> tuple[Tensor | None, ...]:
         grads, ctx.grads = ctx.grads, None
         return None, *grads
+
+
+class _Begun(torch.autograd.Function):
+    """A state from which a way back begins to be of interest: its gradients are put into a list, and go no further."""
+
+    @staticmethod
+    def forward(ctx: Any, found: Gradients, _: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+        ctx.found = found
+        ctx.set_materialize_grads(False)
+        return tuple(each.detach() for each in state)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[None, ...]:
+        ctx.found[:] = grads
+        return None, None, *(None for _ in grads)

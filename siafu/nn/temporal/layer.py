@@ -76,6 +76,7 @@ class TemporalLayer(nn.Module):
     spatial: ClassVar[str]  # what it does within each step, independently of the others
     temporal: ClassVar[str]  # what it does along time
     carried: ClassVar[tuple[str, ...]]  # the tensors of its state
+    rereads: ClassVar[bool] = True  # the way back reads the outputs, which must then stay as they are
     in_features: int
     out_features: int
 

@@ -25,6 +25,7 @@ class Recurrent(TemporalLayer):
     num_gates: ClassVar[int]
     kept_gates: ClassVar[int]  # numbers kept for the way back, for each output
     reads_inputs: ClassVar[bool]  # the recurrence reads X_t beside Y_t
+    rereads = False
 
     def __init__(self, in_features: int, out_features: int, *, activation: str = "relu") -> None:
         super().__init__()

@@ -38,7 +38,6 @@ class SnapshotsTrainer(FullTrainer):
     window are passes of their own, some of which make a step of the optimiser.
     """
 
-    in_pieces = True
     model: Predictor
     task: TemporalTask  # type: ignore[assignment]
 
@@ -128,14 +127,13 @@ class SnapshotsTrainer(FullTrainer):
             turn, span_of, numbers_of = reader
 
             def loss_of(
-                block: int, out: Tensor, of: frozenset[int] = of, numbers_of: Any = numbers_of
-            ) -> Tensor:
-                loss = 0 * out.sum()  # so that every rank takes part in all exchanges of gradients
-                for step, h in zip(numbers_of(block), out.unbind(), strict=True):
-                    if step in of:
-                        loss = loss + task.loss_of(self.model.head, step, h, epoch=epoch)
+                block: int, place: int, h: Tensor, of: frozenset[int] = of, numbers_of: Any = numbers_of
+            ) -> Tensor | None:
+                step = numbers_of(block)[place]
                 self._held[block] = max(self._held.get(block, 0), psutil.Process().memory_info().rss)
-                return loss / len(samples)
+                if step not in of:
+                    return None
+                return task.loss_of(self.model.head, step, h, epoch=epoch) / len(samples)
 
             temporal = self.model.temporal
             total += passed_in_blocks(

@@ -40,8 +40,8 @@ def test_gradients_block_by_block_are_those_of_one_pass(kind: str, ends: list[in
     def span_of(block: int) -> Span:
         return cut(span, begins[block], ends[block])
 
-    def loss_of(block: int, out: Tensor) -> Tensor:
-        return (out * weight[begins[block] : ends[block]]).sum()
+    def loss_of(block: int, place: int, h: Tensor) -> Tensor:
+        return (h * weight[begins[block] + place]).sum()
 
     state = model.begin(NUM_NODES)
     loss = passed_in_blocks(model, span_of, loss_of, num_blocks=len(ends), state=state)
@@ -57,7 +57,7 @@ def test_the_turn_is_told_which_block_begins_and_whether_it_was_passed_before() 
     passed_in_blocks(
         model,
         lambda block: cut(span, 2 * block, 2 * block + 2),
-        lambda block, out: out.sum(),
+        lambda block, place, h: h.sum(),
         num_blocks=3,
         state=model.begin(NUM_NODES),
         turn=turn,
@@ -65,11 +65,53 @@ def test_the_turn_is_told_which_block_begins_and_whether_it_was_passed_before() 
     assert turn.begun == [(0, False), (1, False), (2, False), (1, True), (0, True)]
 
 
+@EVERY
+def test_with_known_states_no_block_is_passed_twice_and_gradients_are_the_same(kind: str) -> None:
+    model, span, turn = model_of(kind), whole(), Told()
+    asked: Any = {"num_blocks": 3, "state": model.begin(NUM_NODES)}
+
+    def passed(**known: Any) -> list[Tensor]:
+        model.zero_grad()
+        loss = passed_in_blocks(
+            model,
+            lambda b: cut(span, 2 * b, 2 * b + 2),
+            lambda b, place, h: h.square().sum(),
+            **asked,
+            **known,
+        )
+        return [loss, *(each.grad.clone() for each in model.parameters() if each.grad is not None)]
+
+    expected, known, state = passed(), [], asked["state"]
+    with torch.no_grad():
+        for block in range(2):
+            state = model(cut(span, 2 * block, 2 * block + 2), state)[1]
+            known.append(state)
+    asked["state"] = model.begin(NUM_NODES)
+    for one, other in zip(passed(known=known, turn=turn), expected, strict=True):
+        assert torch.equal(one, other)
+    assert turn.begun == [(2, False), (1, False), (0, False)]
+
+
+@pytest.mark.parametrize("kind", ["cd-gcn", "evolvegcn-o"])
+def test_a_step_without_a_loss_has_no_part_in_the_gradients(kind: str) -> None:
+    model, span = model_of(kind), whole()
+    out, _ = model(span, model.begin(NUM_NODES))
+    expected = torch.autograd.grad(out[2].square().sum() + out[4].sum(), list(model.parameters()))
+
+    def loss_of(block: int, place: int, h: Tensor) -> Tensor | None:
+        return {2: h.square().sum(), 4: h.sum()}.get(place)
+
+    passed_in_blocks(model, lambda _: span, loss_of, num_blocks=1, state=model.begin(NUM_NODES))
+    for parameter, other in zip(model.parameters(), expected, strict=True):
+        assert parameter.grad is not None
+        close(parameter.grad, other)
+
+
 def test_a_state_that_was_handed_in_without_a_gradient_ends_the_way_back() -> None:
     model, span = model_of("gcn-gru"), whole()
     state = [torch.ones_like(each) for each in model.begin(NUM_NODES)]
     loss = passed_in_blocks(
-        model, lambda block: span, lambda block, out: out.sum(), num_blocks=1, state=state
+        model, lambda block: span, lambda block, place, h: h.sum(), num_blocks=1, state=state
     )
     assert not loss.requires_grad
     assert all(each.grad is None for each in state)
@@ -96,7 +138,7 @@ def test_what_a_block_made_is_gone_before_it_goes_back() -> None:
     passed_in_blocks(
         model,
         lambda block: cut(span, 3 * block, 3 * block + 3),
-        lambda block, out: out.square().sum(),
+        lambda block, place, h: h.square().sum(),
         num_blocks=1,
         state=model.begin(NUM_NODES),
         turn=Watched(),
