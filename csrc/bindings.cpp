@@ -605,5 +605,5 @@ NB_MODULE(_core, m) {
         nb::capsule owner(data, [](void* p) noexcept { pool.give_back(p); });
         return nb::ndarray<nb::pytorch, uint8_t, nb::ndim<1>>(data, {size_t(num_bytes)}, owner);
     }, "A large array, one that was given back where there is one; it is given back when the tensor dies.");
-    m.def("keep_given_back", [](bool on, bool loose) { pool.keep(on, loose); });
+    m.def("keep_given_back", [](bool on) { pool.keep(on); });
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -63,25 +64,17 @@ inline void expect_all(const char* data, int64_t num_bytes) {
     if (last > first) madvise(reinterpret_cast<void*>(first), last - first, MADV_NORMAL);
 }
 
-// Arrays in large pages. While somebody wants them kept, one that is given back waits for the next of about its size;
-// else it is freed. Where sizes come and go, in many a size (`loose`), one that waits is cut for a smaller one, neighbours that
-// wait become one, and those that wait make room for one that finds none: what is there then is never more than what was in use
-// at once.
+// Arrays in large pages. While somebody wants them kept they lie side by side in one range of addresses: an array takes the smallest
+// gap that it fits into, and one that is given back leaves a gap, which becomes one with those beside it. So arrays of all sizes share
+// memory, and what is there hardly exceeds what was in use at once. Else each is mapped by itself, and freed.
 class Pool {
 public:
     void* take(int64_t num_bytes) {
         const int64_t size = (num_bytes + kPage - 1) / kPage * kPage;
         const std::lock_guard lock(mutex_);
-        const auto found = free_.lower_bound({size, nullptr});
-        const bool fits = found != free_.end() && (loose_ || found->first <= size + size / 4);
-        auto [got, data] = fits ? *found : Piece{size, nullptr};
-        if (fits) forget(*found);
-        if (fits && loose_ && got > size) wait({got - size, data + size}), got = size;
-        in_use_ += got, most_ = std::max(most_, in_use_);
-        for (int64_t over; loose_ && !free_.empty() && (over = in_use_ + waiting_ - most_) > 0;)
-            let_go(*free_.rbegin(), std::min(over, free_.rbegin()->first));
+        char* data = keepers_ ? within(size) : nullptr;
         if (!data) data = map(size);
-        used_[data] = got;
+        used_[data] = size;
         return data;
     }
 
@@ -90,74 +83,121 @@ public:
         const auto found = used_.find(static_cast<char*>(given));
         const auto [data, size] = *found;
         used_.erase(found);
+        if (data < begin_ || data >= top_) {
+            munmap(data, size_t(size));
+            return;
+        }
         in_use_ -= size;
-        if (!keepers_) munmap(data, size_t(size));
-        else wait(loose_ ? joined({size, data}) : Piece{size, data});
+        if (!keepers_) let_go({size, data});
+        leave(joined({size, data}));
     }
 
-    void keep(bool on, bool loose) {
+    void keep(bool on) {
         const std::lock_guard lock(mutex_);
         keepers_ += on ? 1 : -1;
-        if (loose) loose_ += on ? 1 : -1;
         if (keepers_) return;
-        while (!free_.empty()) let_go(*free_.begin(), free_.begin()->first);
+        for (const Gap& gap : gaps_) let_go(gap);
         most_ = in_use_;
     }
 
 private:
-    using Piece = std::pair<int64_t, char*>;
+    using Gap = std::pair<int64_t, char*>;
 
-    void wait(Piece piece) {
-        free_.insert(piece);
-        places_[piece.second] = piece.first;
-        waiting_ += piece.first;
-    }
-
-    void forget(Piece piece) {
-        free_.erase(piece);
-        places_.erase(piece.second);
-        waiting_ -= piece.first;
-    }
-
-    // Lets go of so much of a piece that waits, at its end.
-    void let_go(Piece piece, int64_t size) {
-        forget(piece);
-        munmap(piece.second + piece.first - size, size_t(size));
-        if (piece.first > size) wait({piece.first - size, piece.second});
-    }
-
-    // A piece with those beside it that wait.
-    Piece joined(Piece piece) {
-        const auto after = places_.find(piece.second + piece.first);
-        if (after != places_.end()) {
-            const Piece other{after->second, after->first};
-            forget(other);
-            piece.first += other.first;
+    // A place in the range, in a gap or after all others; null where the range is full.
+    char* within(int64_t size) {
+        if (!begin_) reserve();
+        Gap gap{0, top_};
+        if (const auto found = gaps_.lower_bound({size, nullptr}); found != gaps_.end()) forget(gap = *found);
+        else if (!gaps_.empty()) forget(gap = last_gap());
+        if (gap.first < size && !grow(gap.second + size)) {
+            if (gap.first) leave(gap);
+            return nullptr;
         }
-        const auto next = places_.lower_bound(piece.second);
-        if (next == places_.begin()) return piece;
-        const Piece other{std::prev(next)->second, std::prev(next)->first};
-        if (other.second + other.first != piece.second) return piece;
+        if (gap.first > size) leave({gap.first - size, gap.second + size});
+        in_use_ += size, most_ = std::max(most_, in_use_);
+        return gap.second;
+    }
+
+    // The gap at the end of the range, or one of no size.
+    Gap last_gap() const {
+        const auto last = std::prev(places_.end());
+        return last->first + last->second == top_ ? Gap{last->second, last->first} : Gap{0, top_};
+    }
+
+    // Makes the range end there, if it can. Gaps, none of which was large enough, then make room in memory.
+    bool grow(char* end) {
+        if (end > limit_ || mprotect(top_, size_t(end - top_), PROT_READ | PROT_WRITE)) return false;
+        madvise(top_, size_t(end - top_), MADV_HUGEPAGE);
+        top_ = end;
+        int64_t over = top_ - begin_ - (most_ + most_ / kSlack);
+        for (auto gap = gaps_.rbegin(); gap != gaps_.rend() && over > 0; over -= (gap++)->first) let_go(*gap);
+        return true;
+    }
+
+    // Addresses for twice the machine's memory, or as many as there may be; they take none of it yet.
+    void reserve() {
+        int64_t size = 2 * int64_t(sysconf(_SC_PHYS_PAGES)) * int64_t(sysconf(_SC_PAGESIZE));
+        for (; size >= kLargePage; size /= 2) {
+            void* raw = mmap(nullptr, size_t(size), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+            if (raw == MAP_FAILED) continue;
+            begin_ = top_ = large_page(raw), limit_ = static_cast<char*>(raw) + size;
+            return;
+        }
+        throw std::bad_alloc();
+    }
+
+    void leave(Gap gap) {
+        gaps_.insert(gap);
+        places_[gap.second] = gap.first;
+    }
+
+    void forget(Gap gap) {
+        if (!gap.first) return;
+        gaps_.erase(gap);
+        places_.erase(gap.second);
+    }
+
+    // The memory of a gap; its addresses stay.
+    static void let_go(Gap gap) { madvise(gap.second, size_t(gap.first), MADV_DONTNEED); }
+
+    // A gap with those beside it.
+    Gap joined(Gap gap) {
+        const auto after = places_.find(gap.second + gap.first);
+        if (after != places_.end()) {
+            const Gap other{after->second, after->first};
+            forget(other);
+            gap.first += other.first;
+        }
+        const auto next = places_.lower_bound(gap.second);
+        if (next == places_.begin()) return gap;
+        const Gap other{std::prev(next)->second, std::prev(next)->first};
+        if (other.second + other.first != gap.second) return gap;
         forget(other);
-        return {other.first + piece.first, other.second};
+        return {other.first + gap.first, other.second};
+    }
+
+    static char* large_page(void* at) {
+        return reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(at) + kLargePage - 1) & ~uintptr_t(kLargePage - 1));
     }
 
     // Aligned to large pages: what is too much at either end is given back at once.
     static char* map(int64_t size) {
         void* raw = mmap(nullptr, size_t(size + kLargePage), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (raw == MAP_FAILED) throw std::bad_alloc();
-        const uintptr_t begin = reinterpret_cast<uintptr_t>(raw);
-        const uintptr_t first = (begin + kLargePage - 1) & ~uintptr_t(kLargePage - 1);
-        if (first > begin) munmap(raw, first - begin);
-        if (begin + kLargePage > first) munmap(reinterpret_cast<void*>(first + size), begin + kLargePage - first);
-        madvise(reinterpret_cast<void*>(first), size_t(size), MADV_HUGEPAGE);
-        return reinterpret_cast<char*>(first);
+        char *begin = static_cast<char*>(raw), *first = large_page(raw);
+        if (first > begin) munmap(begin, size_t(first - begin));
+        if (begin + kLargePage > first) munmap(first + size, size_t(begin + kLargePage - first));
+        madvise(first, size_t(size), MADV_HUGEPAGE);
+        return first;
     }
 
+    static constexpr int64_t kSlack = 8;  // the range may exceed what was in use at once by so large a part
+
     std::mutex mutex_;
-    std::set<Piece> free_;             // those that wait, by size
+    char *begin_ = nullptr, *top_ = nullptr, *limit_ = nullptr;  // of the range: arrays lie below top_
+    std::set<Gap> gaps_;               // by size
     std::map<char*, int64_t> places_;  // the same, by place
     std::map<char*, int64_t> used_;
-    int64_t in_use_ = 0, waiting_ = 0, most_ = 0;  // bytes handed out, those that wait, and the most ever handed out
-    int keepers_ = 0, loose_ = 0;
+    int64_t in_use_ = 0, most_ = 0;  // bytes of the range that are handed out, and the most ever
+    int keepers_ = 0;
 };

@@ -332,20 +332,16 @@ def empty_steps(steps: int, rows: int, width: int, dtype: torch.dtype) -> Tensor
 
 
 @contextmanager
-def arrays_reused(*, loosely: bool = False) -> Iterator[None]:
-    """Have large arrays of kernels used again when their tensors die, which saves their page faults.
-
-    ``loosely`` is for work in pieces of many sizes: arrays that wait are let go for one that finds none of its size, so
-    that no more is there than was in use at once.
-    """
+def arrays_reused() -> Iterator[None]:
+    """Have the memory of large arrays of kernels used again when their tensors die, which saves its page faults."""
     if _core is None:
         yield
         return
-    _core.keep_given_back(True, loosely)
+    _core.keep_given_back(True)
     try:
         yield
     finally:
-        _core.keep_given_back(False, loosely)
+        _core.keep_given_back(False)
 
 
 def map_large_arrays() -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import psutil
 import torch
@@ -81,10 +81,6 @@ class _Told(Exception):
 class FullTrainer:
     """Trains ``model`` on the rows ``x_src`` of one block: the whole graph, or this rank's part of it."""
 
-    in_pieces: ClassVar[bool] = (
-        False  # arrays are of many sizes, so that each size should keep none of its own
-    )
-
     def __init__(
         self,
         model: nn.Module,
@@ -120,7 +116,7 @@ class FullTrainer:
 
         Collective.
         """
-        with native.arrays_reused(loosely=self.in_pieces), _deterministic(self.config.deterministic):
+        with native.arrays_reused(), _deterministic(self.config.deterministic):
             return self._train(watch)
 
     def _train(self, watch: Watch) -> str:

@@ -48,7 +48,7 @@ def outputs_by_layer(model: Gnn, block: Block, x_own: Rows, *, room: Room) -> Te
     The same as ``model(block, x_own)`` but for rounding. Where the rows are the block's static inputs their aggregate
     is kept, as there.
     """
-    with torch.no_grad(), native.arrays_reused(loosely=True):
+    with torch.no_grad(), native.arrays_reused():
         tables = _Pass(model, block, room).through(x_own, len(model.layers))
         head = model.head
         if head is None:
@@ -62,7 +62,7 @@ def outputs_by_layer(model: Gnn, block: Block, x_own: Rows, *, room: Room) -> Te
 
 def embeddings_by_layer(model: Gnn, block: Block, x_own: Rows, *, room: Room) -> Tensor:
     """The rows that the last layer reads, (D, hidden), as ``model.embed(block, x_own)``. Collective."""
-    with torch.no_grad(), native.arrays_reused(loosely=True):
+    with torch.no_grad(), native.arrays_reused():
         tables = _Pass(model, block, room).through(x_own, len(model.norms))
         if not tables:
             return x_own.whole() if isinstance(x_own, Streamed) else widened(x_own)

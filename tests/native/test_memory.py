@@ -1,5 +1,7 @@
 """Large arrays are used again when their tensors die, and never while they live."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -45,13 +47,6 @@ def test_an_array_lives_as_long_as_any_view_of_it() -> None:
     assert bool((row == 3).all())
 
 
-def test_a_much_smaller_array_does_not_take_a_large_one() -> None:
-    large = native.empty_rows(8 * ROWS, WIDTH, torch.float32)
-    begin, end = large.data_ptr(), large.data_ptr() + large.nbytes
-    del large
-    assert not begin <= native.empty_rows(ROWS, WIDTH, torch.float32).data_ptr() < end
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int32, torch.bfloat16])
 def test_every_type_has_its_shape_and_may_be_written(dtype: torch.dtype) -> None:
     rows = native.empty_rows(2 * ROWS, WIDTH, dtype)
@@ -79,42 +74,74 @@ def test_reuse_goes_on_until_the_last_who_asked_for_it_ends() -> None:
     assert native.empty_rows(ROWS, WIDTH, torch.float32).data_ptr() == place
 
 
-def test_loosely_nothing_more_is_kept_than_was_in_use_at_once() -> None:
-    with native.arrays_reused(loosely=True):
-        before = resident()
-        for rows in (8 * ROWS, 6 * ROWS, 4 * ROWS, 7 * ROWS, 5 * ROWS, 8 * ROWS):
-            native.empty_rows(rows, WIDTH, torch.float32).fill_(1)
-        assert (
-            resident() - before < 9 * ROWS * WIDTH * 4
-        )  # of which 8 were in use at once; all together are 38
+def test_hardly_more_is_there_than_was_in_use_at_once() -> None:
+    before = resident()
+    for rows in (8 * ROWS, 6 * ROWS, 4 * ROWS, 7 * ROWS, 5 * ROWS, 8 * ROWS):
+        native.empty_rows(rows, WIDTH, torch.float32).fill_(1)
+    assert resident() - before < 9 * ROWS * WIDTH * 4  # of which 8 were in use at once; all together are 38
 
 
-def test_loosely_an_array_is_used_again_by_one_of_its_size() -> None:
-    with native.arrays_reused(loosely=True):
-        large, small = (native.empty_rows(rows, WIDTH, torch.float32) for rows in (8 * ROWS, ROWS))
-        places = large.data_ptr(), small.data_ptr()
-        del large, small
-        small, large = (native.empty_rows(rows, WIDTH, torch.float32) for rows in (ROWS, 8 * ROWS))
-        assert (large.data_ptr(), small.data_ptr()) == places
+def test_gaps_that_are_too_small_make_room_for_a_larger_array() -> None:
+    before = resident()
+    some = [native.empty_rows(ROWS, WIDTH, torch.float32).fill_(1) for _ in range(16)]
+    del some[::2]  # so that no two gaps lie side by side
+    large = native.empty_rows(8 * ROWS, WIDTH, torch.float32).fill_(2)
+    assert (
+        resident() - before < 19 * ROWS * WIDTH * 4
+    )  # of which 16 are in use; with the gaps there would be 24
+    assert all(bool((each == 1).all()) for each in some)
+    assert bool((large == 2).all())
 
 
-def test_loosely_an_array_is_cut_for_smaller_ones_which_become_one_again() -> None:
-    with native.arrays_reused(loosely=True):
-        large = native.empty_rows(8 * ROWS, WIDTH, torch.float32)
-        place = large.data_ptr()
-        del large
-        some = [native.empty_rows(rows, WIDTH, torch.float32) for rows in (3 * ROWS, 4 * ROWS, ROWS)]
-        assert [each.data_ptr() - place for each in some] == [4 * WIDTH * ROWS * k for k in (0, 3, 7)]
-        del some[1], some[1], some[0]
-        assert native.empty_rows(8 * ROWS, WIDTH, torch.float32).data_ptr() == place
+def test_an_array_takes_the_smallest_gap_that_it_fits_into() -> None:
+    large, between, small = (
+        native.empty_rows(rows, WIDTH, torch.float32) for rows in (8 * ROWS, 2 * ROWS, ROWS)
+    )
+    after = native.empty_rows(ROWS, WIDTH, torch.float32)
+    places = large.data_ptr(), small.data_ptr()
+    del large, small
+    small, large = (native.empty_rows(rows, WIDTH, torch.float32) for rows in (ROWS, 8 * ROWS))
+    assert (large.data_ptr(), small.data_ptr()) == places
+    del between, after
+
+
+def test_a_gap_is_cut_for_smaller_arrays_which_leave_one_gap_again() -> None:
+    large, after = (native.empty_rows(rows, WIDTH, torch.float32) for rows in (8 * ROWS, ROWS))
+    place = large.data_ptr()
+    del large
+    some = [native.empty_rows(rows, WIDTH, torch.float32) for rows in (3 * ROWS, 4 * ROWS, ROWS)]
+    assert [each.data_ptr() - place for each in some] == [4 * WIDTH * ROWS * k for k in (0, 3, 7)]
+    del some[1], some[1], some[0]
+    assert native.empty_rows(8 * ROWS, WIDTH, torch.float32).data_ptr() == place
+    del after
+
+
+def test_memory_goes_back_when_the_last_who_wanted_it_kept_ends() -> None:
+    code = """
+import psutil, torch
+from siafu import native
+rss = lambda: psutil.Process().memory_info().rss >> 20
+with native.arrays_reused():
+    kept = native.empty_rows(1 << 14, 128, torch.float32).fill_(1)  # 8 MB
+    native.empty_rows(1 << 18, 128, torch.float32).fill_(2)         # 128 MB
+    before = rss()
+print(before - rss(), bool((kept == 1).all()))
+del kept
+print(before - rss())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    gone, same, all_gone = done.stdout.split()
+    assert int(gone) >= 120
+    assert same == "True"
+    assert int(all_gone) >= int(gone) + 6
 
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 3)), max_size=30))
-def test_loosely_no_array_lies_in_another(wanted: list[tuple[int, int]]) -> None:
+def test_no_array_lies_in_another(wanted: list[tuple[int, int]]) -> None:
     """So many rows are made, and the array of that number among those there dies before."""
     there: list[torch.Tensor] = []
-    with native.arrays_reused(loosely=True):
+    with native.arrays_reused():
         for rows, dies in wanted:
             if dies < len(there):
                 del there[dies]
