@@ -52,7 +52,8 @@ class Ours:
         self.steps = [Step(block, 1.0, True) for block in blocks]
         self.args, self.m = args, None
         need = need_of(self.model, args.nodes)
-        self.lengths = cut_time(args.steps, need) if args.cut else [args.steps]
+        budget = args.room * 10**6 or None
+        self.lengths = cut_time(args.steps, need, budget=budget) if args.cut else [args.steps]
         if args.cut:
             native.map_large_arrays()  # as the trainer does, whose arrays die block by block
         self.reused = native.arrays_reused()
@@ -154,7 +155,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--layers", type=int, default=1)
-    parser.add_argument("--cut", action="store_true", help="cut time into the blocks that take least memory")
+    parser.add_argument("--cut", action="store_true", help="cut time into blocks")
+    parser.add_argument("--room", type=int, default=0, help="MB for blocks and states; 0: as few as can be")
     parser.add_argument("--forget", action="store_true", help="do not keep the first layer's aggregate")
     args = parser.parse_args()
     torch.set_num_threads(1)

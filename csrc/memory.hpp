@@ -11,8 +11,6 @@
 #include <map>
 #include <mutex>
 #include <new>
-#include <set>
-#include <utility>
 #include <vector>
 
 constexpr int64_t kPage = 4096, kLargePage = int64_t(1) << 21;
@@ -64,8 +62,8 @@ inline void expect_all(const char* data, int64_t num_bytes) {
     if (last > first) madvise(reinterpret_cast<void*>(first), last - first, MADV_NORMAL);
 }
 
-// Arrays in large pages. While somebody wants them kept they lie side by side in one range of addresses: an array takes the smallest
-// gap that it fits into, and one that is given back leaves a gap, which becomes one with those beside it. So arrays of all sizes share
+// Arrays in large pages. While somebody wants them kept they lie side by side in one range of addresses: an array takes the first gap
+// that it fits into, and one that is given back leaves a gap, which becomes one with those beside it. So arrays of all sizes share
 // memory, and what is there hardly exceeds what was in use at once. Else each is mapped by itself, and freed.
 class Pool {
 public:
@@ -88,40 +86,38 @@ public:
             return;
         }
         in_use_ -= size;
-        if (!keepers_) let_go({size, data});
-        leave(joined({size, data}));
+        if (!keepers_) let_go(data, size);
+        leave(data, size);
     }
 
     void keep(bool on) {
         const std::lock_guard lock(mutex_);
         keepers_ += on ? 1 : -1;
         if (keepers_) return;
-        for (const Gap& gap : gaps_) let_go(gap);
+        for (const auto& [data, size] : gaps_) let_go(data, size);
         most_ = in_use_;
     }
 
 private:
-    using Gap = std::pair<int64_t, char*>;
-
     // A place in the range, in a gap or after all others; null where the range is full.
     char* within(int64_t size) {
         if (!begin_) reserve();
-        Gap gap{0, top_};
-        if (const auto found = gaps_.lower_bound({size, nullptr}); found != gaps_.end()) forget(gap = *found);
-        else if (!gaps_.empty()) forget(gap = last_gap());
-        if (gap.first < size && !grow(gap.second + size)) {
-            if (gap.first) leave(gap);
-            return nullptr;
+        auto gap = std::find_if(gaps_.begin(), gaps_.end(), [size](const auto& each) { return each.second >= size; });
+        if (gap == gaps_.end()) {
+            const bool at_end = !gaps_.empty() && std::prev(gap)->first + std::prev(gap)->second == top_;
+            if (at_end) --gap;
+            else gap = gaps_.emplace(top_, 0).first;
+            if (!grow(gap->first + size)) {
+                if (!at_end) gaps_.erase(gap);
+                return nullptr;
+            }
+            gap->second = size;
         }
-        if (gap.first > size) leave({gap.first - size, gap.second + size});
+        const auto [data, found] = *gap;
+        gaps_.erase(gap);
+        if (found > size) gaps_[data + size] = found - size;
         in_use_ += size, most_ = std::max(most_, in_use_);
-        return gap.second;
-    }
-
-    // The gap at the end of the range, or one of no size.
-    Gap last_gap() const {
-        const auto last = std::prev(places_.end());
-        return last->first + last->second == top_ ? Gap{last->second, last->first} : Gap{0, top_};
+        return data;
     }
 
     // Makes the range end there, if it can. Gaps, none of which was large enough, then make room in memory.
@@ -129,52 +125,37 @@ private:
         if (end > limit_ || mprotect(top_, size_t(end - top_), PROT_READ | PROT_WRITE)) return false;
         madvise(top_, size_t(end - top_), MADV_HUGEPAGE);
         top_ = end;
-        int64_t over = top_ - begin_ - (most_ + most_ / kSlack);
-        for (auto gap = gaps_.rbegin(); gap != gaps_.rend() && over > 0; over -= (gap++)->first) let_go(*gap);
+        if (top_ - begin_ > most_ + most_ / kSlack)
+            for (const auto& [data, size] : gaps_) let_go(data, size);
         return true;
     }
 
     // Addresses for twice the machine's memory, or as many as there may be; they take none of it yet.
     void reserve() {
         int64_t size = 2 * int64_t(sysconf(_SC_PHYS_PAGES)) * int64_t(sysconf(_SC_PAGESIZE));
-        for (; size >= kLargePage; size /= 2) {
-            void* raw = mmap(nullptr, size_t(size), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-            if (raw == MAP_FAILED) continue;
-            begin_ = top_ = large_page(raw), limit_ = static_cast<char*>(raw) + size;
-            return;
+        const auto mapped = [&] { return mmap(nullptr, size_t(size), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0); };
+        void* raw = mapped();
+        for (; raw == MAP_FAILED && size > kLargePage; raw = mapped()) size /= 2;
+        if (raw == MAP_FAILED) throw std::bad_alloc();
+        begin_ = top_ = large_page(raw), limit_ = static_cast<char*>(raw) + size;
+    }
+
+    // Makes a gap, one with those beside it.
+    void leave(char* data, int64_t size) {
+        auto gap = gaps_.emplace(data, size).first;
+        if (const auto next = std::next(gap); next != gaps_.end() && data + size == next->first) {
+            gap->second += next->second;
+            gaps_.erase(next);
         }
-        throw std::bad_alloc();
-    }
-
-    void leave(Gap gap) {
-        gaps_.insert(gap);
-        places_[gap.second] = gap.first;
-    }
-
-    void forget(Gap gap) {
-        if (!gap.first) return;
-        gaps_.erase(gap);
-        places_.erase(gap.second);
+        if (gap == gaps_.begin()) return;
+        if (const auto before = std::prev(gap); before->first + before->second == data) {
+            before->second += gap->second;
+            gaps_.erase(gap);
+        }
     }
 
     // The memory of a gap; its addresses stay.
-    static void let_go(Gap gap) { madvise(gap.second, size_t(gap.first), MADV_DONTNEED); }
-
-    // A gap with those beside it.
-    Gap joined(Gap gap) {
-        const auto after = places_.find(gap.second + gap.first);
-        if (after != places_.end()) {
-            const Gap other{after->second, after->first};
-            forget(other);
-            gap.first += other.first;
-        }
-        const auto next = places_.lower_bound(gap.second);
-        if (next == places_.begin()) return gap;
-        const Gap other{std::prev(next)->second, std::prev(next)->first};
-        if (other.second + other.first != gap.second) return gap;
-        forget(other);
-        return {other.first + gap.first, other.second};
-    }
+    static void let_go(char* data, int64_t size) { madvise(data, size_t(size), MADV_DONTNEED); }
 
     static char* large_page(void* at) {
         return reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(at) + kLargePage - 1) & ~uintptr_t(kLargePage - 1));
@@ -195,9 +176,7 @@ private:
 
     std::mutex mutex_;
     char *begin_ = nullptr, *top_ = nullptr, *limit_ = nullptr;  // of the range: arrays lie below top_
-    std::set<Gap> gaps_;               // by size
-    std::map<char*, int64_t> places_;  // the same, by place
-    std::map<char*, int64_t> used_;
-    int64_t in_use_ = 0, most_ = 0;  // bytes of the range that are handed out, and the most ever
+    std::map<char*, int64_t> gaps_, used_;                       // by where they begin
+    int64_t in_use_ = 0, most_ = 0;                              // bytes of the range that are handed out, and the most ever
     int keepers_ = 0;
 };

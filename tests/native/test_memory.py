@@ -93,14 +93,12 @@ def test_gaps_that_are_too_small_make_room_for_a_larger_array() -> None:
     assert bool((large == 2).all())
 
 
-def test_an_array_takes_the_smallest_gap_that_it_fits_into() -> None:
-    large, between, small = (
-        native.empty_rows(rows, WIDTH, torch.float32) for rows in (8 * ROWS, 2 * ROWS, ROWS)
-    )
-    after = native.empty_rows(ROWS, WIDTH, torch.float32)
+def test_an_array_takes_the_first_gap_that_it_fits_into() -> None:
+    sizes = ROWS, 2 * ROWS, 8 * ROWS, ROWS
+    small, between, large, after = (native.empty_rows(rows, WIDTH, torch.float32) for rows in sizes)
     places = large.data_ptr(), small.data_ptr()
     del large, small
-    small, large = (native.empty_rows(rows, WIDTH, torch.float32) for rows in (ROWS, 8 * ROWS))
+    large, small = (native.empty_rows(rows, WIDTH, torch.float32) for rows in (8 * ROWS, ROWS))
     assert (large.data_ptr(), small.data_ptr()) == places
     del between, after
 

@@ -37,7 +37,8 @@ def cut_time(num_steps: int, need: Need, *, budget: int | None = None) -> list[i
 
     The earlier a block, the fewer states are kept while it goes back, and the more steps it may have: with that the
     least is about ``2 sqrt(step state T)`` bytes with steps and states in balance, where equal blocks take
-    ``sqrt(2)`` times as much. Where nothing fits the budget, the cut that takes least is given.
+    ``sqrt(2)`` times as much. The last block, which alone is not passed twice, is as long as fits. Where nothing fits
+    the budget, the cut that takes least is given.
     """
     if budget is not None:
         lengths = _filled(num_steps, need, budget)
@@ -51,12 +52,13 @@ def cut_time(num_steps: int, need: Need, *, budget: int | None = None) -> list[i
 
 
 def _filled(num_steps: int, need: Need, budget: int) -> list[int]:
-    """The longest block that fits, then the longest after it, and so on; empty where time does not end before that."""
+    """As few blocks as fit, each as long as fits, but what is too much; empty where time does not end before that."""
     lengths: list[int] = []
-    while num_steps:
+    while sum(lengths) < num_steps:
         length = min(num_steps, (budget - need.state * len(lengths)) // need.step)
         if length < 1:
             return []
         lengths.append(length)
-        num_steps -= length
+    for _ in range(sum(lengths) - num_steps):
+        lengths[lengths.index(max(lengths[:-1]))] -= 1
     return lengths

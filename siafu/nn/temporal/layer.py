@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -105,6 +106,11 @@ class TemporalLayer(nn.Module):
 def own_number(num_nodes: int, turn: Turn) -> int:
     """How many nodes are computed here."""
     return len(range(*turn.own_nodes.indices(num_nodes)))
+
+
+def zero_state(rows: int, width: int, dtype: torch.dtype) -> Tensor:
+    """(rows, width), whose memory is not there until it is written to, which a state never is."""
+    return torch.from_numpy(np.zeros((rows, width), dtype=torch.empty(0, dtype=dtype).numpy().dtype))
 
 
 def where_present(h: Tensor, present: Tensor | None) -> Tensor:

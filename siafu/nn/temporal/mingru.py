@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from siafu.nn.layer import first_generator, glorot
 from siafu.nn.temporal.convolution import convolved
-from siafu.nn.temporal.layer import Numbers, Span, State, TemporalLayer, where_present
+from siafu.nn.temporal.layer import Numbers, Span, State, TemporalLayer, where_present, zero_state
 from siafu.nn.temporal.step import snapshots_in
 from siafu.nn.temporal.turn import Turn, alone
 
@@ -41,7 +41,7 @@ class MinGru(TemporalLayer):
 
     def begin(self, num_nodes: int, turn: Turn = alone) -> State:
         """Zeros, for all nodes."""
-        return [self.weight.new_zeros(num_nodes, self.out_features)]
+        return [zero_state(num_nodes, self.out_features, self.weight.dtype)]
 
     @property
     def numbers(self) -> Numbers:

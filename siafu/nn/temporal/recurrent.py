@@ -11,7 +11,7 @@ from siafu.native import Lstm, Term
 from siafu.native.recurrent_reference import chosen
 from siafu.nn.layer import first_generator, glorot
 from siafu.nn.temporal.convolution import convolved, with_idle
-from siafu.nn.temporal.layer import Numbers, Span, State, TemporalLayer, own_number
+from siafu.nn.temporal.layer import Numbers, Span, State, TemporalLayer, own_number, zero_state
 from siafu.nn.temporal.step import snapshots_in
 from siafu.nn.temporal.turn import Busy, Turn, alone
 
@@ -48,8 +48,8 @@ class Recurrent(TemporalLayer):
 
     def begin(self, num_nodes: int, turn: Turn = alone) -> State:
         """Zeros."""
-        shape = own_number(num_nodes, turn), self.out_features
-        return [self.weight.new_zeros(shape) for _ in self.carried]
+        rows = own_number(num_nodes, turn)
+        return [zero_state(rows, self.out_features, self.weight.dtype) for _ in self.carried]
 
     def aggregated(self, span: Span, state: State, turn: Turn = alone) -> tuple[Tensor, State]:
         """``A_t X_t``."""

@@ -35,6 +35,7 @@ def test_no_cut_that_fits_a_budget_has_fewer_blocks(budget: int) -> None:
     assert need.peak(chosen) <= budget
     fitting = [lengths for lengths in every_cut(9) if need.peak(lengths) <= budget]
     assert len(chosen) == min(len(lengths) for lengths in fitting)
+    assert chosen[-1] == max(lengths[-1] for lengths in fitting if len(lengths) == len(chosen))
 
 
 def test_where_nothing_fits_the_least_is_given() -> None:
