@@ -1,6 +1,7 @@
 """Training on snapshots: losses, gradients and weights of several ranks and blocks of time, beside one of each."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from siafu.training.snapshots import marks, pieces
 from siafu.training.snapshots.build import build_predictor, build_task, build_timeline
 from siafu.training.snapshots.config import SnapshotsConfig, Wanted
 from siafu.training.snapshots.trainer import SnapshotsTrainer
+from siafu.training.snapshots.turn import RankTurn
 
 NODES, STEPS, EVENTS = 11, 12, 90
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -104,6 +106,56 @@ def test_turning_rows_in_pieces_changes_nothing(
     several = after(graph, ranks=ranks, kind=kind, blocks=blocks)
     agree(one, several)
     agree(two, several)
+
+
+@pytest.mark.parametrize("kind", TEMPORAL)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_an_epoch_after_a_score_passes_no_block_twice_and_learns_the_same(
+    monkeypatch: pytest.MonkeyPatch, kind: str, ranks: int
+) -> None:
+    graph = graph_of(by_step=kind == "cd-gcn")
+    begun: list[str] = []
+    begin = RankTurn.begin
+
+    def told(turn: RankTurn, block: int, how: Any) -> None:
+        begun.append(how)
+        begin(turn, block, how)
+
+    monkeypatch.setattr(RankTurn, "begin", told)
+
+    def learned(comm: Comm, *, scored: bool) -> list[Tensor]:
+        trainer = trainer_of(comm, graph, kind=kind, blocks=3)
+        for epoch in (1, 2):
+            if scored:
+                trainer._evaluate(epoch - 1)
+            trainer.step(epoch)
+        return list(trainer.model.parameters())
+
+    runs = []
+    for scored in (False, True):
+        begun.clear()
+        runs.append(run_threads(partial(learned, scored=scored), ranks=ranks, threads=1)[0])
+        assert begun.count("again") == begun.count("first") == (0 if scored else 2 * 2 * ranks)
+    assert all(torch.equal(one, other) for one, other in zip(*runs, strict=True))
+
+
+def test_states_of_other_weights_are_not_gone_on_with() -> None:
+    graph = graph_of()
+
+    def learned(comm: Comm) -> list[Tensor]:
+        trainer = trainer_of(comm, graph, kind="cd-gcn", blocks=3)
+        other = {name: value + 0.1 for name, value in trainer.model.state_dict().items()}
+        trainer._evaluate(0)
+        trainer.model.load_state_dict(other)
+        trainer.step(1)
+        found = list(trainer.model.parameters())
+        trainer = trainer_of(comm, graph, kind="cd-gcn", blocks=3)
+        trainer.model.load_state_dict(other)
+        trainer.step(1)
+        assert all(torch.equal(*pair) for pair in zip(found, trainer.model.parameters(), strict=True))
+        return found
+
+    run_threads(learned, ranks=1, threads=1)
 
 
 @pytest.mark.parametrize("kind", ["evolvegcn-o", "evolvegcn-h", "cd-gcn", "tm-gcn", "mingru"])

@@ -149,7 +149,7 @@ def test_rows_of_earlier_steps_come_from_whoever_has_them(ranks: int, blocks: in
         own = x.clone().requires_grad_()
         kept, total = own.new_zeros(0, NODES, WIDTH), own.new_zeros(())
         for number, cut in enumerate(cuts):
-            turn.begin(number, again=False)
+            turn.begin(number, "only")
             mine = [step - first for step in cut.steps_of(comm.rank)]
             before, kept = turn.earlier(own[mine], kept, count=count)
             total = total + 0 * before.sum()  # every rank takes part in every exchange of gradients
@@ -197,15 +197,15 @@ def test_a_block_that_is_run_again_sends_nothing_forward(monkeypatch: pytest.Mon
     x, cuts = rows_of(6), cuts_of(6, 2, blocks=2)
 
     def again(comm: Comm) -> None:
-        turn = RankTurn(comm, cuts, learning=True)
+        turn = RankTurn(comm, cuts)
         first = {}
         for number, cut in enumerate(cuts):
-            turn.begin(number, again=False)
+            turn.begin(number, "only" if cut is cuts[-1] else "first")
             with torch.no_grad():
                 first[number] = turn.through_nodes(x[[s - 4 for s in cut.steps_of(comm.rank)]], as_it_is)
         sent = comm.meter.sent.get("rows", 0)
         for number, cut in reversed(list(enumerate(cuts[:-1]))):  # the last is run once
-            turn.begin(number, again=True)
+            turn.begin(number, "again")
             mine = x[[s - 4 for s in cut.steps_of(comm.rank)]].requires_grad_()
             out = turn.through_nodes(mine, as_it_is)
             assert torch.equal(out, first[number])

@@ -30,21 +30,19 @@ def passed_in_blocks(
     All blocks but the last are passed without a graph; then each is passed again and goes back, from the last, which
     needs no second pass, to the first. ``span_of`` makes the span of a block, whenever it is asked for. ``loss_of`` is
     asked once for each own step, by its block, its place there and its rows, (N, H); None: it has no loss. ``state`` is
-    that before the first block, as ``model.begin`` returns it; where those before all others are ``known``, which are
-    then used up, no block is passed twice. The turn is told before each pass which block begins, and whether it was
-    passed before.
+    that before the first block, as ``model.begin`` returns it; blocks after which the state is ``known`` are passed
+    once. The turn is told before each pass which block begins, and how it is passed.
     """
-    before, twice = [state, *known], not known
+    before, passed = [state, *known], range(len(known), num_blocks - 1)
     del known
-    while len(before) < num_blocks:
-        block = len(before) - 1
-        turn.begin(block, again=False)
+    for block in passed:
+        turn.begin(block, "first")
         with torch.no_grad():
             before.append(model(span_of(block), before[-1], turn)[1])
     losses: list[Tensor] = []
     grads: Gradients = [None] * len(state)
     for block in reversed(range(num_blocks)):
-        turn.begin(block, again=twice and block < num_blocks - 1)
+        turn.begin(block, "again" if block in passed else "only")
         loss, grads = _passed_back(model, span_of(block), partial(loss_of, block), before.pop(), grads, turn)
         losses.append(loss)
     _back(state, grads)

@@ -5,10 +5,13 @@ which is decided from outside; with nobody to share with, all rows are here alre
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+
+# How a block of time is passed: to be passed again, again, or once.
+Pass = Literal["first", "again", "only"]
 
 
 class Busy(NamedTuple):
@@ -41,8 +44,8 @@ class Turn(Protocol):
     def own_nodes(self) -> slice:
         """The nodes that are computed here."""
 
-    def begin(self, block: int, *, again: bool) -> None:
-        """A block of time begins; ``again`` where it was passed before, and everything that came then comes again."""
+    def begin(self, block: int, how: Pass) -> None:
+        """A block of time begins; where it is passed again, everything that came first comes again."""
 
     @property
     def pieces(self) -> Sequence[slice]:
@@ -90,7 +93,7 @@ class Alone:
     own_nodes = slice(0, None)
     pieces = (slice(0, None),)
 
-    def begin(self, block: int, *, again: bool) -> None:
+    def begin(self, block: int, how: Pass) -> None:
         """Nothing is remembered."""
 
     def through_nodes(

@@ -13,7 +13,7 @@ from siafu.dynamic import change_of
 from siafu.graph import Block
 from siafu.nn.dropout import mix
 from siafu.nn.link import LinkHead
-from siafu.nn.temporal import Span, passed_in_blocks
+from siafu.nn.temporal import Span, State, passed_in_blocks
 from siafu.nn.temporal.recurrent import Recurrent
 from siafu.nn.temporal.turn import Alone, Busy, Turn
 from siafu.sample.shuffle import Shuffled
@@ -22,6 +22,7 @@ from siafu.training.full import FullTrainer, Watch
 from siafu.training.snapshots.build import Predictor
 from siafu.training.snapshots.config import SnapshotsConfig
 from siafu.training.snapshots.cut import Cut
+from siafu.training.snapshots.known import Known
 from siafu.training.snapshots.links import LinkTask
 from siafu.training.snapshots.live import Losses, Passes, restored, tune
 from siafu.training.snapshots.marks import Marks
@@ -62,6 +63,7 @@ class SnapshotsTrainer(FullTrainer):
         )
         self._marks = Marks(task.comm, timeline)
         self._held: dict[int, int] = {}  # RSS when a block of time had gone forward, the most
+        self._known = Known(model.temporal)
 
     def _train(self, watch: Watch) -> str:
         """As any; a head that reads a memory ranks before it has learned, and is scored then too."""
@@ -143,6 +145,7 @@ class SnapshotsTrainer(FullTrainer):
                 num_blocks=len(cuts),
                 state=temporal.begin(self.timeline.graph.num_nodes, turn),
                 turn=turn,
+                known=self._known.taken(),
             )
         return total
 
@@ -158,9 +161,7 @@ class SnapshotsTrainer(FullTrainer):
                 return None
             return self._last_alone(cuts[-1].stop - 1)
         label = "rows" if learning else "evaluate rows"
-        turn: RankTurn | Alone = RankTurn(
-            self.comm, cuts, learning=learning, precision=self._wire.precision, label=label
-        )
+        turn: RankTurn | Alone = RankTurn(self.comm, cuts, precision=self._wire.precision, label=label)
 
         def numbers_of(block: int) -> range:
             return cuts[block].steps_of(self.comm.rank)
@@ -237,12 +238,16 @@ class SnapshotsTrainer(FullTrainer):
         return float(self._told([("", sample)], Losses(task))[0, 0])
 
     @torch.no_grad()
-    def _judged(self, splits: Sequence[str]) -> Tensor:
+    def _judged(self, splits: Sequence[str], *, keep: bool = False) -> Tensor:
         """What adds up to the scores, and the loss, of each sample of some splits: (samples, K + 1). Collective."""
-        return self._told([(split, each) for split in splits for each in self.task.samples[split]], self.task)
+        asked = [(split, each) for split in splits for each in self.task.samples[split]]
+        return self._told(asked, self.task, keep=keep)
 
-    def _told(self, asked: list[tuple[str, int]], task: Judge) -> Tensor:
-        """What a task tells of some samples, each of a split: (samples, num_counts + 1). Collective."""
+    def _told(self, asked: list[tuple[str, int]], task: Judge, *, keep: bool = False) -> Tensor:
+        """What a task tells of some samples, each of a split: (samples, num_counts + 1). Collective.
+
+        With ``keep``, where samples see all time, states between blocks are kept: the next epoch begins with the same.
+        """
         self.model.eval()
         place = {each: row for row, each in enumerate(asked)}
         splits = list(dict.fromkeys(split for split, _ in asked))
@@ -253,20 +258,25 @@ class SnapshotsTrainer(FullTrainer):
                 continue
             turn, span_of, numbers_of = reader
             state = self.model.temporal.begin(self.timeline.graph.num_nodes, turn)
+            between = list[State]()
             for block in range(len(cuts)):
-                turn.begin(block, again=False)
+                if keep and 0 < block < len(self._plan.lengths):
+                    between.append(state)
+                turn.begin(block, "only")
                 out, state = self.model.temporal(span_of(block), state, turn)
                 for row, step in enumerate(numbers_of(block)):
                     for split in splits if step in of else ():
                         if (split, step) in place:
                             found[place[split, step]] = task.judged(self.model.head, step, out[row], split)
+            if keep:
+                self._known.keep(between)
         return self.comm.all_reduce(found, label="scores")
 
     def _evaluate(self, epoch: int) -> dict[str, float | None]:
         """Score the validation samples; those of the test wait for the end."""
         if not self.task.count["val"]:
             return {"val_score": None}
-        found = self._judged(["val"])
+        found = self._judged(["val"], keep=epoch < self.config.epochs and not self._plan.window)
         val_loss = float(found[:, -1].mean())
         self._check_finite(val_loss, f"the model's output after epoch {epoch}")
         score = self.task.scores_of(found)[self.task.metric]

@@ -16,7 +16,7 @@ from torch import Tensor
 from siafu.comm import Comm
 from siafu.comm.codec import decode, encode
 from siafu.comm.config import Precision
-from siafu.nn.temporal.turn import Busy
+from siafu.nn.temporal.turn import Busy, Pass
 from siafu.training.snapshots.cut import Cut
 from siafu.training.snapshots.pieces import Arrival, Exchange, Routes, pieces_of, through_nodes
 
@@ -36,27 +36,24 @@ class RankTurn:
         comm: Comm,
         cuts: Sequence[Cut],
         *,
-        learning: bool = False,
         precision: Precision = "fp32",
         label: str = "rows",
     ) -> None:
-        """Where the pass is ``learning``, all blocks but the last are run again, and what they receive is kept."""
         self._comm, self._cuts, self._precision, self._label = comm, cuts, precision, label
         self._received: dict[int, list[Tensor]] = {}
-        self._last_kept = len(cuts) - 2 if learning and comm.world_size > 1 else -1
         self.own_nodes = cuts[0].nodes_of(comm.rank)
-        self.begin(0, again=False)
+        self.begin(0, "only")
 
-    def begin(self, block: int, *, again: bool) -> None:
-        """Block number ``block`` is about to be run: ``again``, for its gradient, or the first time."""
+    def begin(self, block: int, how: Pass) -> None:
+        """Block number ``block`` is about to be passed; what it receives is kept where it will be passed again."""
         self._block, self._cut = block, self._cuts[block]
         first, *_ = self._cut.steps_of(self._comm.rank) or [self._cut.start]
         self.own_steps = slice(
             first - self._cut.start, first - self._cut.start + self._cut.num_steps[self._comm.rank]
         )
-        self._replayed = iter(self._received.pop(block)) if again and self._several else None
+        self._replayed = iter(self._received.pop(block)) if how == "again" else None
         self._kept: list[Tensor] | None = None
-        if not again and block <= self._last_kept:
+        if how == "first":
             self._kept = self._received[block] = []
 
     @property

@@ -10,7 +10,7 @@ from timeline import NUM_NODES, NUM_STEPS, cut, rows
 from torch import Tensor
 
 from siafu.nn.temporal import Span, passed_in_blocks
-from siafu.nn.temporal.turn import Alone
+from siafu.nn.temporal.turn import Alone, Pass
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -19,10 +19,10 @@ class Told(Alone):
     """Writes down what it is told."""
 
     def __init__(self) -> None:
-        self.begun: list[tuple[int, bool]] = []
+        self.begun: list[tuple[int, Pass]] = []
 
-    def begin(self, block: int, *, again: bool) -> None:
-        self.begun.append((block, again))
+    def begin(self, block: int, how: Pass) -> None:
+        self.begun.append((block, how))
 
 
 @EVERY
@@ -52,7 +52,7 @@ def test_gradients_block_by_block_are_those_of_one_pass(kind: str, ends: list[in
         close(parameter.grad, other)
 
 
-def test_the_turn_is_told_which_block_begins_and_whether_it_was_passed_before() -> None:
+def test_the_turn_is_told_which_block_begins_and_how_it_is_passed() -> None:
     model, span, turn = model_of("cd-gcn"), whole(), Told()
     passed_in_blocks(
         model,
@@ -62,7 +62,8 @@ def test_the_turn_is_told_which_block_begins_and_whether_it_was_passed_before() 
         state=model.begin(NUM_NODES),
         turn=turn,
     )
-    assert turn.begun == [(0, False), (1, False), (2, False), (1, True), (0, True)]
+    first: list[tuple[int, Pass]] = [(0, "first"), (1, "first")]
+    assert turn.begun == [*first, (2, "only"), (1, "again"), (0, "again")]
 
 
 @EVERY
@@ -89,7 +90,11 @@ def test_with_known_states_no_block_is_passed_twice_and_gradients_are_the_same(k
     asked["state"] = model.begin(NUM_NODES)
     for one, other in zip(passed(known=known, turn=turn), expected, strict=True):
         assert torch.equal(one, other)
-    assert turn.begun == [(2, False), (1, False), (0, False)]
+    assert turn.begun == [(2, "only"), (1, "only"), (0, "only")]
+    turn.begun.clear()
+    for one, other in zip(passed(known=known[:1], turn=turn), expected, strict=True):
+        assert torch.equal(one, other)
+    assert turn.begun == [(1, "first"), (2, "only"), (1, "again"), (0, "only")]
 
 
 @pytest.mark.parametrize("kind", ["cd-gcn", "evolvegcn-o"])
