@@ -19,29 +19,28 @@ def convolved(span: Span, weight: Tensor, activation: str) -> Tensor:
     The narrower side is summed, unless the sum of the inputs is known. Where the inputs are summed, their sum is kept
     for the way back, if there is one.
     """
+    x, keep = span.x, torch.is_grad_enabled()
     if span.m is not None:
-        flat = products([(span.m.reshape(-1, span.m.shape[2]), weight)], after(activation))
-        return flat.view(*span.m.shape[:2], -1)
+        return _Summed.apply(keep, span.steps, span.m, x, None, weight, activation)
     if weight.shape[1] < weight.shape[0]:
-        return followed(snapshots_in(span.steps, projected(span.x, weight)), activation)
-    x = span.x
-    keep = torch.is_grad_enabled()
+        return followed(snapshots_in(span.steps, projected(x, weight)), activation)
     if isinstance(x, Tensor) and x.ndim == 3:
-        return _Summed.apply(keep, span.steps, None, x, weight, activation)
+        return _Summed.apply(keep, span.steps, None, None, x, weight, activation)
     if not isinstance(x, Tensor) or not x.requires_grad:
-        return _Summed.apply(keep, span.steps, x, None, weight, activation)
+        return _Summed.apply(keep, span.steps, None, x, None, weight, activation)
     m = snapshots_in(span.steps, x)
     return products([(m.reshape(-1, m.shape[2]), weight)], after(activation)).view(*m.shape[:2], -1)
 
 
 class _Summed(torch.autograd.Function):
-    """Sums and products step by step; without a way back the sums of one step are there at a time."""
+    """Sums, unless they are known, and products step by step; without a way back the sums of one step are there."""
 
     @staticmethod
     def forward(
         ctx: Any,
         keep: bool,
         steps: Sequence[Step],
+        sums: StepRows | None,
         given: StepRows | None,
         learned: Tensor | None,
         weight: Tensor,
@@ -49,22 +48,25 @@ class _Summed(torch.autograd.Function):
     ) -> Tensor:
         x = given if learned is None else learned
         assert x is not None
-        (num_rows, width), dtype = rows_of(x, 0).shape, rows_of(x, 0).dtype
-        m = native.empty_steps(len(steps) if keep else 1, num_rows, width, dtype)
-        out = native.empty_steps(len(steps), num_rows, weight.shape[1], dtype)
+        num_rows, width = rows_of(x if sums is None else sums, 0).shape
+        m = sums
+        if m is None:
+            m = native.empty_steps(len(steps) if keep else 1, num_rows, width, weight.dtype)
+        out = native.empty_steps(len(steps), num_rows, weight.shape[1], weight.dtype)
         for place, step in enumerate(steps):
-            rows = m[place if keep else 0]
-            sum_step(step, rows_of(x, place), rows)
+            rows = m[place if keep or m is sums else 0]
+            if m is not sums:
+                sum_step(step, rows_of(x, place), rows)
             native.product([Term(rows, weight)], after=after(activation), out=out[place])
         ctx.steps, ctx.activation = steps, activation
-        ctx.save_for_backward(m, weight, out)
+        ctx.save_for_backward(weight, out, *m)
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        m, weight, out = ctx.saved_tensors
-        wants = ctx.needs_input_grad[3]
-        grad_x = native.empty_steps(m.shape[0], m.shape[1], m.shape[2], m.dtype) if wants else None
+        weight, out, *m = ctx.saved_tensors
+        wants = ctx.needs_input_grad[4]
+        grad_x = native.empty_steps(len(m), m[0].shape[0], m[0].shape[1], m[0].dtype) if wants else None
         grad_weight = torch.zeros_like(weight)
         for place, step in enumerate(ctx.steps):
             (of_m,), (of_weight,), _ = native.product_backward(
@@ -77,7 +79,7 @@ class _Summed(torch.autograd.Function):
             grad_weight += of_weight
             if grad_x is not None and of_m is not None:
                 sum_step(step, of_m, grad_x[place], turned=True)
-        return None, None, None, grad_x, grad_weight, None
+        return None, None, None, None, grad_x, grad_weight, None
 
 
 def with_idle(y_nodes: Tensor, x_nodes: Tensor, busy: Tensor, weight: Tensor, activation: str) -> Tensor:
@@ -114,28 +116,32 @@ def after(activation: str) -> After:
     return After(None, activation, Dropout(), None)
 
 
-def stepwise(m: Tensor, weights: Tensor, activation: str) -> Tensor:
+def stepwise(m: StepRows, weights: Tensor, activation: str) -> Tensor:
     """``s(M_t W_t)``: (T, N, F), (T, F, H) -> (T, N, H)."""
-    return _Stepwise.apply(m, weights, activation)
+    known, learned = (None, m) if isinstance(m, Tensor) else (m, None)
+    return _Stepwise.apply(known, learned, weights, activation)
 
 
 class _Stepwise(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, m: Tensor, weights: Tensor, activation: str) -> Tensor:
-        num_steps, num_rows, _ = m.shape
-        out = native.empty_steps(num_steps, num_rows, weights.shape[2], m.dtype)
+    def forward(
+        ctx: Any, known: Sequence[Tensor] | None, learned: Tensor | None, weights: Tensor, activation: str
+    ) -> Tensor:
+        m = known if learned is None else learned
+        assert m is not None
+        out = native.empty_steps(len(m), m[0].shape[0], weights.shape[2], weights.dtype)
         for rows, weight, into in zip(m, weights, out, strict=True):
             native.product([Term(rows, weight)], after=after(activation), out=into)
         ctx.activation = activation
-        ctx.save_for_backward(m, weights, out)
+        ctx.save_for_backward(weights, out, *m)
         return out
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor, None]:
-        m, weights, out = ctx.saved_tensors
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        weights, out, *m = ctx.saved_tensors
         grad_m = None
-        if ctx.needs_input_grad[0]:
-            grad_m = native.empty_steps(m.shape[0], m.shape[1], m.shape[2], m.dtype)
+        if ctx.needs_input_grad[1]:
+            grad_m = native.empty_steps(len(m), m[0].shape[0], m[0].shape[1], m[0].dtype)
         grad_weights = torch.empty_like(weights)
         for step, (rows, weight) in enumerate(zip(m, weights, strict=True)):
             _, (of_weight,), _ = native.product_backward(
@@ -146,4 +152,4 @@ class _Stepwise(torch.autograd.Function):
                 wants_x=[False if grad_m is None else grad_m[step]],
             )
             grad_weights[step] = of_weight
-        return grad_m, grad_weights, None
+        return None, grad_m, grad_weights, None

@@ -17,9 +17,13 @@ class Need(NamedTuple):
     step: int
     state: int
 
+    def of_block(self, place: int, length: int) -> int:
+        """What a block takes while it goes back: the states after it are gone, two have gradients."""
+        return self.step * length + self.state * (place + 2)
+
     def peak(self, lengths: Sequence[int]) -> int:
-        """The most that blocks of so many steps take. When a block goes back, the states after it are gone."""
-        return max(self.step * length + self.state * place for place, length in enumerate(lengths))
+        """The most that blocks of so many steps take."""
+        return max(self.of_block(place, length) for place, length in enumerate(lengths))
 
 
 def need_of(model: TemporalModel, num_nodes: int, *, own_nodes: int | None = None, itemsize: int = 4) -> Need:
@@ -44,7 +48,10 @@ def cut_time(num_steps: int, need: Need, *, budget: int | None = None) -> list[i
         lengths = _filled(num_steps, need, budget)
         if lengths:
             return lengths
-    low, high = need.step, need.step * num_steps  # the least lies between: one step at a time, all at once
+    low, high = (
+        need.step,
+        need.of_block(0, num_steps),
+    )  # the least lies between: a step at a time, all at once
     while high - low > max(1, need.step // 64):
         middle = (low + high) // 2
         low, high = (low, middle) if _filled(num_steps, need, middle) else (middle, high)
@@ -55,7 +62,7 @@ def _filled(num_steps: int, need: Need, budget: int) -> list[int]:
     """As few blocks as fit, each as long as fits, but what is too much; empty where time does not end before that."""
     lengths: list[int] = []
     while sum(lengths) < num_steps:
-        length = min(num_steps, (budget - need.state * len(lengths)) // need.step)
+        length = min(num_steps, (budget - need.of_block(len(lengths), 0)) // need.step)
         if length < 1:
             return []
         lengths.append(length)

@@ -23,8 +23,8 @@ class Span(NamedTuple):
         x: the inputs of the own steps, see :data:`StepRows`.
         x_nodes: the inputs of each piece of the own nodes (see ``Turn.pieces``), (steps, R, F), or (R, F) where every
             step has the same; None where no layer asks for them.
-        m: (own steps, N, F), what the first layer makes of the inputs without its weights, which never changes (see
-            ``TemporalModel.aggregated``); or None.
+        m: (N, F) for each own step, what the first layer makes of the inputs without its weights, which never changes
+            (see ``TemporalModel.aggregated``); or None.
         present: (own steps, N) bool, which nodes are there; None: all.
         present_nodes: (steps, own nodes) bool, the same by nodes.
         busy: which nodes have an edge, where the rows of others are not sent; None: all rows are.
@@ -36,7 +36,7 @@ class Span(NamedTuple):
     first: int
     x: StepRows
     x_nodes: Sequence[Tensor] | None = None
-    m: Tensor | None = None
+    m: StepRows | None = None
     present: Tensor | None = None
     present_nodes: Tensor | None = None
     busy: Busy | None = None
@@ -48,7 +48,7 @@ def span_alone(
     x: StepRows,
     *,
     first: int = 0,
-    m: Tensor | None = None,
+    m: StepRows | None = None,
     present: Tensor | None = None,
 ) -> Span:
     """A block of time of which all steps and all nodes are here."""

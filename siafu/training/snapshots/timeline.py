@@ -104,9 +104,10 @@ class Timeline:
 
     def inputs(self, numbers: range) -> StepRows:
         """What is known of the nodes in consecutive steps: one (N, F) for all, or one each."""
-        if self.graph.x is not None and self.graph.x.ndim == 2:
-            return self.graph.x
-        return _WhenAsked(self, numbers)
+        x = self.graph.x
+        if x is None:
+            return _WhenAsked(self, numbers)
+        return x if x.ndim == 2 else x[numbers.start : numbers.stop]
 
     def inputs_of(self, number: int) -> Tensor:
         """What is known of the nodes in a step, (N, F)."""
@@ -115,11 +116,11 @@ class Timeline:
         (step,) = self.steps(range(number, number + 1))
         return self._degrees.rows(step.block)
 
-    def aggregated(self, numbers: range) -> Tensor:
-        """What the graphs of consecutive steps make of the inputs, which never changes: (steps, N, F)."""
+    def aggregated(self, numbers: range) -> list[Tensor]:
+        """What the graphs of consecutive steps make of the inputs, which never changes: (N, F) for each."""
         if any(number not in self._aggregated for number in numbers):
             self.steps(numbers)  # at once
-        return torch.stack([self._aggregated_of(number) for number in numbers])
+        return [self._aggregated_of(number) for number in numbers]
 
     def _aggregated_of(self, number: int) -> Tensor:
         if number in self._aggregated:
@@ -127,7 +128,7 @@ class Timeline:
         (step,) = self.steps(range(number, number + 1))
         rows = snapshot_in(step, self.inputs_of(number))
         if self._fits(rows.nbytes):
-            self._aggregated[number] = rows
+            rows = self._aggregated[number] = rows.clone()  # elsewhere than what comes and goes
         return rows
 
     def _fits(self, size: int) -> bool:
@@ -147,7 +148,7 @@ def _held_by(step: Step) -> int:
 
 
 class _WhenAsked(Sequence[Tensor]):
-    """The inputs of consecutive steps, made when they are asked for: they may be wide, and a model may not ask."""
+    """Inputs of consecutive steps, made of degrees when they are asked for: they are wide, and a model may not ask."""
 
     def __init__(self, timeline: Timeline, numbers: range) -> None:
         self._timeline, self._numbers = timeline, numbers
@@ -161,6 +162,4 @@ class _WhenAsked(Sequence[Tensor]):
 
 def stacked(x: StepRows, nodes: slice) -> Tensor:
     """The inputs of some nodes, (R, F) where they are the same in every step, else (T, R, F)."""
-    if isinstance(x, Tensor) and x.ndim == 2:
-        return x[nodes]
-    return torch.stack([each[nodes] for each in x])
+    return x[..., nodes, :] if isinstance(x, Tensor) else torch.stack([each[nodes] for each in x])

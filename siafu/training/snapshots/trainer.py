@@ -87,8 +87,7 @@ class SnapshotsTrainer(FullTrainer):
         plan, held = self._plan, [self._held[block] for block in sorted(self._held)]
         if plan.last_alone:
             return {"steps": plan.lengths, "rss_bytes": held}
-        need, lengths = plan.need, enumerate(plan.lengths)
-        planned = [need.step * length + need.state * place for place, length in lengths]
+        planned = [plan.need.of_block(*block) for block in enumerate(plan.lengths)]
         return {"steps": plan.lengths, "planned_bytes": planned, "rss_bytes": held}
 
     def step(self, epoch: int) -> float:
