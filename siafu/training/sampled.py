@@ -104,11 +104,6 @@ class SampledTrainer(FullTrainer):
     ) -> None:
         super().__init__(model, block, x_own, task, config, seed=seed, wire=wire)
         self.sampled, self.fanouts = sampled, sampled.fanouts(len(model.layers))
-        if sampled.batch_size > task.count["train"]:
-            raise ValueError(
-                f"sampled.batch_size is {sampled.batch_size}, but there are {task.count['train']} training nodes; "
-                "expected at most so many"
-            )
         if sampled.share_projection:
             _check_shared(model)
         self.room = room

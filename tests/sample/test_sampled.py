@@ -189,13 +189,24 @@ def test_sampled_training_learns_and_resumes_exactly(model: str, tmp_path: Path)
         ({"fanout": (5, 5, 5)}, "sampled.fanout has 3 numbers, 5,5,5, but the model has 2 layers"),
         ({"fanout": (0, 5)}, "numbers from 1, or -1 for all"),
         ({"macrobatch": 0}, "auto, or a number from 1"),
-        ({"batch_size": 10**6}, "sampled.batch_size is 1000000, but there are"),
     ],
 )
 def test_wrong_sizes_are_told(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
     graph = community(300, degree=8, classes=3, features=12)
     with pytest.raises(ValueError, match=re.escape(message)):
         siafu.train(graph, out=tmp_path / "run", method="sampled", **settings)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_minibatch_larger_than_the_training_set_is_all_of_it(ranks: int, tmp_path: Path) -> None:
+    graph = community(300, degree=8, classes=3, features=12)
+    assert graph.train_mask is not None
+    count, weights = int(graph.train_mask.sum()), []
+    for size in (count, 10**6):
+        how: dict[str, Any] = {"method": "sampled", "batch_size": size, "ranks": ranks, "engine": "local"}
+        siafu.train(graph, out=tmp_path / str(size), epochs=3, threads=1, **how)
+        weights.append((tmp_path / str(size) / "model.safetensors").read_bytes())
+    assert weights[0] == weights[1]
 
 
 def test_batch_norm_of_minibatches_is_refused_on_several_ranks(tmp_path: Path) -> None:
