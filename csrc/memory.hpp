@@ -3,6 +3,7 @@
 #pragma once
 
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <utility>
 #include <vector>
 
 constexpr int64_t kPage = 4096, kLargePage = int64_t(1) << 21;
@@ -86,76 +88,96 @@ public:
             return;
         }
         in_use_ -= size;
-        if (!keepers_) let_go(data, size);
         leave(data, size);
+        if (!keepers_) let_all_go();
     }
 
     void keep(bool on) {
         const std::lock_guard lock(mutex_);
         keepers_ += on ? 1 : -1;
         if (keepers_) return;
-        for (const auto& [data, size] : gaps_) let_go(data, size);
+        let_all_go();
         most_ = in_use_;
     }
 
 private:
+    struct Gap {
+        int64_t size, here;  // bytes, and how many of them may be in memory
+    };
+
     // A place in the range, in a gap or after all others; null where the range is full.
     char* within(int64_t size) {
-        if (!begin_) reserve();
-        auto gap = std::find_if(gaps_.begin(), gaps_.end(), [size](const auto& each) { return each.second >= size; });
-        if (gap == gaps_.end()) {
-            const bool at_end = !gaps_.empty() && std::prev(gap)->first + std::prev(gap)->second == top_;
-            if (at_end) --gap;
-            else gap = gaps_.emplace(top_, 0).first;
-            if (!grow(gap->first + size)) {
-                if (!at_end) gaps_.erase(gap);
-                return nullptr;
-            }
-            gap->second = size;
+        if (!begin_ && !reserve()) return nullptr;
+        auto found = std::find_if(gaps_.begin(), gaps_.end(), [size](const auto& each) { return each.second.size >= size; });
+        if (found == gaps_.end()) {
+            const bool at_end = !gaps_.empty() && std::prev(found)->first + std::prev(found)->second.size == top_;
+            char* data = at_end ? std::prev(found)->first : top_;
+            if (!grow(data + size)) return nullptr;
+            found = at_end ? std::prev(found) : gaps_.emplace(data, Gap{}).first;
+            found->second.size = size;
         }
-        const auto [data, found] = *gap;
-        gaps_.erase(gap);
-        if (found > size) gaps_[data + size] = found - size;
+        const auto [data, gap] = *found;
+        gaps_.erase(found);
+        const Gap rest{gap.size - size, std::min(gap.here, gap.size - size)};
+        if (rest.size) gaps_[data + size] = rest;
+        waiting_ += rest.here - gap.here;
         in_use_ += size, most_ = std::max(most_, in_use_);
+        make_room();
         return data;
     }
 
-    // Makes the range end there, if it can. Gaps, none of which was large enough, then make room in memory.
+    // Gaps, the largest first, give back what is too much.
+    void make_room() {
+        const auto more = [](const auto& a, const auto& b) { return a.second.here < b.second.here; };
+        while (waiting_ && in_use_ + waiting_ > most_ + most_ / kSlack) let_go(*std::max_element(gaps_.begin(), gaps_.end(), more));
+    }
+
+    // Makes the range end there, if it can.
     bool grow(char* end) {
         if (end > limit_ || mprotect(top_, size_t(end - top_), PROT_READ | PROT_WRITE)) return false;
         madvise(top_, size_t(end - top_), MADV_HUGEPAGE);
         top_ = end;
-        if (top_ - begin_ > most_ + most_ / kSlack)
-            for (const auto& [data, size] : gaps_) let_go(data, size);
         return true;
     }
 
-    // Addresses for twice the machine's memory, or as many as there may be; they take none of it yet.
-    void reserve() {
+    // Addresses for twice the machine's memory, or half of those that the process may have; they take no memory yet.
+    bool reserve() {
         int64_t size = 2 * int64_t(sysconf(_SC_PHYS_PAGES)) * int64_t(sysconf(_SC_PAGESIZE));
+        rlimit most{};
+        if (!getrlimit(RLIMIT_AS, &most) && most.rlim_cur != RLIM_INFINITY) size = std::min(size, int64_t(most.rlim_cur / 2));
         const auto mapped = [&] { return mmap(nullptr, size_t(size), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0); };
         void* raw = mapped();
         for (; raw == MAP_FAILED && size > kLargePage; raw = mapped()) size /= 2;
-        if (raw == MAP_FAILED) throw std::bad_alloc();
+        if (raw == MAP_FAILED) return false;
         begin_ = top_ = large_page(raw), limit_ = static_cast<char*>(raw) + size;
+        return true;
     }
 
     // Makes a gap, one with those beside it.
     void leave(char* data, int64_t size) {
-        auto gap = gaps_.emplace(data, size).first;
-        if (const auto next = std::next(gap); next != gaps_.end() && data + size == next->first) {
-            gap->second += next->second;
-            gaps_.erase(next);
-        }
+        waiting_ += size;
+        auto gap = gaps_.emplace(data, Gap{size, size}).first;
+        if (const auto next = std::next(gap); next != gaps_.end() && data + size == next->first) join(gap, next);
         if (gap == gaps_.begin()) return;
-        if (const auto before = std::prev(gap); before->first + before->second == data) {
-            before->second += gap->second;
-            gaps_.erase(gap);
-        }
+        if (const auto before = std::prev(gap); before->first + before->second.size == data) join(before, gap);
+    }
+
+    void join(std::map<char*, Gap>::iterator one, std::map<char*, Gap>::iterator next) {
+        one->second.size += next->second.size, one->second.here += next->second.here;
+        gaps_.erase(next);
     }
 
     // The memory of a gap; its addresses stay.
-    static void let_go(char* data, int64_t size) { madvise(data, size_t(size), MADV_DONTNEED); }
+    void let_go(std::pair<char* const, Gap>& each) {
+        auto& [data, gap] = each;
+        madvise(data, size_t(gap.size), MADV_DONTNEED);
+        waiting_ -= gap.here, gap.here = 0;
+    }
+
+    void let_all_go() {
+        for (auto& each : gaps_)
+            if (each.second.here) let_go(each);
+    }
 
     static char* large_page(void* at) {
         return reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(at) + kLargePage - 1) & ~uintptr_t(kLargePage - 1));
@@ -172,11 +194,12 @@ private:
         return first;
     }
 
-    static constexpr int64_t kSlack = 8;  // the range may exceed what was in use at once by so large a part
+    static constexpr int64_t kSlack = 8;  // what is there may exceed what was in use at once by so large a part
 
     std::mutex mutex_;
     char *begin_ = nullptr, *top_ = nullptr, *limit_ = nullptr;  // of the range: arrays lie below top_
-    std::map<char*, int64_t> gaps_, used_;                       // by where they begin
-    int64_t in_use_ = 0, most_ = 0;                              // bytes of the range that are handed out, and the most ever
+    std::map<char*, Gap> gaps_;                                  // by where they begin
+    std::map<char*, int64_t> used_;
+    int64_t in_use_ = 0, most_ = 0, waiting_ = 0;  // bytes of the range that are handed out, the most ever, those of gaps that may be here
     int keepers_ = 0;
 };
