@@ -1,12 +1,13 @@
 """Snapshots as a key frame and what changes after it: the bytes to hold them, and the time to hand them to a worker.
 
     python benchmarks/deltas.py             generated graphs, and the public sets of the data home
-    python benchmarks/deltas.py --wire      also send chunks over two network namespaces at 100 Mb/s; needs root
+    python benchmarks/deltas.py --wire      also hand chunks over between two network namespaces at 100 Mb/s; needs root
     python benchmarks/deltas.py --shares    instead, what ranks get that see no store, beside the log as it lies
 
 Bytes are held against int32 CSR, one a snapshot (columns and row offsets of 4 bytes, no values), and against int64
 edge lists as PyTorch Geometric keeps them. What is unpacked is checked to be what was packed. Times to walk over the
-snapshots say what deltas do not save: on one machine with everything in memory they cost time.
+snapshots say what deltas do not save: on one machine with everything in memory they cost time. A chunk that is handed
+over is packed, sent, unpacked and walked over; its share of the time of a run is that beside epochs of CD-GCN on it.
 """
 
 import argparse
@@ -23,10 +24,12 @@ from pathlib import Path
 import torch
 from namespaces import Host, refusal, two_hosts
 
+from siafu import native
 from siafu.data import data_home, load
 from siafu.dynamic import Chunk, DynamicGraph, Snapshots, unpack
 from siafu.graph import Block
 from siafu.nn.model import ModelConfig
+from siafu.nn.temporal import Step, build_temporal, passed_in_blocks, span_alone
 from siafu.partition.share import packed, pieces
 from siafu.training.link.config import LinkConfig
 from siafu.training.snapshots.config import SnapshotsConfig, Wanted
@@ -189,8 +192,9 @@ def _wire(options: argparse.Namespace) -> dict[str, object]:
     snapshots = Snapshots(events_alone(options), life=10)
     began = time.perf_counter()
     packed = snapshots.pack(9, snapshots.steps.stop).to_bytes()
-    pack_s = time.perf_counter() - began
-    blocks = snapshots.walk(9, snapshots.steps.stop)
+    pack_s, began = time.perf_counter() - began, time.perf_counter()
+    blocks = list(unpack(Chunk.from_bytes(packed)).walk(9, snapshots.steps.stop))
+    unpack_s = time.perf_counter() - began
     whole = [part.int() for block in blocks for part in (block.indptr, block.indices)]
     with tempfile.TemporaryDirectory() as folder:
         sent = {}
@@ -199,13 +203,38 @@ def _wire(options: argparse.Namespace) -> dict[str, object]:
             path.write_bytes(data.numpy().tobytes())
             with two_hosts(Path(folder), rate=_RATE) as (sender, receiver):
                 sent[name] = _sent(sender, receiver, path)
-    packed_s = sent["packed"] + pack_s
+    packed_s, epoch_s = pack_s + sent["packed"] + unpack_s, _epoch_s(blocks)
     print(
-        f"over the wire at {_RATE}: CSR {sent['csr']:.2f} s, packed {packed_s:.2f} s ({pack_s:.2f} s of it packing): "
-        f"{sent['csr'] / packed_s:.1f}x",
+        f"over the wire at {_RATE}: CSR {sent['csr']:.2f} s, packed {packed_s:.2f} s ({pack_s:.2f} s of it packing, "
+        f"{unpack_s:.2f} s unpacking): {sent['csr'] / packed_s:.1f}x; an epoch of CD-GCN {epoch_s:.2f} s",
         file=sys.stderr,
     )
-    return {"case": "wire", "csr_s": sent["csr"], "packed_s": packed_s, "ratio": sent["csr"] / packed_s}
+    found = {"case": "wire", "csr_s": sent["csr"], "packed_s": packed_s, "ratio": sent["csr"] / packed_s}
+    for epochs in (1, 10, 100):
+        shares = [each / (each + epochs * epoch_s) for each in (sent["csr"], packed_s)]
+        print(
+            f"share of a run of {epochs} epochs: CSR {shares[0]:.1%}, packed {shares[1]:.1%}", file=sys.stderr
+        )
+        found[f"shares_of_{epochs}_epochs"] = shares
+    return found
+
+
+def _epoch_s(blocks: list[Block]) -> float:
+    """Seconds of an epoch of CD-GCN on some snapshots, one layer of 64; the second, since the first makes arrays."""
+    steps, num_nodes = [Step(block) for block in blocks], blocks[0].num_dst
+    model = build_temporal(ModelConfig(kind="cd-gcn", layers=1, hidden=64), in_features=64)
+    span = span_alone(steps, torch.randn(num_nodes, 64))
+    with native.arrays_reused():
+        for _ in range(2):
+            began = time.perf_counter()
+            passed_in_blocks(
+                model,
+                lambda _: span,
+                lambda _, place, h: h.square().mean(),
+                num_blocks=1,
+                state=model.begin(num_nodes),
+            )
+    return time.perf_counter() - began
 
 
 def _sent(sender: Host, receiver: Host, path: Path) -> float:

@@ -29,6 +29,7 @@ RECORDED = {
 }  # seconds an epoch of 50 steps, idle machine
 ASKED = {"evolvegcn-o": 10.0, "evolvegcn-h": 10.0, "cd-gcn": 3.0}
 ASKED_BYTES, ASKED_TIMES = 300_000_000, 1.3
+ROOM = 246  # MB for blocks and states, with which all of it stays below that
 
 
 def make_peer(folder: Path) -> str:
@@ -72,7 +73,7 @@ def compare(args: argparse.Namespace, kind: str, peer: str | None) -> dict[str, 
 
 def measure_memory(args: argparse.Namespace) -> dict[str, Any]:
     command = [sys.executable, str(SIDE), "siafu", "cd-gcn", "--forget"]
-    found = take_turns(args, {"plain": command, "cut": [*command, "--cut"]})
+    found = take_turns(args, {"plain": command, "cut": [*command, "--cut", "--room", str(ROOM)]})
     times = found["cut"]["seconds"] / found["plain"]["seconds"]
     peaks = {name: each["peak_bytes_over_base"] for name, each in found.items()}
     return {
