@@ -128,7 +128,7 @@ class _Tied(torch.autograd.Function):
 
 
 class _Begun(torch.autograd.Function):
-    """A state from which a way back begins to be of interest: its gradients are put into a list, and go no further."""
+    """A state with which a block begins, and at which its way back ends: gradients are put into a list."""
 
     @staticmethod
     def forward(ctx: Any, found: Gradients, _: Tensor, *state: Tensor) -> tuple[Tensor, ...]:

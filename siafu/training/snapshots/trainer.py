@@ -131,7 +131,8 @@ class SnapshotsTrainer(FullTrainer):
                 block: int, place: int, h: Tensor, of: frozenset[int] = of, numbers_of: Any = numbers_of
             ) -> Tensor | None:
                 step = numbers_of(block)[place]
-                self._held[block] = max(self._held.get(block, 0), psutil.Process().memory_info().rss)
+                if not place:
+                    self._held[block] = max(self._held.get(block, 0), psutil.Process().memory_info().rss)
                 if step not in of:
                     return None
                 return task.loss_of(self.model.head, step, h, epoch=epoch) / len(samples)
