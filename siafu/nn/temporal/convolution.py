@@ -21,7 +21,7 @@ def convolved(span: Span, weight: Tensor, activation: str) -> Tensor:
     """
     x, keep = span.x, torch.is_grad_enabled()
     if span.m is not None:
-        return _Summed.apply(keep, span.steps, span.m, x, None, weight, activation)
+        return _Summed.apply(keep, span.steps, span.m, None, None, weight, activation)
     if weight.shape[1] < weight.shape[0]:
         return followed(snapshots_in(span.steps, projected(x, weight)), activation)
     if isinstance(x, Tensor) and x.ndim == 3:
@@ -46,10 +46,8 @@ class _Summed(torch.autograd.Function):
         weight: Tensor,
         activation: str,
     ) -> Tensor:
-        x = given if learned is None else learned
-        assert x is not None
-        num_rows, width = rows_of(x if sums is None else sums, 0).shape
-        m = sums
+        x = next(each for each in (sums, given, learned) if each is not None)
+        (num_rows, width), m = rows_of(x, 0).shape, sums
         if m is None:
             m = native.empty_steps(len(steps) if keep else 1, num_rows, width, weight.dtype)
         out = native.empty_steps(len(steps), num_rows, weight.shape[1], weight.dtype)

@@ -48,10 +48,7 @@ def cut_time(num_steps: int, need: Need, *, budget: int | None = None) -> list[i
         lengths = _filled(num_steps, need, budget)
         if lengths:
             return lengths
-    low, high = (
-        need.step,
-        need.of_block(0, num_steps),
-    )  # the least lies between: a step at a time, all at once
+    low, high = need.step, need.of_block(0, num_steps)  # the least lies between: one step, all at once
     while high - low > max(1, need.step // 64):
         middle = (low + high) // 2
         low, high = (low, middle) if _filled(num_steps, need, middle) else (middle, high)
