@@ -27,6 +27,8 @@ template <typename T, int Dims>
 using Array = nb::ndarray<T, nb::ndim<Dims>, nb::c_contig, nb::device::cpu>;
 template <typename T, int Dims>
 using Optional = std::optional<Array<T, Dims>>;
+template <typename T>
+using Columns = nb::ndarray<T, nb::device::cpu>;  // of rows that lie apart: (…, rows, width), whose last axis alone is contiguous
 
 namespace {
 
@@ -58,6 +60,11 @@ const RowKernelsOf<T>& rows() {
 template <typename A>
 auto pointer(const std::optional<A>& array) -> decltype(array->data()) {
     return array ? array->data() : nullptr;
+}
+
+template <typename A>
+int64_t stride_of(const A& rows) {
+    return rows.stride(rows.ndim() - 2);
 }
 
 using Span = std::pair<int64_t, int64_t>;  // the rows that a kernel works on: where they begin and end
@@ -137,9 +144,9 @@ void bind_rows(nb::module_& m) {
     m.def("epilogue_backward",
           [](Array<const T, 2> grad, Array<const T, 2> output, Optional<const int64_t, 1> row_id, int activation, uint64_t key,
              uint32_t threshold, double scale, Array<T, 2> out, Optional<T, 2> bias_parts) {
-              rows<T>().epilogue_backward({grad.data(), output.data(), pointer(row_id), int64_t(grad.shape(0)),
-                                           int64_t(grad.shape(1)), Activation(activation), key, threshold, T(scale), out.data(),
-                                           pointer(bias_parts)});
+              rows<T>().epilogue_backward({grad.data(), int64_t(grad.shape(1)), output.data(), pointer(row_id),
+                                           int64_t(grad.shape(0)), int64_t(grad.shape(1)), Activation(activation), key, threshold,
+                                           T(scale), out.data(), pointer(bias_parts)});
           },
           "grad"_a.noconvert(), "output"_a.noconvert(), "row_id"_a.none(), "activation"_a, "key"_a, "threshold"_a, "scale"_a,
           "out"_a.noconvert(), "bias_parts"_a.none(), released);
@@ -461,17 +468,17 @@ void bind_products(nb::module_& m) {
           },
           "terms"_a, "add"_a.none(), "out"_a.noconvert(), "after"_a.none());
     m.def("product_backward",
-          [](Terms terms, Array<const float, 2> grad, Optional<const float, 2> output, std::optional<After> after, Array<float, 2> sums,
+          [](Terms terms, Columns<const float> grad, Optional<const float, 2> output, std::optional<After> after, Array<float, 2> sums,
              Array<float, 1> out, nb::list grad_x) {
               ProductBackward a{};
               a.num_terms = read_terms(terms, a.terms);
-              a.rows = int64_t(grad.shape(0)), a.width = int64_t(grad.shape(1)), a.grad = grad.data();
+              a.rows = int64_t(grad.shape(0)), a.width = int64_t(grad.shape(1)), a.grad = grad.data(), a.stride = stride_of(grad);
               a.parts = int64_t(sums.shape(0)), a.sums = sums.data(), a.out = out.data();
               for (int t = 0; t < a.num_terms; ++t) a.grad_x[t] = pointer(nb::cast<Optional<float, 2>>(grad_x[size_t(t)]));
               EpilogueBackward<float> epilogue{};
               if (after) {
                   const auto& [bias, row_id, activation, key, threshold, scale] = *after;
-                  epilogue = {a.grad, pointer(output), pointer(row_id), a.rows, a.width, Activation(activation), key, threshold,
+                  epilogue = {a.grad, a.stride, pointer(output), pointer(row_id), a.rows, a.width, Activation(activation), key, threshold,
                               float(scale), nullptr, nullptr};
                   a.after = &epilogue;
               }
@@ -507,14 +514,15 @@ Lstm lstm_of(const nb::list& inputs, const Array<const float, 2>& weight_h, cons
 void bind_lstm(nb::module_& m) {
     m.def("lstm",
           [](nb::list inputs, Array<const float, 2> weight_h, Array<const float, 1> bias, Optional<const uint8_t, 2> present, State before,
-             Array<float, 3> out, State after, Optional<float, 3> gates) {
+             Array<float, 3> out, std::optional<State> after, Optional<float, 3> gates) {
               Lstm a = lstm_of(inputs, weight_h, bias, present, before, int64_t(out.shape(0)), gates);
-              a.out = out.data(), a.h_end = after.first.data(), a.c_end = after.second.data();
+              a.out = out.data();
+              if (after) a.h_end = after->first.data(), a.c_end = after->second.data();
               const nb::gil_scoped_release release;
               chosen.kernels->lstm(a);
           },
-          "inputs"_a, "weight_h"_a.noconvert(), "bias"_a.noconvert(), "present"_a.none(), "before"_a, "out"_a.noconvert(), "after"_a,
-          "gates"_a.none());
+          "inputs"_a, "weight_h"_a.noconvert(), "bias"_a.noconvert(), "present"_a.none(), "before"_a, "out"_a.noconvert(),
+          "after"_a.none(), "gates"_a.none());
     m.def("lstm_backward",
           [](nb::list inputs, Array<const float, 2> weight_h, Array<const float, 1> bias, Optional<const uint8_t, 2> present, State before,
              Optional<float, 3> gates, Array<const float, 3> grad, Optional<const float, 2> grad_h, Optional<const float, 2> grad_c,
@@ -523,7 +531,8 @@ void bind_lstm(nb::module_& m) {
               b.was = lstm_of(inputs, weight_h, bias, present, before, int64_t(grad.shape(0)), gates);
               b.grad = grad.data(), b.grad_h = pointer(grad_h), b.grad_c = pointer(grad_c);
               for (int k = 0; k < b.was.num_inputs; ++k)
-                  b.grad_x[k] = pointer(nb::cast<std::optional<nb::ndarray<float, nb::c_contig, nb::device::cpu>>>(grad_x[size_t(k)]));
+                  if (const auto each = nb::cast<std::optional<Columns<float>>>(grad_x[size_t(k)]))
+                      b.grad_x[k] = each->data(), b.stride_x[k] = stride_of(*each);
               b.grad_h_begin = grad_before.first.data(), b.grad_c_begin = grad_before.second.data();
               b.parts = int64_t(sums.shape(0)), b.sums = sums.data(), b.sum = sum.data();
               const nb::gil_scoped_release release;

@@ -26,6 +26,7 @@ struct Epilogue {
 template <typename T>
 struct EpilogueBackward {
     const T* grad;          // (rows, width)
+    int64_t stride;         // from a row of grad to the next
     const T* output;        // (rows, width), what forward returned
     const int64_t* row_id;
     int64_t rows, width;
@@ -101,7 +102,7 @@ void epilogue_row_of(const Epilogue<T>& a, const T* bias, int64_t r) {
 
 template <Activation A, typename T>
 void epilogue_backward_row(const EpilogueBackward<T>& a, int64_t r, T* out) {
-    const T *grad = a.grad + r * a.width, *output = a.output + r * a.width;
+    const T *grad = a.grad + r * a.stride, *output = a.output + r * a.width;
     const uint32_t state = row_state(a.key, a.row_id ? a.row_id[r] : r);
     if (a.threshold) epilogue_backward_columns<A, false>(grad, output, out, int(a.width), state, a.threshold, a.scale);
     else epilogue_backward_columns<A, true>(grad, output, out, int(a.width), state, 0, a.scale);

@@ -32,8 +32,8 @@ struct Lstm {
     const uint8_t* present;  // (steps, rows), or null: all rows are there
     const float *h, *c;      // (rows, hidden), before the first step
     float* out;              // (steps, rows, hidden)
-    float *h_end, *c_end;    // (rows, hidden), after the last step
-    float* gates;            // (steps, rows, 4 hidden), kept for the way back, or null
+    float *h_end, *c_end;    // (rows, hidden), after the last step, or null
+    float* gates;            // (steps, rows, 4 hidden), kept for the way back, which writes over them, or null
 
     int64_t width() const { return 4 * hidden; }
 };
@@ -42,8 +42,9 @@ struct LstmBackward {
     Lstm was;                       // its out, h_end and c_end are not read; without gates these are computed again
     const float* grad;              // (steps, rows, hidden), of out
     const float *grad_h, *grad_c;   // (rows, hidden), of the state after the last step, or null
-    float* grad_x[kMostInputs];     // as the inputs, or null
-    float *grad_h_begin, *grad_c_begin;  // (rows, hidden)
+    float* grad_x[kMostInputs];     // as the inputs, or null; may be some of the columns of the gates, each step where its own are
+    int64_t stride_x[kMostInputs];  // from a row of grad_x to the next
+    float *grad_h_begin, *grad_c_begin;  // (rows, hidden); may be h and c
     int64_t parts;
     float* sums;                    // (parts, size): over fixed ranges of rows, added in order
     float* sum;                     // (size): gradients of the inputs' weights, of those of h, and of the bias
@@ -131,7 +132,7 @@ inline void lstm_rows(const Lstm& a, const LstmPacked& packed, int64_t begin, in
         if (!input.same) continue;
         const auto row = [&](int64_t r) { return input.x + (begin + r) * input.in; };
         const auto from = [&](int64_t r, int64_t c) -> const float* { return room.given.get() + r * width + c; };
-        add_term(row, input.in, width, packed.still[k].get(), 0, rows, from, room.given.get());
+        add_term(row, input.in, width, packed.still[k].get(), 0, rows, from, room.given.get(), width);
     }
     for (int64_t t = 0; t < a.steps; ++t) {
         for (int64_t r = 0; r < rows; ++r) {
@@ -146,7 +147,7 @@ inline void lstm_rows(const Lstm& a, const LstmPacked& packed, int64_t begin, in
         }
         const auto row = [&](int64_t r) { return room.z.get() + r * depth; };
         const auto from = [&](int64_t r, int64_t c) -> const float* { return room.given.get() + r * width + c; };
-        add_term(row, depth, width, packed.moving.get(), 0, rows, from, gates[t]);
+        add_term(row, depth, width, packed.moving.get(), 0, rows, from, gates[t], width);
         for (int64_t r = 0; r < rows; ++r) {
             const int64_t at = r * hidden;
             float* to = out ? out + (t * a.rows + begin + r) * hidden : room.none.get();
@@ -167,12 +168,14 @@ inline void lstm(const Lstm& a) {
 #pragma omp parallel if (a.rows > kLstmRows)
     {
         LstmRoom room(a, packed.depth);
-        const std::unique_ptr<float[]> spare(new float[size_t(kLstmRows * width)]);
+        const std::unique_ptr<float[]> spare(new float[size_t(kLstmRows * width)]), ends(new float[size_t(2 * kLstmRows * hidden)]);
 #pragma omp for schedule(dynamic, 1)
         for (int64_t begin = 0; begin < a.rows; begin += kLstmRows) {
             const int64_t end = std::min(begin + kLstmRows, a.rows);
             const Trail gates = a.gates ? Trail{a.gates + begin * width, a.rows * width} : Trail{spare.get(), 0};
-            lstm_rows(a, packed, begin, end, room, gates, {a.c_end + begin * hidden, 0}, {a.h_end + begin * hidden, 0}, a.out);
+            const Trail cells{a.c_end ? a.c_end + begin * hidden : ends.get(), 0};
+            const Trail states{a.h_end ? a.h_end + begin * hidden : ends.get() + kLstmRows * hidden, 0};
+            lstm_rows(a, packed, begin, end, room, gates, cells, states, a.out);
         }
     }
 }
@@ -260,7 +263,8 @@ inline void lstm_input_back(const LstmBackward& b, int k, int64_t row, int64_t r
     add_weight_rows(input.in, width, room.x, room.packed.get(), rows, sums);
     if (!b.grad_x[k]) return;
     const auto gradient = [&](int64_t r) { return grad_gates + r * width; };
-    add_term(gradient, width, input.in, turned, 0, rows, [](int64_t, int64_t) { return kZeros; }, b.grad_x[k] + row * input.in);
+    const int64_t stride = b.stride_x[k];
+    add_term(gradient, width, input.in, turned, 0, rows, [](int64_t, int64_t) { return kZeros; }, b.grad_x[k] + row * stride, stride);
 }
 
 inline void lstm_rows_back(const LstmBackward& b, const LstmPacked& packed, const LstmTurned& turned, int64_t begin, int64_t end,
@@ -292,7 +296,7 @@ inline void lstm_rows_back(const LstmBackward& b, const LstmPacked& packed, cons
         }
 #pragma omp simd
         for (int64_t i = 0; i < rows * width; ++i) all[i] += grad_gates[i];
-        pack_rows(grad_gates, width, rows, room.packed.get());
+        pack_rows(grad_gates, width, width, rows, room.packed.get());
         float* to = sums;
         for (int k = 0; k < a.num_inputs; to += a.inputs[k++].in * width)
             if (!a.inputs[k].same) lstm_input_back(b, k, t * a.rows + begin, rows, grad_gates, turned.of_x[k].get(), room, to);
@@ -300,9 +304,9 @@ inline void lstm_rows_back(const LstmBackward& b, const LstmPacked& packed, cons
         add_weight_rows(hidden, width, room.x, room.packed.get(), rows, sums_h);
         const auto gradient = [&](int64_t r) { return grad_gates + r * width; };
         const auto from = [&](int64_t r, int64_t c) -> const float* { return grad_h + r * hidden + c; };
-        add_term(gradient, width, hidden, turned.of_h.get(), 0, rows, from, grad_h);
+        add_term(gradient, width, hidden, turned.of_h.get(), 0, rows, from, grad_h, hidden);
     }
-    pack_rows(all, width, rows, room.packed.get());
+    pack_rows(all, width, width, rows, room.packed.get());
     float* to = sums;
     for (int k = 0; k < a.num_inputs; to += a.inputs[k++].in * width)
         if (a.inputs[k].same) lstm_input_back(b, k, begin, rows, all, turned.of_x[k].get(), room, to);

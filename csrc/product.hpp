@@ -37,6 +37,7 @@ struct ProductBackward {
     int num_terms;
     int64_t rows, width;
     const float* grad;                        // (rows, width), of what the product returned
+    int64_t stride;                           // from a row of grad to the next
     const EpilogueBackward<float>* after;     // of what was done to the rows, or null; its out is not written
     int64_t parts;
     float* sums;                              // (parts, size): over fixed ranges of rows, added in order
@@ -123,9 +124,10 @@ inline void pack_weight(const float* weight, bool turned, int64_t in, int64_t wi
     }
 }
 
-// Adds one term to some rows, whose first values are told by `from(row)`, each `width` wide.
+// Adds one term to some rows, whose first values are told by `from(row)`, each `width` wide; those of `out` begin `stride` apart.
 template <typename Row, typename From>
-inline void add_term(const Row& row, int64_t in, int64_t width, const float* packed, int64_t begin, int64_t end, const From& from, float* out) {
+inline void add_term(const Row& row, int64_t in, int64_t width, const float* packed, int64_t begin, int64_t end, const From& from, float* out,
+                     int64_t stride) {
     for (int64_t k0 = 0; k0 == 0 || k0 < in; k0 += kDeep)
         for (int64_t first = 0, p = 0; first < width; first += kWide, ++p) {
             const int64_t depth = std::min(kDeep, in - k0);
@@ -135,7 +137,7 @@ inline void add_term(const Row& row, int64_t in, int64_t width, const float* pac
                 float* to[kHigh];
                 for (int r = 0; r < rows; ++r) {
                     x[r] = row(r0 + r);
-                    to[r] = out + (r0 + r) * width + first;
+                    to[r] = out + (r0 + r) * stride + first;
                     before[r] = k0 ? to[r] : from(r0 + r, first);
                 }
                 add_tile_within<Over::columns>(width - first, rows, x, k0, depth, packed + (p * in + k0) * kWide, before, to);
@@ -171,7 +173,7 @@ inline void product(const Product& a) {
                 };
                 const Term& term = a.terms[t];
                 const auto row = [&term](int64_t r) { return term.row(r); };
-                add_term(row, term.in, a.width, packed.get() + start[t], begin, end, from, a.out);
+                add_term(row, term.in, a.width, packed.get() + start[t], begin, end, from, a.out, a.width);
             }
             if (!a.after) continue;
             const float* bias = a.after->bias ? a.after->bias : no_bias.get();
@@ -181,11 +183,11 @@ inline void product(const Product& a) {
 }
 
 // Rows of kWide columns after rows of kWide columns, zero beyond the last column.
-inline void pack_rows(const float* x, int64_t width, int64_t rows, float* to) {
+inline void pack_rows(const float* x, int64_t stride, int64_t width, int64_t rows, float* to) {
     for (int64_t first = 0; first < width; first += kWide) {
         const int64_t columns = std::min<int64_t>(kWide, width - first);
         for (int64_t r = 0; r < rows; ++r, to += kWide) {
-            const float* row = x + r * width + first;
+            const float* row = x + r * stride + first;
             if (columns == kWide) {
                 store(to, load(row)), store(to + lanes<float>, load(row + lanes<float>));
                 continue;
@@ -218,25 +220,25 @@ struct BackwardRoom {
 
 // Adds the share of some rows to the sums of a part, and writes the gradients of their inputs.
 inline void backward_rows(const ProductBackward& a, const float* const* turned, int64_t begin, int64_t end, BackwardRoom& room, float* sums) {
-    const int64_t rows = end - begin;
-    const float* grad = a.grad + begin * a.width;
+    const int64_t rows = end - begin, stride = a.after ? a.width : a.stride;
+    const float* grad = a.grad + begin * a.stride;
     if (a.after) {
         for (int64_t r = 0; r < rows; ++r) epilogue_backward_row_of(*a.after, begin + r, room.grad.get() + r * a.width);
         grad = room.grad.get();
     }
-    pack_rows(grad, a.width, rows, room.packed.get());
+    pack_rows(grad, stride, a.width, rows, room.packed.get());
     for (int t = 0; t < a.num_terms; ++t) {
         const Term& term = a.terms[t];
         for (int64_t r = 0; r < rows; ++r) room.x[r] = term.row(begin + r);
         add_weight_rows(term.in, a.width, room.x, room.packed.get(), rows, sums);
         sums += term.in * a.width;
         if (!a.grad_x[t]) continue;
-        const auto row = [grad, &a](int64_t r) { return grad + r * a.width; };
-        add_term(row, a.width, term.in, turned[t], 0, rows, [](int64_t, int64_t) { return kZeros; }, a.grad_x[t] + begin * term.in);
+        const auto row = [grad, stride](int64_t r) { return grad + r * stride; };
+        add_term(row, a.width, term.in, turned[t], 0, rows, [](int64_t, int64_t) { return kZeros; }, a.grad_x[t] + begin * term.in, term.in);
     }
     for (int64_t r = 0; r < rows; ++r) {
 #pragma omp simd
-        for (int64_t c = 0; c < a.width; ++c) sums[c] += grad[r * a.width + c];
+        for (int64_t c = 0; c < a.width; ++c) sums[c] += grad[r * stride + c];
     }
 }
 

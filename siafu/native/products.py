@@ -89,8 +89,8 @@ def product_backward(
 ) -> tuple[list[Tensor | None], list[Tensor], Tensor]:
     """The gradients of each term's rows, where they are wanted, of its weights, and of the bias.
 
-    Where a tensor is given instead of a truth, it is filled with those of rows. ``grad`` is (R, O); ``output`` is what
-    the product returned, which is read where something followed it.
+    Where a tensor is given instead of a truth, it is filled with those of rows. ``grad`` is (R, O), whose rows may lie
+    apart; ``output`` is what the product returned, which is read where something followed it.
     """
     wants_x = wants_x or [False] * len(terms)
     if not _ours(grad, *(each for term in terms for each in term)):
@@ -101,7 +101,9 @@ def product_backward(
     parts = min(_MOST_PARTS, max(1, num_rows // _PART_ROWS))
     sums, sum_of = native.empty_rows(parts, sum(sizes), grad.dtype), grad.new_empty(sum(sizes))
     given, how = [term._plain for term in terms], None if after is None else after._plain
-    native._core.product_backward(given, grad.contiguous(), output, how, sums, sum_of, grad_x)
+    if grad.stride(1) != 1:
+        grad = grad.contiguous()
+    native._core.product_backward(given, grad, output, how, sums, sum_of, grad_x)
     *grad_weights, grad_bias = sum_of.split(sizes)
     of_weights = [flat.view_as(term.weight) for flat, term in zip(grad_weights, terms, strict=True)]
     return grad_x, of_weights, grad_bias

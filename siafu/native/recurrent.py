@@ -40,19 +40,25 @@ class Lstm(NamedTuple):
 
 
 class LstmPassed(NamedTuple):
-    """What an LSTM gives: (T, R, H), h and c after the last step, and gates (T, R, 4H) where they were to be kept."""
+    """What an LSTM gives: (T, R, H), h and c after the last step, and gates (T, R, 4H), where these were asked for.
+
+    Gates serve one way back, which writes gradients over them.
+    """
 
     out: Tensor
-    after: State
+    after: State | None
     gates: Tensor | None
 
 
-def lstm(given: Lstm, *, keep: bool = False) -> LstmPassed:
-    """Pass all steps; with ``keep`` the gates are kept, so that the way back need not compute them again."""
+def lstm(given: Lstm, *, keep: bool = False, ends: bool = True) -> LstmPassed:
+    """Pass all steps; with ``keep`` the gates are kept, so that the way back need not compute them again.
+
+    ``ends`` asks for the state after the last step.
+    """
     if not _ours(*given.tensors):
         return LstmPassed(*recurrent_reference.lstm(given), None)
     (h, c), steps = given.before, given.num_steps
-    out, after = _steps(steps, h), (_like(h), _like(c))
+    out, after = _steps(steps, h), (_like(h), _like(c)) if ends else None
     gates = _steps(steps, h, times=4) if keep else None
     native._core.lstm(*_plain(given), out, after, gates)
     return LstmPassed(out, after, gates)
@@ -65,27 +71,45 @@ def lstm_backward(
     *,
     gates: Tensor | None,
     wants: Sequence[bool],
+    over: bool = False,
 ) -> list[Tensor | None]:
     """The gradients of ``given.tensors``, from those of the outputs and of the state after the last step.
 
-    ``gates`` are those that were kept; ``wants`` tells of each input whether the gradient of its rows is asked for.
+    ``gates`` are those that were kept, in whose memory gradients of inputs come where they fit: their rows lie apart
+    then. ``wants`` tells of each input whether the gradient of its rows is asked for. With ``over``, those of the state
+    before the first step are written over it.
     """
     if not _ours(*given.tensors):
         return recurrent_reference.lstm_backward(given, grad, grad_after, wants=wants)
-    h, c = given.before
-    grad_x = [_like(term.x) if wanted else None for term, wanted in zip(given.inputs, wants, strict=True)]
+    *given_first, (h, c) = _plain(given)
+    grad_x = _places(given, wants, gates)
     shapes = [*(term.weight.shape for term in given.inputs), given.weight_h.shape, given.bias.shape]
     sizes = [shape.numel() for shape in shapes]
     parts = min(_MOST_PARTS, max(1, h.shape[0] // _PART_ROWS))
     sums, total = native.empty_rows(parts, sum(sizes), h.dtype), h.new_empty(sum(sizes))
-    grad_before = _like(h), _like(c)
     of_after = [None if each is None else each.contiguous() for each in grad_after]
+    of_before = (h, c) if over else (_like(h), _like(c))
     native._core.lstm_backward(
-        *_plain(given), gates, grad.contiguous(), *of_after, grad_x, grad_before, sums, total
+        *given_first, (h, c), gates, grad.contiguous(), *of_after, grad_x, of_before, sums, total
     )
     *of_weights, of_h, of_bias = (flat.view(s) for flat, s in zip(total.split(sizes), shapes, strict=True))
     of_inputs = [each for pair in zip(grad_x, of_weights, strict=True) for each in pair]
-    return [*of_inputs, of_h, of_bias, *grad_before]
+    return [*of_inputs, of_h, of_bias, *of_before]
+
+
+def _places(given: Lstm, wants: Sequence[bool], gates: Tensor | None) -> list[Tensor | None]:
+    """Where the gradients of inputs go: into columns of the gates, of which a step is done when they come."""
+    places, first = list[Tensor | None](), 0
+    for (x, _), wanted in zip(given.inputs, wants, strict=True):
+        last = first + x.shape[-1]
+        if not wanted:
+            places.append(None)
+        elif gates is None or x.ndim == 2 or last > gates.shape[2]:
+            places.append(_like(x))
+        else:
+            places.append(gates[..., first:last])
+            first = last
+    return places
 
 
 def _plain(given: Lstm) -> tuple[list[Term], Tensor, Tensor, Tensor | None, State]:

@@ -82,6 +82,20 @@ def test_products_and_their_gradients_are_those_of_torch(shape: tuple[int, int, 
                     torch.testing.assert_close(left, right, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("follows", AFTER)
+def test_rows_of_gradients_may_lie_apart(follows: str) -> None:
+    shape = num_rows, _, out_width = 130, 9, 47
+    terms, after = terms_of(shape), fitting(AFTER[follows], num_rows, out_width)
+    output = native.product(terms, after=after)
+    wide = rows(num_rows, 3 * out_width, seed=6)
+    how: dict[str, Any] = {"output": output, "after": after, "wants_x": [True, True]}
+    some = wide[:, out_width : 2 * out_width]
+    found = native.product_backward(terms, some, **how)
+    for one, other in zip(found, native.product_backward(terms, some.contiguous(), **how), strict=True):
+        ones, others = (each if isinstance(each, list) else [each] for each in (one, other))
+        assert all(torch.equal(left, right) for left, right in zip(ones, others, strict=True))
+
+
 def test_a_product_may_be_added_to_where_it_is() -> None:
     terms, add = [Term(rows(20, 9), rows(9, 40, seed=1))], rows(20, 40, seed=2)
     wanted = native.product(terms, add=add)

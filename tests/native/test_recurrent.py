@@ -89,6 +89,18 @@ def test_gradients_that_nobody_asks_for_are_left_out() -> None:
         near(one, other)
 
 
+def test_gradients_of_inputs_come_in_the_memory_of_the_gates_where_they_fit() -> None:
+    lstm = given(7, 2, same=False, masked=False)  # 8 gates a row, inputs 5 and 4 wide
+    _, _, gates = native.lstm(lstm, keep=True)
+    assert gates is not None
+    grad = random(STEPS, 7, 2, seed=11)
+    first, _, second, *_ = native.lstm_backward(lstm, grad, (None, None), gates=gates, wants=[True, True])
+    assert first is not None
+    assert second is not None
+    assert first.untyped_storage().data_ptr() == gates.untyped_storage().data_ptr()
+    assert second.untyped_storage().data_ptr() != gates.untyped_storage().data_ptr()
+
+
 def test_threads_do_not_change_a_bit() -> None:
     lstm = given(3000, 8, same=True, masked=True)
     found = []

@@ -31,7 +31,8 @@ def passed_in_blocks(
     needs no second pass, to the first. ``span_of`` makes the span of a block, whenever it is asked for. ``loss_of`` is
     asked once for each own step, by its block, its place there and its rows, (N, H); None: it has no loss. ``state`` is
     that before the first block, as ``model.begin`` returns it; blocks after which the state is ``known`` are passed
-    once. The turn is told before each pass which block begins, and how it is passed.
+    once, and known states may be written over. The turn is told before each pass which block begins, and how it is
+    passed.
     """
     before, passed = [state, *known], range(len(known), num_blocks - 1)
     del known
@@ -43,7 +44,14 @@ def passed_in_blocks(
     grads: Gradients = [None] * len(state)
     for block in reversed(range(num_blocks)):
         turn.begin(block, "again" if block in passed else "only")
-        loss, grads = _passed_back(model, span_of(block), partial(loss_of, block), before.pop(), grads, turn)
+        loss, grads = _passed_back(
+            model,
+            span_of(block)._replace(ends=False, spent=block > 0),
+            partial(loss_of, block),
+            before.pop(),
+            grads,
+            turn,
+        )
         losses.append(loss)
     _back(state, grads)
     return torch.stack(losses).sum()

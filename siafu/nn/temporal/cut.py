@@ -12,14 +12,16 @@ class Need(NamedTuple):
     Attributes:
         step: for each step of the block that is being passed.
         state: for each state that is kept between blocks.
+        more: in any block: for the state after it, for gradients of states, and for the loss of a step.
     """
 
     step: int
     state: int
+    more: int
 
     def of_block(self, place: int, length: int) -> int:
-        """What a block takes while it goes back: the states after it are gone, two have gradients."""
-        return self.step * length + self.state * (place + 2)
+        """What a block takes while it goes back: of states, those before it are there."""
+        return self.step * length + self.state * place + self.more
 
     def peak(self, lengths: Sequence[int]) -> int:
         """The most that blocks of so many steps take."""
@@ -30,9 +32,11 @@ def need_of(model: TemporalModel, num_nodes: int, *, own_nodes: int | None = Non
     """What a model needs for so many nodes, of which some are computed here; by the layers' own reckoning."""
     own = num_nodes if own_nodes is None else own_nodes
     numbers = [layer.numbers for layer in model.temporal_layers]
+    after, of_loss = sum(each.after for each in numbers) * own, model.out_features * num_nodes
     return Need(
         sum(each.step for each in numbers) * num_nodes * itemsize,
         max(1, sum(each.state for each in numbers)) * own * itemsize,
+        (after + of_loss) * itemsize,
     )
 
 

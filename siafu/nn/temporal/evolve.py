@@ -46,7 +46,7 @@ class EvolveGcnO(TemporalLayer):
     @property
     def numbers(self) -> Numbers:
         """The sum of inputs, outputs and the gradients of both; weights, which are few."""
-        return Numbers(2 * self.in_features + 2 * self.out_features, 0)
+        return Numbers(2 * self.in_features + 2 * self.out_features, 0, 0)
 
     def aggregated(self, span: Span, state: State, turn: Turn = alone) -> tuple[Tensor, State]:
         """``A_t X_t``."""

@@ -29,6 +29,8 @@ class Span(NamedTuple):
         present_nodes: (steps, own nodes) bool, the same by nodes.
         busy: which nodes have an edge, where the rows of others are not sent; None: all rows are.
         last: whether all rows of the outputs are read, and not those of busy nodes alone.
+        ends: whether the state after it is read; else a layer may give NaN for it. Gradients may come to it.
+        spent: whether the state before it is read by nobody else, so that a layer may write its gradients over it.
     """
 
     steps: Sequence[Step]
@@ -41,6 +43,8 @@ class Span(NamedTuple):
     present_nodes: Tensor | None = None
     busy: Busy | None = None
     last: bool = True
+    ends: bool = True
+    spent: bool = False
 
 
 def span_alone(
@@ -61,10 +65,12 @@ class Numbers(NamedTuple):
     Attributes:
         step: for each step of a block, while it goes back: what was kept, outputs, and gradients.
         state: in its state.
+        after: in the state after a block and its gradients, while the block goes back.
     """
 
     step: int
     state: int
+    after: int
 
 
 class TemporalLayer(nn.Module):

@@ -23,7 +23,8 @@ class Recurrent(TemporalLayer):
     """
 
     num_gates: ClassVar[int]
-    kept_gates: ClassVar[int]  # numbers kept for the way back, for each output
+    held: ClassVar[int]  # numbers held on the way back for each output: Y, gates, gradients
+    after: ClassVar[int] = 2  # what is held of the state after a block: the state, gradients
     reads_inputs: ClassVar[bool]  # the recurrence reads X_t beside Y_t
     rereads = False
 
@@ -63,7 +64,8 @@ class Recurrent(TemporalLayer):
         def along(piece: int, y_nodes: Tensor) -> Tensor:
             nodes = turn.pieces[piece]
             there = None if present is None else present[:, nodes].contiguous()
-            h, later = self.recur(self._inputs(y_nodes, span, piece, nodes), there, states[piece])
+            inputs = self._inputs(y_nodes, span, piece, nodes)
+            h, later = self.recur(inputs, there, states[piece], span)
             h_nodes.append(h)
             after.append(later)
             return h
@@ -79,14 +81,17 @@ class Recurrent(TemporalLayer):
 
     @property
     def numbers(self) -> Numbers:
-        """Inputs or their sum; Y and the gradients of Y and of the outputs; gates; the state."""
-        size = self.out_features
-        return Numbers(self.in_features + (3 + self.kept_gates) * size, len(self.carried) * size)
+        """Inputs or their sum; what is held for outputs; the state."""
+        state = len(self.carried) * self.out_features
+        return Numbers(self.in_features + self.held * self.out_features, state, self.after * state)
 
     def recur(
-        self, inputs: Sequence[tuple[Tensor, Tensor]], present: Tensor | None, state: State
+        self, inputs: Sequence[tuple[Tensor, Tensor]], present: Tensor | None, state: State, span: Span
     ) -> tuple[Tensor, State]:
-        """The recurrence over rows, each with its weights: (T, R, I), or (R, I) for all steps -> (T, R, H)."""
+        """The recurrence over rows, each with its weights: (T, R, I), or (R, I) for all steps -> (T, R, H).
+
+        ``span`` is what they are of.
+        """
         raise NotImplementedError
 
     def _inputs(self, y_nodes: Tensor, span: Span, piece: int, nodes: slice) -> list[tuple[Tensor, Tensor]]:
@@ -128,40 +133,47 @@ class CdGcn(Recurrent):
     temporal = "h_t, c_t = LSTM([Y_t, X_t], h_{t-1}, c_{t-1})"
     carried = ("h", "c")
     num_gates = 4
-    kept_gates = 4
+    held = 6  # the gradient of Y is written over gates, that of the outputs over these
+    after = 1  # gradients alone; those of the state before are written over it
     reads_inputs = True
 
     def recur(
-        self, inputs: Sequence[tuple[Tensor, Tensor]], present: Tensor | None, state: State
+        self, inputs: Sequence[tuple[Tensor, Tensor]], present: Tensor | None, state: State, span: Span
     ) -> tuple[Tensor, State]:
         """An LSTM; the gates are input, forget, new value, output."""
         flat = [each for pair in inputs for each in pair]
-        out, *after = _Lstm.apply(torch.is_grad_enabled(), present, *flat, self.weight_h, self.bias, *state)
+        keep = torch.is_grad_enabled()
+        out, *after = _Lstm.apply(
+            keep, span.ends, span.spent, present, *flat, self.weight_h, self.bias, *state
+        )
         return out, after
 
 
 class _Lstm(torch.autograd.Function):
-    """Gates are kept where there is a way back, which a function is not told by itself."""
+    """Gates are kept where there is a way back, which a function is not told by itself, and made again for another."""
 
     @staticmethod
-    def forward(ctx: Any, keep: bool, present: Tensor | None, *given: Tensor) -> tuple[Tensor, ...]:
-        out, after, gates = native.lstm(_lstm(present, given), keep=keep)
-        ctx.present = present
-        ctx.save_for_backward(*given, *([] if gates is None else [gates]))
-        ctx.kept = gates is not None
+    def forward(
+        ctx: Any, keep: bool, ends: bool, spent: bool, present: Tensor | None, *given: Tensor
+    ) -> tuple[Tensor, ...]:
+        out, passed, gates = native.lstm(_lstm(present, given), keep=keep, ends=ends)
+        after = passed or [each.new_full((), torch.nan).expand_as(each) for each in given[-2:]]
+        ctx.present, ctx.over = present, spent
+        ctx.save_for_backward(*given)
+        ctx.gates = gates
         ctx.set_materialize_grads(False)
         return out, *after
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        given = ctx.saved_tensors
-        *given, gates = given if ctx.kept else (*given, None)
+        given, gates, ctx.gates = ctx.saved_tensors, ctx.gates, None
         lstm, (grad, *of_after) = _lstm(ctx.present, given), grads
         if grad is None:
             grad = given[-1].new_zeros(lstm.num_steps, *given[-1].shape)
-        wants = ctx.needs_input_grad[2 : 2 + 2 * len(lstm.inputs) : 2]
-        found = native.lstm_backward(lstm, grad, (of_after[0], of_after[1]), gates=gates, wants=wants)
-        return None, None, *found
+        wants = ctx.needs_input_grad[4 : 4 + 2 * len(lstm.inputs) : 2]
+        after = of_after[0], of_after[1]
+        found = native.lstm_backward(lstm, grad, after, gates=gates, wants=wants, over=ctx.over)
+        return None, None, None, None, *found
 
 
 def _lstm(present: Tensor | None, given: Sequence[Tensor]) -> Lstm:
@@ -177,11 +189,11 @@ class GcnGru(Recurrent):
     temporal = "h_t = GRU(Y_t, h_{t-1})"
     carried = ("h",)
     num_gates = 3
-    kept_gates = 13
+    held = 16
     reads_inputs = False
 
     def recur(
-        self, inputs: Sequence[tuple[Tensor, Tensor]], present: Tensor | None, state: State
+        self, inputs: Sequence[tuple[Tensor, Tensor]], present: Tensor | None, state: State, span: Span
     ) -> tuple[Tensor, State]:
         """A GRU; the gates are update, reset, new value, and reset acts on the state before its product."""
         (h,), outputs, width = state, [], self.out_features

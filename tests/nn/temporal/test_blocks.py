@@ -9,7 +9,7 @@ from test_models import EVERY, close, model_of, whole
 from timeline import NUM_NODES, NUM_STEPS, cut, rows
 from torch import Tensor
 
-from siafu.nn.temporal import Span, passed_in_blocks
+from siafu.nn.temporal import Span, passed_in_blocks, span_alone
 from siafu.nn.temporal.turn import Alone, Pass
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -50,6 +50,29 @@ def test_gradients_block_by_block_are_those_of_one_pass(kind: str, ends: list[in
         assert parameter.grad is not None
         assert other is not None
         close(parameter.grad, other)
+
+
+@EVERY
+def test_in_single_precision_too_where_gradients_are_written_over_what_is_not_read_again(kind: str) -> None:
+    model, span, begins = model_of(kind), whole(masked=True), [0, 2, 3, NUM_STEPS]
+    out, _ = model(span, model.begin(NUM_NODES))
+    expected = torch.autograd.grad(out.square().sum(), list(model.parameters()))
+
+    model.float()
+    assert isinstance(span.x, Tensor)
+    span = span_alone(span.steps, span.x.float(), present=span.present)
+    state = model.begin(NUM_NODES)
+    passed_in_blocks(
+        model,
+        lambda block: cut(span, begins[block], begins[block + 1]),
+        lambda block, place, h: h.square().sum(),
+        num_blocks=3,
+        state=state,
+    )
+    for parameter, other in zip(model.parameters(), expected, strict=True):
+        assert parameter.grad is not None
+        torch.testing.assert_close(parameter.grad.double(), other, rtol=1e-4, atol=1e-5)
+    assert all(torch.equal(one, other) for one, other in zip(state, model.begin(NUM_NODES), strict=True))
 
 
 def test_the_turn_is_told_which_block_begins_and_how_it_is_passed() -> None:

@@ -19,7 +19,7 @@ def every_cut(num_steps: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize(
-    "need", [Need(900, 200), Need(128, 640), Need(640, 1)], ids=["steps", "states", "free"]
+    "need", [Need(900, 200, 400), Need(128, 640, 1280), Need(640, 1, 2)], ids=["steps", "states", "free"]
 )
 def test_no_cut_takes_less_than_the_one_that_is_chosen(need: Need) -> None:
     chosen = cut_time(9, need)
@@ -30,7 +30,7 @@ def test_no_cut_takes_less_than_the_one_that_is_chosen(need: Need) -> None:
 
 @pytest.mark.parametrize("budget", [3000, 4000, 5000, 8100])
 def test_no_cut_that_fits_a_budget_has_fewer_blocks(budget: int) -> None:
-    need = Need(900, 200)
+    need = Need(900, 200, 400)
     chosen = cut_time(9, need, budget=budget)
     assert need.peak(chosen) <= budget
     fitting = [lengths for lengths in every_cut(9) if need.peak(lengths) <= budget]
@@ -39,12 +39,12 @@ def test_no_cut_that_fits_a_budget_has_fewer_blocks(budget: int) -> None:
 
 
 def test_where_nothing_fits_the_least_is_given() -> None:
-    need = Need(900, 200)
+    need = Need(900, 200, 400)
     assert cut_time(9, need, budget=1000) == cut_time(9, need)
 
 
 def test_blocks_of_falling_length_take_less_than_equal_ones() -> None:
-    need = Need(9, 2)
+    need = Need(9, 2, 4)
     equal = min(need.peak([50 // n + (k < 50 % n) for k in range(n)]) for n in range(1, 51))
     assert need.peak(cut_time(50, need)) < 0.9 * equal
 

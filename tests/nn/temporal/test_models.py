@@ -93,6 +93,16 @@ def test_in_single_precision_it_agrees_to_five_digits(kind: str) -> None:
 
 
 @EVERY
+def test_a_second_way_back_finds_what_the_first_one_found(kind: str) -> None:
+    layer, x = layer_of(kind).float(), rows(NUM_STEPS, NUM_NODES, IN).float().requires_grad_()
+    out, _ = layer(span_alone(steps(), x), layer.begin(NUM_NODES), alone)
+    given, loss = [x, *layer.parameters()], out.x.square().sum()
+    first = [each.clone() for each in torch.autograd.grad(loss, given, retain_graph=True)]
+    for one, other in zip(first, torch.autograd.grad(loss, given), strict=True):
+        assert torch.equal(one, other)
+
+
+@EVERY
 @pytest.mark.parametrize("masked", [False, True], ids=["all", "some"])
 @pytest.mark.parametrize("static", [False, True], ids=["inputs-by-step", "static-inputs"])
 @pytest.mark.parametrize("ends", [[3, 7], [1, 2, 5, 6, 7]], ids=["two-blocks", "five-blocks"])
