@@ -48,7 +48,7 @@ def compare(kind: str, folder: Path, hosts: tuple[Host, Host], args: argparse.Na
     common = [str(folder / "store"), "--model", kind, "--hidden", str(args.hidden)]
     common += ["--epochs", str(args.epochs + 1)]
     settings = ["threads=1", "snapshots.window=0", "train.evaluate_every=1000000"]
-    settings += ["snapshots.room_mb=8000", *args.set]  # no block is passed twice, by whomever
+    settings += ["snapshots.room_mb=16000", *args.set]  # no block is passed twice, by whomever
     common += [word for setting in settings for word in ("--set", setting)]
     sent = 0
     for turn in range(args.rounds):

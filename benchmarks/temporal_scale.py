@@ -63,7 +63,7 @@ def _parse() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--part", type=float, default=1.0, help="of the nodes and of the events")
-    parser.add_argument("--room-mb", type=float, default=3000, help="snapshots.room_mb of the whole size")
+    parser.add_argument("--room-mb", type=float, default=6000, help="snapshots.room_mb of the whole size")
     parser.add_argument("--set", action="append", default=[], help="further settings of siafu train")
     parser.add_argument("--folder", help="where to make the temporary folder")
     parser.add_argument("--prepared", help="a folder that stays")

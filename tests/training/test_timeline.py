@@ -60,4 +60,4 @@ def test_steps_that_are_asked_for_again_beside_others_take_no_further_room() -> 
     assert again[0] is line._steps[0]
     other = timeline_of(undirected=True, keep_bytes=100_000)
     other.steps(range(3))
-    assert line._left == other._left
+    assert line.keep_bytes == other.keep_bytes

@@ -75,7 +75,6 @@ def build_timeline(graph: DynamicGraph, config: SnapshotsConfig, model: ModelCon
         edge_life=config.edge_life,
         band=model.band if model.kind == "tm-gcn" else None,
         weighted=config.weighted,
-        keep_bytes=config.room_mb * 10**6,
     )
 
 

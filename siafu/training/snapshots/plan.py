@@ -22,6 +22,7 @@ class Plan:
         window: steps before its own that a sample sees; 0: all there are, and one pass serves all samples.
         lengths: how many steps each block of a pass has.
         need: what a rank needs for a step of a block, and for a state between blocks.
+        keep_bytes: what of the room that is left may hold graphs and their aggregated inputs.
         last_alone: whether a sample needs no other step than its own: it sees a window, and weights evolve by
             themselves. A pass is one rank's alone then.
     """
@@ -32,6 +33,7 @@ class Plan:
     window: int
     lengths: list[int]
     need: Need
+    keep_bytes: int
     last_alone: bool
 
     def passes(self, samples: Sequence[int]) -> Iterator[tuple[list[Cut], frozenset[int]]]:
@@ -67,7 +69,8 @@ def plan_passes(
     need = need._replace(step=-(-need.step // ranks))
     steps = window + 1 if window else train.stop
     lengths = [steps] if last_alone else _lengths(steps, need, config, ranks)
-    return Plan(timeline.costs, nodes, ranks, window, lengths, need, last_alone)
+    left = config.room_mb * 10**6 - need.peak([1] if last_alone else lengths)
+    return Plan(timeline.costs, nodes, ranks, window, lengths, need, max(0, left), last_alone)
 
 
 def _lengths(steps: int, need: Need, config: SnapshotsConfig, ranks: int) -> list[int]:
@@ -77,5 +80,5 @@ def _lengths(steps: int, need: Need, config: SnapshotsConfig, ranks: int) -> lis
         raise ValueError(f"{ranks} ranks, but {what}, and ranks share steps; give at most {steps}")
     if config.blocks:
         return even_lengths(steps, min(config.blocks, steps // ranks))
-    lengths = cut_time(steps, need, budget=config.room_mb * 10**6)
+    lengths = cut_time(steps, need, budget=config.room_mb * 10**6 // 2)
     return lengths if min(lengths) >= ranks else even_lengths(steps, min(len(lengths), steps // ranks))

@@ -20,6 +20,7 @@ class Timeline:
     Attributes:
         graph: whose steps they are.
         band: how many steps are averaged to one graph; None where edges live for a while instead.
+        keep_bytes: how much more may be kept.
     """
 
     def __init__(
@@ -29,12 +30,12 @@ class Timeline:
         edge_life: int,
         band: int | None = None,
         weighted: bool = False,
-        keep_bytes: int = 1 << 30,
+        keep_bytes: int = 0,
     ) -> None:
         self.graph, self.band = graph, band
         self._view = Snapshots(graph, life=edge_life if band is None else band, weighted=weighted)
         self._degrees = DegreeFeatures(self._view, exact=_DEGREES)
-        self._left = keep_bytes
+        self.keep_bytes = keep_bytes
         self._steps: dict[int, Step] = {}
         self._latest: dict[int, Step] = {}  # of the last call, whether they are kept or not
         self._aggregated: dict[int, Tensor] = {}
@@ -133,9 +134,9 @@ class Timeline:
 
     def _fits(self, size: int) -> bool:
         """Whether there is room to keep so many bytes; it is taken then."""
-        if size > self._left:
+        if size > self.keep_bytes:
             return False
-        self._left -= size
+        self.keep_bytes -= size
         return True
 
 

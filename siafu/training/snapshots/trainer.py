@@ -61,6 +61,7 @@ class SnapshotsTrainer(FullTrainer):
         self._plan = plan_passes(
             model.temporal, timeline, snapshots, train=task.samples["train"], ranks=task.comm.world_size
         )
+        timeline.keep_bytes = self._plan.keep_bytes
         self._marks = Marks(task.comm, timeline)
         self._held: dict[int, int] = {}  # RSS when a block of time had gone forward, the most
         self._known = Known(model.temporal)
