@@ -29,7 +29,7 @@ RECORDED = {
 }  # seconds an epoch of 50 steps, idle machine
 ASKED = {"evolvegcn-o": 10.0, "evolvegcn-h": 10.0, "cd-gcn": 3.0}
 ASKED_BYTES, ASKED_TIMES = 300_000_000, 1.3
-ROOM = 246  # MB for blocks and states, with which all of it stays below that
+ROOM = 256  # MB for blocks and states, with which all of it stays below that
 
 
 def make_peer(folder: Path) -> str:

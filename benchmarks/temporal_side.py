@@ -50,6 +50,8 @@ class Ours:
         self.head = Dense(args.hidden, CLASSES)  # the trainer's own, whose arrays are used again too
         blocks = [Graph.from_edges(each, num_nodes=args.nodes).block for each in edges]
         self.steps = [Step(block, 1.0, True) for block in blocks]
+        for step in self.steps:
+            step.scale(torch.float32)  # is kept with the graph
         self.args, self.m = args, None
         need = need_of(self.model, args.nodes)
         budget = args.room * 10**6 or None

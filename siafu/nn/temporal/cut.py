@@ -12,31 +12,36 @@ class Need(NamedTuple):
     Attributes:
         step: for each step of the block that is being passed.
         state: for each state that is kept between blocks.
-        more: in any block: for the state after it, for gradients of states, and for the loss of a step.
+        more: in any block: for the loss of a step, and for the state after it where nobody reads it.
     """
 
     step: int
     state: int
     more: int
 
-    def of_block(self, place: int, length: int) -> int:
-        """What a block takes while it goes back: of states, those before it are there."""
-        return self.step * length + self.state * place + self.more
+    def of_block(self, place: int, length: int, *, last: bool) -> int:
+        """What a block takes while it goes back: states before it, and gradients of the one after it, if any."""
+        return self.step * length + self.state * (place + (not last)) + self.more
+
+    def of_blocks(self, lengths: Sequence[int]) -> list[int]:
+        """What each of some blocks takes."""
+        last = len(lengths) - 1
+        return [self.of_block(place, length, last=place == last) for place, length in enumerate(lengths)]
 
     def peak(self, lengths: Sequence[int]) -> int:
         """The most that blocks of so many steps take."""
-        return max(self.of_block(place, length) for place, length in enumerate(lengths))
+        return max(self.of_blocks(lengths))
 
 
 def need_of(model: TemporalModel, num_nodes: int, *, own_nodes: int | None = None, itemsize: int = 4) -> Need:
     """What a model needs for so many nodes, of which some are computed here; by the layers' own reckoning."""
     own = num_nodes if own_nodes is None else own_nodes
     numbers = [layer.numbers for layer in model.temporal_layers]
-    after, of_loss = sum(each.after for each in numbers) * own, model.out_features * num_nodes
+    unread, of_loss = sum(each.unread for each in numbers) * own, model.out_features * num_nodes
     return Need(
         sum(each.step for each in numbers) * num_nodes * itemsize,
         max(1, sum(each.state for each in numbers)) * own * itemsize,
-        (after + of_loss) * itemsize,
+        (unread + of_loss) * itemsize,
     )
 
 
@@ -52,7 +57,7 @@ def cut_time(num_steps: int, need: Need, *, budget: int | None = None) -> list[i
         lengths = _filled(num_steps, need, budget)
         if lengths:
             return lengths
-    low, high = need.step, need.of_block(0, num_steps)  # the least lies between: one step, all at once
+    low, high = need.step, need.peak([num_steps])  # the least lies between: one step, all at once
     while high - low > max(1, need.step // 64):
         middle = (low + high) // 2
         low, high = (low, middle) if _filled(num_steps, need, middle) else (middle, high)
@@ -62,11 +67,15 @@ def cut_time(num_steps: int, need: Need, *, budget: int | None = None) -> list[i
 def _filled(num_steps: int, need: Need, budget: int) -> list[int]:
     """As few blocks as fit, each as long as fits, but what is too much; empty where time does not end before that."""
     lengths: list[int] = []
-    while sum(lengths) < num_steps:
-        length = min(num_steps, (budget - need.of_block(len(lengths), 0)) // need.step)
-        if length < 1:
+
+    def fits(*, last: bool) -> int:
+        return (budget - need.of_block(len(lengths), 0, last=last)) // need.step
+
+    while sum(lengths) + fits(last=True) < num_steps:
+        if fits(last=False) < 1:
             return []
-        lengths.append(length)
+        lengths.append(fits(last=False))
+    lengths.append(min(num_steps, fits(last=True)))
     for _ in range(sum(lengths) - num_steps):
         lengths[lengths.index(max(lengths[:-1]))] -= 1
     return lengths

@@ -65,12 +65,12 @@ class Numbers(NamedTuple):
     Attributes:
         step: for each step of a block, while it goes back: what was kept, outputs, and gradients.
         state: in its state.
-        after: in the state after a block and its gradients, while the block goes back.
+        unread: in the state after a block that goes back, where it is made though nobody reads it.
     """
 
     step: int
     state: int
-    after: int
+    unread: int
 
 
 class TemporalLayer(nn.Module):

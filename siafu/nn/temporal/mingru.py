@@ -46,7 +46,7 @@ class MinGru(TemporalLayer):
     @property
     def numbers(self) -> Numbers:
         """The sum of inputs; Y, z, g, decay, gain, outputs and their gradients; the state."""
-        return Numbers(self.in_features + 14 * self.out_features, self.out_features, 2 * self.out_features)
+        return Numbers(self.in_features + 14 * self.out_features, self.out_features, self.out_features)
 
     def aggregated(self, span: Span, state: State, turn: Turn = alone) -> tuple[Tensor, State]:
         """``A_t X_t``."""

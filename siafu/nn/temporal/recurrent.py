@@ -24,7 +24,7 @@ class Recurrent(TemporalLayer):
 
     num_gates: ClassVar[int]
     held: ClassVar[int]  # numbers held on the way back for each output: Y, gates, gradients
-    after: ClassVar[int] = 2  # what is held of the state after a block: the state, gradients
+    makes_unread: ClassVar[bool] = True  # the state after a block, where nobody reads it
     reads_inputs: ClassVar[bool]  # the recurrence reads X_t beside Y_t
     rereads = False
 
@@ -83,7 +83,9 @@ class Recurrent(TemporalLayer):
     def numbers(self) -> Numbers:
         """Inputs or their sum; what is held for outputs; the state."""
         state = len(self.carried) * self.out_features
-        return Numbers(self.in_features + self.held * self.out_features, state, self.after * state)
+        return Numbers(
+            self.in_features + self.held * self.out_features, state, state if self.makes_unread else 0
+        )
 
     def recur(
         self, inputs: Sequence[tuple[Tensor, Tensor]], present: Tensor | None, state: State, span: Span
@@ -134,7 +136,7 @@ class CdGcn(Recurrent):
     carried = ("h", "c")
     num_gates = 4
     held = 6  # the gradient of Y is written over gates, that of the outputs over these
-    after = 1  # gradients alone; those of the state before are written over it
+    makes_unread = False
     reads_inputs = True
 
     def recur(

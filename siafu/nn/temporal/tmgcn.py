@@ -48,7 +48,7 @@ class TmGcn(TemporalLayer):
     def numbers(self) -> Numbers:
         """Smoothed inputs, their sums and gradients; outputs and their gradients; inputs of earlier steps."""
         state = (self.band - 1) * self.in_features
-        return Numbers(4 * self.in_features + 2 * self.out_features, state, 2 * state)
+        return Numbers(4 * self.in_features + 2 * self.out_features, state, state)
 
     def aggregated(self, span: Span, state: State, turn: Turn = alone) -> tuple[Tensor, State]:
         """``A'_t X'_t``."""

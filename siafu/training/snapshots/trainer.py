@@ -88,7 +88,7 @@ class SnapshotsTrainer(FullTrainer):
         plan, held = self._plan, [self._held[block] for block in sorted(self._held)]
         if plan.last_alone:
             return {"steps": plan.lengths, "rss_bytes": held}
-        planned = [plan.need.of_block(*block) for block in enumerate(plan.lengths)]
+        planned = plan.need.of_blocks(plan.lengths)
         return {"steps": plan.lengths, "planned_bytes": planned, "rss_bytes": held}
 
     def step(self, epoch: int) -> float:
