@@ -42,7 +42,7 @@ class Lstm(NamedTuple):
 class LstmPassed(NamedTuple):
     """What an LSTM gives: (T, R, H), h and c after the last step, and gates (T, R, 4H), where these were asked for.
 
-    Gates serve one way back, which writes gradients over them.
+    Gates serve one way back, which may write gradients over them.
     """
 
     out: Tensor
@@ -71,18 +71,19 @@ def lstm_backward(
     *,
     gates: Tensor | None,
     wants: Sequence[bool],
+    apart: bool = False,
     over: bool = False,
 ) -> list[Tensor | None]:
     """The gradients of ``given.tensors``, from those of the outputs and of the state after the last step.
 
-    ``gates`` are those that were kept, in whose memory gradients of inputs come where they fit: their rows lie apart
-    then. ``wants`` tells of each input whether the gradient of its rows is asked for. With ``over``, those of the state
-    before the first step are written over it.
+    ``gates`` are those that were kept. ``wants`` tells of each input whether the gradient of its rows is asked for.
+    With ``apart`` these come in the memory of the gates where they fit, and their rows lie apart then. With ``over``,
+    those of the state before the first step are written over it.
     """
     if not _ours(*given.tensors):
         return recurrent_reference.lstm_backward(given, grad, grad_after, wants=wants)
     *given_first, (h, c) = _plain(given)
-    grad_x = _places(given, wants, gates)
+    grad_x = _places(given, wants, gates if apart else None)
     shapes = [*(term.weight.shape for term in given.inputs), given.weight_h.shape, given.bias.shape]
     sizes = [shape.numel() for shape in shapes]
     parts = min(_MOST_PARTS, max(1, h.shape[0] // _PART_ROWS))

@@ -56,23 +56,30 @@ def near(one: Tensor | None, other: Tensor | None) -> None:
 @pytest.mark.parametrize("same", [False, True], ids=["by-step", "the-same"])
 @pytest.mark.parametrize("masked", [False, True], ids=["all", "some"])
 @pytest.mark.parametrize("keep", [False, True], ids=["computed-again", "kept"])
+@pytest.mark.parametrize("over", [False, True], ids=["beside", "over"])
 def test_the_compiled_lstm_gives_what_plain_torch_gives(
-    rows: int, hidden: int, same: bool, masked: bool, keep: bool
+    rows: int, hidden: int, same: bool, masked: bool, keep: bool, over: bool
 ) -> None:
     lstm = given(rows, hidden, same=same, masked=masked)
     out, after, gates = native.lstm(lstm, keep=keep)
     expected, expected_after = recurrent_reference.lstm(wide(lstm))
     near(out, expected)
+    assert after is not None
     for one, other in zip(after, expected_after, strict=True):
         near(one, other)
+    without = native.lstm(lstm, keep=keep, ends=False)
+    assert without.after is None
+    assert torch.equal(without.out, out)
     grad, of_h, of_c = (
         random(*out.shape, seed=11),
         random(rows, hidden, seed=12),
         random(rows, hidden, seed=13),
     )
-    found = native.lstm_backward(lstm, grad, (of_h, of_c), gates=gates, wants=[True, True])
     expected_grads = recurrent_reference.lstm_backward(
         wide(lstm), grad.double(), (of_h.double(), of_c.double()), wants=[True, True]
+    )
+    found = native.lstm_backward(
+        lstm, grad, (of_h, of_c), gates=gates, wants=[True, True], apart=over, over=over
     )
     for one, other in zip(found, expected_grads, strict=True):
         near(one, other)
@@ -94,7 +101,9 @@ def test_gradients_of_inputs_come_in_the_memory_of_the_gates_where_they_fit() ->
     _, _, gates = native.lstm(lstm, keep=True)
     assert gates is not None
     grad = random(STEPS, 7, 2, seed=11)
-    first, _, second, *_ = native.lstm_backward(lstm, grad, (None, None), gates=gates, wants=[True, True])
+    first, _, second, *_ = native.lstm_backward(
+        lstm, grad, (None, None), gates=gates, wants=[True, True], apart=True
+    )
     assert first is not None
     assert second is not None
     assert first.untyped_storage().data_ptr() == gates.untyped_storage().data_ptr()

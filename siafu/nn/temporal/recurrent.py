@@ -1,7 +1,7 @@
 """Layers whose temporal part is a recurrence per node: CD-GCN, GCN-GRU."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,19 @@ from siafu.nn.temporal.convolution import convolved, with_idle
 from siafu.nn.temporal.layer import Numbers, Span, State, TemporalLayer, own_number, zero_state
 from siafu.nn.temporal.step import snapshots_in
 from siafu.nn.temporal.turn import Busy, Turn, alone
+
+
+class Way(NamedTuple):
+    """How a recurrence is passed, on which depends what may be left out or written over.
+
+    Attributes:
+        ends, spent: whether the state after it is read, and whether that before it is nobody else's; see :class:`Span`.
+        together: whether gradients are read where they are, and not sent.
+    """
+
+    ends: bool
+    spent: bool
+    together: bool
 
 
 class Recurrent(TemporalLayer):
@@ -60,12 +73,13 @@ class Recurrent(TemporalLayer):
         """The convolution by steps, the recurrence by nodes."""
         states, present = _by_piece(state, turn), span.present_nodes
         h_nodes, after = [], []
+        way = Way(span.ends, span.spent, turn.together)
 
         def along(piece: int, y_nodes: Tensor) -> Tensor:
             nodes = turn.pieces[piece]
             there = None if present is None else present[:, nodes].contiguous()
             inputs = self._inputs(y_nodes, span, piece, nodes)
-            h, later = self.recur(inputs, there, states[piece], span)
+            h, later = self.recur(inputs, there, states[piece], way)
             h_nodes.append(h)
             after.append(later)
             return h
@@ -88,12 +102,9 @@ class Recurrent(TemporalLayer):
         )
 
     def recur(
-        self, inputs: Sequence[tuple[Tensor, Tensor]], present: Tensor | None, state: State, span: Span
+        self, inputs: Sequence[tuple[Tensor, Tensor]], present: Tensor | None, state: State, way: Way
     ) -> tuple[Tensor, State]:
-        """The recurrence over rows, each with its weights: (T, R, I), or (R, I) for all steps -> (T, R, H).
-
-        ``span`` is what they are of.
-        """
+        """The recurrence over rows, each with its weights: (T, R, I), or (R, I) for all steps -> (T, R, H)."""
         raise NotImplementedError
 
     def _inputs(self, y_nodes: Tensor, span: Span, piece: int, nodes: slice) -> list[tuple[Tensor, Tensor]]:
@@ -140,14 +151,12 @@ class CdGcn(Recurrent):
     reads_inputs = True
 
     def recur(
-        self, inputs: Sequence[tuple[Tensor, Tensor]], present: Tensor | None, state: State, span: Span
+        self, inputs: Sequence[tuple[Tensor, Tensor]], present: Tensor | None, state: State, way: Way
     ) -> tuple[Tensor, State]:
         """An LSTM; the gates are input, forget, new value, output."""
         flat = [each for pair in inputs for each in pair]
         keep = torch.is_grad_enabled()
-        out, *after = _Lstm.apply(
-            keep, span.ends, span.spent, present, *flat, self.weight_h, self.bias, *state
-        )
+        out, *after = _Lstm.apply(keep, way, present, *flat, self.weight_h, self.bias, *state)
         return out, after
 
 
@@ -155,14 +164,11 @@ class _Lstm(torch.autograd.Function):
     """Gates are kept where there is a way back, which a function is not told by itself, and made again for another."""
 
     @staticmethod
-    def forward(
-        ctx: Any, keep: bool, ends: bool, spent: bool, present: Tensor | None, *given: Tensor
-    ) -> tuple[Tensor, ...]:
-        out, passed, gates = native.lstm(_lstm(present, given), keep=keep, ends=ends)
+    def forward(ctx: Any, keep: bool, way: Way, present: Tensor | None, *given: Tensor) -> tuple[Tensor, ...]:
+        out, passed, gates = native.lstm(_lstm(present, given), keep=keep, ends=way.ends)
         after = passed or [each.new_full((), torch.nan).expand_as(each) for each in given[-2:]]
-        ctx.present, ctx.over = present, spent
+        ctx.way, ctx.present, ctx.gates = way, present, gates
         ctx.save_for_backward(*given)
-        ctx.gates = gates
         ctx.set_materialize_grads(False)
         return out, *after
 
@@ -172,10 +178,16 @@ class _Lstm(torch.autograd.Function):
         lstm, (grad, *of_after) = _lstm(ctx.present, given), grads
         if grad is None:
             grad = given[-1].new_zeros(lstm.num_steps, *given[-1].shape)
-        wants = ctx.needs_input_grad[4 : 4 + 2 * len(lstm.inputs) : 2]
-        after = of_after[0], of_after[1]
-        found = native.lstm_backward(lstm, grad, after, gates=gates, wants=wants, over=ctx.over)
-        return None, None, None, None, *found
+        found = native.lstm_backward(
+            lstm,
+            grad,
+            (of_after[0], of_after[1]),
+            gates=gates,
+            wants=ctx.needs_input_grad[3 : 3 + 2 * len(lstm.inputs) : 2],
+            apart=ctx.way.together,
+            over=ctx.way.spent,
+        )
+        return None, None, None, *found
 
 
 def _lstm(present: Tensor | None, given: Sequence[Tensor]) -> Lstm:
@@ -195,7 +207,7 @@ class GcnGru(Recurrent):
     reads_inputs = False
 
     def recur(
-        self, inputs: Sequence[tuple[Tensor, Tensor]], present: Tensor | None, state: State, span: Span
+        self, inputs: Sequence[tuple[Tensor, Tensor]], present: Tensor | None, state: State, way: Way
     ) -> tuple[Tensor, State]:
         """A GRU; the gates are update, reset, new value, and reset acts on the state before its product."""
         (h,), outputs, width = state, [], self.out_features

@@ -34,6 +34,7 @@ class Turn(Protocol):
     Attributes:
         own_steps: the steps of the block that are computed here.
         own_nodes: the nodes whose rows are computed here.
+        together: whether all steps and all nodes are here, so that rows stay where they are.
     """
 
     @property
@@ -43,6 +44,10 @@ class Turn(Protocol):
     @property
     def own_nodes(self) -> slice:
         """The nodes that are computed here."""
+
+    @property
+    def together(self) -> bool:
+        """Whether all steps and all nodes are here."""
 
     def begin(self, block: int, how: Pass) -> None:
         """A block of time begins; where it is passed again, everything that came first comes again."""
@@ -91,6 +96,7 @@ class Alone:
 
     own_steps = slice(0, None)
     own_nodes = slice(0, None)
+    together = True
     pieces = (slice(0, None),)
 
     def begin(self, block: int, how: Pass) -> None:

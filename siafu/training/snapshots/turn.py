@@ -57,6 +57,11 @@ class RankTurn:
             self._kept = self._received[block] = []
 
     @property
+    def together(self) -> bool:
+        """Whether this rank is the only one."""
+        return self._comm.world_size == 1
+
+    @property
     def pieces(self) -> list[slice]:
         """The own nodes in pieces, counted from the first."""
         return pieces_of(self._cut, self._comm.rank)
@@ -70,7 +75,7 @@ class RankTurn:
         back: Busy | None = None,
     ) -> Tensor:
         """Rows of own steps to rows of own nodes, what ``along`` makes of each piece of them, and back. Collective."""
-        if not self._several:
+        if self.together:
             return along(0, y)
         ways = [Exchange(self, Routes(self._cut, self._comm.rank, busy)) for busy in (there, back)]
         return through_nodes(y, along, ways[0], ways[1])
@@ -86,7 +91,7 @@ class RankTurn:
         rows = torch.cat([kept, x])
         place = {step: row for row, step in enumerate(mine)}
         wanted = [self._read_by(reader, count) for reader in ranks]
-        if self._several:
+        if not self.together:
             given = [[place[step] for step in wanted[peer] if step in place] for peer in ranks]
             due = [self._owned(wanted[rank], peer) for peer in ranks]
             size, width = x.shape[1], x.shape[2]
@@ -102,7 +107,7 @@ class RankTurn:
 
     def everyone(self, rows: Tensor) -> Tensor:
         """What every rank has of its own steps: (own steps, k, F) -> (steps, k, F). Collective."""
-        if not self._several:
+        if self.together:
             return rows
         size, width, ranks = rows.shape[1], rows.shape[2], self._comm.world_size
         sent = rows.reshape(-1, width).repeat(ranks, 1)
@@ -114,7 +119,7 @@ class RankTurn:
 
         What the own steps make of a state h is ``a h + b``, of which ``own`` tells (a, b). Collective.
         """
-        if not self._several:
+        if self.together:
             return state
         pairs = self._of_everyone(torch.cat(own(), 1))
         for decay, gain in (each.chunk(2, 1) for each in pairs[: self._comm.rank]):
@@ -124,7 +129,7 @@ class RankTurn:
 
     def carried_out(self, state: Tensor) -> Tensor:
         """The state after the block's last step, from that after the last own one: (N, H) -> (N, H). Collective."""
-        if not self._several:
+        if self.together:
             return state
         rows, last, ranks = state.shape[0], self._comm.world_size - 1, self._comm.world_size
         mine = self._comm.rank == last
@@ -137,10 +142,6 @@ class RankTurn:
         """As many rows of each rank, on every rank. Collective."""
         counts = [rows.shape[0]] * self._comm.world_size
         return self._exchanged(rows.repeat(len(counts), 1), counts, counts).split(counts)
-
-    @property
-    def _several(self) -> bool:
-        return self._comm.world_size > 1
 
     def _read_by(self, reader: int, count: int) -> list[int]:
         """The earlier steps that a rank reads in this block."""
