@@ -33,7 +33,7 @@ struct Lstm {
     const float *h, *c;      // (rows, hidden), before the first step
     float* out;              // (steps, rows, hidden)
     float *h_end, *c_end;    // (rows, hidden), after the last step, or null
-    float* gates;            // (steps, rows, 4 hidden), kept for the way back, which writes over them, or null
+    float* gates;            // (steps, rows, 4 hidden), kept for the way back, which may write over them, or null
 
     int64_t width() const { return 4 * hidden; }
 };

@@ -82,7 +82,7 @@ def lstm_backward(
     """
     if not _ours(*given.tensors):
         return recurrent_reference.lstm_backward(given, grad, grad_after, wants=wants)
-    *given_first, (h, c) = _plain(given)
+    *plain, (h, c) = _plain(given)
     grad_x = _places(given, wants, gates if apart else None)
     shapes = [*(term.weight.shape for term in given.inputs), given.weight_h.shape, given.bias.shape]
     sizes = [shape.numel() for shape in shapes]
@@ -91,7 +91,7 @@ def lstm_backward(
     of_after = [None if each is None else each.contiguous() for each in grad_after]
     of_before = (h, c) if over else (_like(h), _like(c))
     native._core.lstm_backward(
-        *given_first, (h, c), gates, grad.contiguous(), *of_after, grad_x, of_before, sums, total
+        *plain, (h, c), gates, grad.contiguous(), *of_after, grad_x, of_before, sums, total
     )
     *of_weights, of_h, of_bias = (flat.view(s) for flat, s in zip(total.split(sizes), shapes, strict=True))
     of_inputs = [each for pair in zip(grad_x, of_weights, strict=True) for each in pair]

@@ -27,9 +27,7 @@ class SnapshotsConfig(BaseModel):
     window: int | None = Field(None, ge=0)  # steps before its own that a sample sees; 0: all there are
     batch: int = Field(1, ge=1)  # samples a step of the optimiser, where they see a window; else all samples
     blocks: int = Field(0, ge=0)  # of time, between which the state is kept for gradients; 0: by the budget
-    room_mb: int = Field(
-        2048, ge=1
-    )  # memory of a rank: half for a block's rows and the states, the rest to keep graphs
+    room_mb: int = Field(2048, ge=1)  # memory of a rank: half at most for blocks, the rest to keep graphs
     weighted: bool = False  # edges weigh what their events do
 
 
