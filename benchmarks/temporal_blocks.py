@@ -116,7 +116,7 @@ def main() -> None:
     parser.add_argument("--edges", type=int, default=200_000)
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--hidden", type=int, default=64)
-    parser.add_argument("--room", type=int, default=240, help="MB, snapshots.room_mb where there are several")
+    parser.add_argument("--room", type=int, default=225, help="MB, snapshots.room_mb where there are several")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--scored", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--side", action="store_true", help=argparse.SUPPRESS)
