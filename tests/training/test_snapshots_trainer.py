@@ -59,8 +59,8 @@ def trainer_of(
     made = build_predictor(
         model, link, task=task, in_features=line.in_features, out_features=built.num_outputs
     )
-    made = made if graph.x is None else made.double()
     made.reset(torch.Generator().manual_seed(1))
+    made = made if graph.x is None else made.to(graph.x.dtype)
     return SnapshotsTrainer(
         made, line, built, TrainConfig(lr=0.05), snapshots=config, seed=5, wire=CommConfig()
     )
@@ -106,6 +106,32 @@ def test_turning_rows_in_pieces_changes_nothing(
     several = after(graph, ranks=ranks, kind=kind, blocks=blocks)
     agree(one, several)
     agree(two, several)
+
+
+@pytest.mark.parametrize("scored", [False, True], ids=["not-scored", "scored"])
+@pytest.mark.parametrize(("ranks", "blocks"), [(1, 3), (2, 3), (3, 2)])
+def test_the_compiled_recurrence_too_which_writes_over_what_is_not_read_again(
+    monkeypatch: pytest.MonkeyPatch, ranks: int, blocks: int, scored: bool
+) -> None:
+    """It is for single precision alone."""
+    monkeypatch.setattr(pieces, "_ROWS", 1)
+    graph = graph_of(by_step=True)
+    assert graph.x is not None
+
+    def gradients(comm: Comm, graph: DynamicGraph, *, blocks: int, scored: bool) -> Tensor:
+        trainer = trainer_of(comm, graph, kind="cd-gcn", task="node", blocks=blocks)
+        if scored:
+            trainer._evaluate(0)
+        trainer.optimizer.zero_grad()
+        trainer._add_gradients(trainer._learned(list(trainer.task.samples["train"]), 1))
+        found = [each.grad for each in trainer.model.parameters()]
+        return torch.cat([each.reshape(-1).double() for each in found if each is not None])
+
+    wide = partial(gradients, graph=graph, blocks=1, scored=False)
+    (expected,) = run_threads(wide, ranks=1, threads=1)
+    single = partial(gradients, graph=replace(graph, x=graph.x.float()), blocks=blocks, scored=scored)
+    for found in run_threads(single, ranks=ranks, threads=1):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", TEMPORAL)
