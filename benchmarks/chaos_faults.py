@@ -79,7 +79,7 @@ def strike(stage: Stage, fault: Fault) -> Strike | None:
         case "disk":
             _fill(stage.home / "filler")
         case "memory":
-            _exhaust_memory(stage)
+            return struck if _exhaust_memory(stage) else None
         case _:
             return _signal(stage, fault, struck)
     return struck
@@ -134,7 +134,7 @@ def lift(stage: Stage, fault: Fault) -> None:
             _link(host.namespace, host.interface, "up")
     (stage.home / "filler").unlink(missing_ok=True)
     if stage.group is not None:
-        _limit_file(stage.group).write_text("-1" if _is_v1(stage.group) else "max")
+        _limit_file(stage.group).write_text(_unlimited(stage.group))
 
 
 def judge(stage: Stage, fault: Fault, codes: list[int]) -> list[str]:
@@ -211,14 +211,20 @@ def _link(namespace: str, interface: str, state: str) -> None:
     subprocess.run(["ip", "-n", namespace, "link", "set", "dev", interface, state], check=True)
 
 
-def _exhaust_memory(stage: Stage) -> None:
-    """Let a neighbour in the control group take memory until the kernel kills a process of the run."""
+def _exhaust_memory(stage: Stage) -> bool:
+    """Let a neighbour in the control group take memory until the kernel kills a process of the run.
+
+    False where the run has ended, so that the kernel killed the neighbour.
+    """
     group = stage.group
     assert group is not None
     counter = "memory.oom_control" if _is_v1(group) else "memory.events"
     _limit_file(group).write_text(str(_held_bytes(group) + _ROOM_BYTES))
-    subprocess.run([sys.executable, "-c", _HOG, str(group), counter], check=True, timeout=LIMIT_S)
-    _limit_file(group).write_text("-1" if _is_v1(group) else "max")
+    hog = subprocess.run([sys.executable, "-c", _HOG, str(group), counter], check=False, timeout=LIMIT_S)
+    _limit_file(group).write_text(_unlimited(group))
+    if hog.returncode not in (0, -signal.SIGKILL):
+        raise RuntimeError(f"no memory could be taken in {group}: exit code {hog.returncode}")
+    return hog.returncode == 0
 
 
 def _held_bytes(group: Path) -> int:
@@ -228,6 +234,10 @@ def _held_bytes(group: Path) -> int:
 
 def _is_v1(group: Path) -> bool:
     return (group / "memory.limit_in_bytes").exists()
+
+
+def _unlimited(group: Path) -> str:
+    return "-1" if _is_v1(group) else "max"
 
 
 def _limit_file(group: Path) -> Path:
