@@ -12,6 +12,7 @@ again, so that a long run can be done in pieces. Remove the file after a change 
 
 import argparse
 import json
+import signal
 import sys
 import tempfile
 import time
@@ -89,7 +90,7 @@ def _suffer(stage: Stage, trial: Trial, reference: Record, began_s: float) -> Re
     if struck is not None:
         found["struck_s"] = round(struck.at_s - began_s, 2)
         if fault.kind in LOSSES and fault.target != "command":
-            found["noticed_s"] = round(wait_until_noticed(stage, struck), 2)
+            found["noticed_s"] = round(wait_until_noticed(stage, fault, struck), 2)
     codes = stage.wait_for_end()
     found["code"] = codes[0] if len(codes) == 1 else codes
     if found["struck"]:
@@ -177,7 +178,7 @@ def _outcome(record: Record) -> str:
     from chaos_report import defects
 
     wrong = defects(record)
-    effect = f"struck at {record.get('struck_s')} s" if record["struck"] else "came too late"
+    effect = f"struck at {record.get('struck_s', 'its end')}" if record["struck"] else "came too late"
     return f"{effect}, {record['seconds']:5.1f} s  {'; '.join(wrong) or 'good'}"
 
 
@@ -192,6 +193,8 @@ def _append(path: Path, record: Record) -> None:
 
 def main() -> None:
     args = _parse()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))  # processes, mounts and namespaces go
     if args.report is None:
         if why := refusal():
             sys.exit(f"no chaos here: {why}")

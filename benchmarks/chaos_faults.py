@@ -31,6 +31,7 @@ _TOLD = re.compile(
 )
 _ROOM_BYTES = 64 << 20  # what memory.limit leaves above what the run holds
 _LOOK_S = 0.1
+_EPOCHS_LATER = 2  # the first may have been almost done
 _FLIPS = 3  # bytes of a damaged file
 _HOG = """\
 import pathlib, sys
@@ -50,12 +51,15 @@ class Strike:
     Attributes:
         at_s: when, by the monotonic clock.
         pids: the processes it hit.
-        before: processes, notes and sizes of messages before it, by which it is noticed.
+        pids_before, notes_before, epochs_before, sizes_before: processes, notes, epochs, bytes of messages until then.
     """
 
     at_s: float
     pids: set[int] = field(default_factory=set)
-    before: tuple[set[int], int, list[int]] = field(default_factory=lambda: (set(), 0, []))
+    pids_before: set[int] = field(default_factory=set)
+    notes_before: int = 0
+    epochs_before: int = 0
+    sizes_before: list[int] = field(default_factory=list)
 
 
 def wait_for_moment(stage: Stage, fault: Fault, seconds: float, began_s: float) -> bool:
@@ -70,8 +74,13 @@ def wait_for_moment(stage: Stage, fault: Fault, seconds: float, began_s: float) 
 
 def strike(stage: Stage, fault: Fault) -> Strike | None:
     """Let the fault happen; None where the run ended before."""
-    before = (stage.pids(), stage.notes(), [each.errors.stat().st_size for each in stage.commands])
-    struck = Strike(time.monotonic(), before=before)
+    struck = Strike(
+        time.monotonic(),
+        pids_before=stage.pids(),
+        notes_before=stage.notes(),
+        epochs_before=stage.epochs(),
+        sizes_before=[each.errors.stat().st_size for each in stage.commands],
+    )
     match fault.kind:
         case "cut":
             host = stage.hosts[1 if fault.target == "worker" else fault.pick % stage.setup.ranks]
@@ -106,22 +115,23 @@ def _signal(stage: Stage, fault: Fault, struck: Strike) -> Strike | None:
     return struck
 
 
-def noticed(stage: Stage, struck: Strike) -> bool:
-    """Whether the run shows that it knows: a message, an event, a new process, or its end."""
-    pids, notes, sizes = struck.before
-    if stage.notes() > notes:
+def noticed(stage: Stage, fault: Fault, struck: Strike) -> bool:
+    """Whether the run knows: a message, an event or a new process; a run that lost a worker may also just go on."""
+    if stage.notes() > struck.notes_before:
         return True
-    for each, size in zip(stage.commands, sizes, strict=True):
+    for each, size in zip(stage.commands, struck.sizes_before, strict=True):
         if _TOLD.search(each.errors.read_bytes()[size:].decode("utf-8", "replace")):
             return True
-    return bool(stage.pids() - pids - struck.pids)
+    if fault.target == "worker" and stage.epochs() >= struck.epochs_before + _EPOCHS_LATER:
+        return True
+    return bool(stage.pids() - struck.pids_before - struck.pids)
 
 
-def wait_until_noticed(stage: Stage, struck: Strike) -> float:
+def wait_until_noticed(stage: Stage, fault: Fault, struck: Strike) -> float:
     """Seconds from the fault until the run knows of it; of ranks on hosts, until each has ended."""
     hosts = stage.setup.engine == "torchrun"
     while not stage.ended and time.monotonic() < struck.at_s + LIMIT_S:
-        if not hosts and noticed(stage, struck):
+        if not hosts and noticed(stage, fault, struck):
             break
         time.sleep(_LOOK_S)
     return time.monotonic() - struck.at_s
