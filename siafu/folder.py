@@ -1,6 +1,5 @@
 """A run's folder: where it lies, who writes it, what its files are called, and whether they are still as written."""
 
-import fcntl
 import json
 import os
 import re
@@ -13,7 +12,7 @@ from typing import Any
 
 import xxhash
 
-from siafu.store.tensors import write_atomically
+from siafu.files import locked, write_atomically
 
 _SEAL = "# checksum "
 
@@ -107,13 +106,8 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the folder against other writers; the lock ends with the process, however it ends."""
-        with (self.path / ".lock").open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ValueError(
-                    f"{self.path}: another process is writing this run; wait for it or choose another --out"
-                ) from None
+        refusal = f"{self.path}: another process is writing this run; wait for it or choose another --out"
+        with locked(self.path / ".lock", refusal=refusal):
             yield
 
 

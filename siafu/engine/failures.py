@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from siafu.comm import CommError, FrameError, PeerFailed, PeerLost
+from siafu.files import write_atomically
 
 Kind = Literal["error", "lost_peer", "killed", "memory"]
 
@@ -149,9 +150,7 @@ def write_report(environ: Mapping[str, str], error: BaseException) -> None:
     path = Path(environ[_REPORT])
     with suppress(OSError):  # the launcher says then that nothing was said
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        part = path.with_suffix(f".{os.getpid()}.part")
-        part.write_text(json.dumps({"message": said}), encoding="utf-8")
-        part.replace(path)
+        write_atomically(path, json.dumps({"message": said}).encode())
 
 
 def failure_of(rank: int, *, code: int, report: Path, host: str) -> RankFailure:

@@ -15,6 +15,7 @@ from typing import Any
 from siafu.engine.sites.frames import wire_bytes
 from siafu.engine.sites.rpc import Call, Dialled, Unreachable
 from siafu.engine.sites.schema import BadMessage, make, pack, unpack
+from siafu.files import write_atomically
 from siafu.folder import RunFolder
 from siafu.member import Onlooker
 from siafu.ranks import Followed
@@ -22,7 +23,6 @@ from siafu.settings import Settings
 from siafu.sites.pieces import Arriving, into, pieces_of
 from siafu.sites.roll import Waiting
 from siafu.sites.words import printable
-from siafu.store.tensors import write_atomically
 
 _ASK_S = 10.0
 _TICK_S = 0.2
