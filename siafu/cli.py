@@ -209,8 +209,13 @@ def report(
     from siafu.results.report import write_report
 
     runs = [each for path in paths for each in sorted(path.glob("seed-[0-9]*"), key=_number) or [path]]
-    write_report([read_run(path) for path in runs], out)
-    _print({"out": str(out), "runs": [str(path) for path in runs]}, as_json, f"wrote {out}")
+    records = [read_run(path) for path in runs]
+    write_report(records, out)
+    damaged = {str(record.path): list(record.damage) for record in records if record.damage}
+    for path, texts in damaged.items():
+        _say("\n".join(f"{path}: {text}" for text in texts))
+    found = {"out": str(out), "runs": [str(path) for path in runs], "damaged": damaged}
+    _print(found, as_json, f"wrote {out}")
 
 
 @app.command()

@@ -67,6 +67,7 @@ class RunRecord:
         epochs: the epochs that count: of one that was trained twice, the later.
         result: None where the run has no classes, or has not come so far.
         notes: what a reader should know of the files, such as a line that was cut off.
+        damage: a sentence for each part that is not as the run wrote it, and that is left out here.
         traced: how many tasks of a pipeline were written; :mod:`siafu.results.trace` reads them.
     """
 
@@ -77,6 +78,7 @@ class RunRecord:
     epochs: Epochs
     result: Result | None
     notes: tuple[str, ...] = ()
+    damage: tuple[str, ...] = ()
     traced: int = 0
 
     @property

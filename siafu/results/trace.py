@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from siafu.files import replacing
-from siafu.results.read import TRACED, stream_events
+from siafu.results.read import TRACED, Findings, stream_events
 from siafu.results.record import Event
 
 _MOST_BARS = 20_000
@@ -63,7 +63,7 @@ def stream_bars(path: Path) -> Iterator[Bar | Resumed]:
     """The tasks in a file of events, one at a time, and where the run went on after a break."""
     began_s: float | None = None
     since_s = 0.0
-    for event in stream_events(path, []):
+    for event in stream_events(path, Findings()):
         phase = event["phase"]
         if phase in TRACED:
             yield _bar(event, since_s, path)

@@ -176,6 +176,20 @@ def test_an_unfinished_run_without_an_epoch_is_still_reported(make_run: Make) ->
     assert "unfinished" in report(folder, make_run("other")).text
 
 
+def test_a_damaged_run_is_marked_on_its_page_and_among_others(make_run: Make) -> None:
+    folder, whole = make_run("broken"), make_run("whole")
+    path = folder / "events.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"loss":', b'"lost":', 1))
+    (folder / "config.toml").write_text("seed = 7\n")
+    text = report(folder).text
+    for part in ("This run is damaged", "events.jsonl, line 2: changed", "config.toml: changed or damaged"):
+        assert part in text
+    assert "damaged" not in report(whole).text
+    both = report(folder, whole).text
+    assert both.count("This run is damaged") == 1
+    assert both.count("done, damaged") == 1
+
+
 def test_a_regression_has_no_classes_and_its_error_is_no_percentage(make_run: Make) -> None:
     folder = make_run(metrics={"metric": "mae", "test_score": 3.14159})
     events = Events(folder / "events.jsonl")

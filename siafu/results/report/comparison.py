@@ -97,7 +97,8 @@ def _run_row(run: Summary) -> list[str]:
     ]
     sent = fmt_bytes(run.bytes_sent) if run.bytes_sent else "–"
     cells += [fmt_bytes(run.peak_rss_bytes), sent, fmt_dollars(run.dollars)]
-    return [*cells, "–" if run.value is None else f"{run.value:.4g}", run.stopped or "unfinished"]
+    stopped = (run.stopped or "unfinished") + (", damaged" if run.damaged else "")
+    return [*cells, "–" if run.value is None else f"{run.value:.4g}", stopped]
 
 
 def _overlays(groups: Sequence[Sequence[RunRecord]], names: Sequence[str]) -> Html:
