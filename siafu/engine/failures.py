@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from siafu.comm import CommError, FrameError, PeerFailed, PeerLost
 from siafu.files import write_atomically
+from siafu.terminal import escaped
 
 Kind = Literal["error", "lost_peer", "killed", "memory"]
 
@@ -133,7 +134,8 @@ def _tell_here(environ: Mapping[str, str], error: Exception) -> None:
     if not isinstance(error, ValueError | OSError | CommError):
         traceback.print_exception(error)
     rank = environ.get("RANK", environ.get("SLURM_PROCID", "?"))
-    print(f"error: rank {rank} on {socket.gethostname()}: {explain(error)}", file=sys.stderr, flush=True)
+    text = f"error: rank {rank} on {socket.gethostname()}: {explain(error)}"
+    print(escaped(text), file=sys.stderr, flush=True)
 
 
 def write_report(environ: Mapping[str, str], error: BaseException) -> None:

@@ -190,6 +190,23 @@ def test_a_damaged_run_is_marked_on_its_page_and_among_others(make_run: Make) ->
     assert both.count("done, damaged") == 1
 
 
+def test_groups_of_several_seeds_are_named_by_their_model_and_folder(make_run: Make) -> None:
+    runs = [
+        make_run(f"{model}-run/seed-{seed}", seed=seed, metrics={"model": model})
+        for model in ("gcn", "sage")
+        for seed in range(3)
+    ]
+    page = report(*runs)
+    names = ["GCN, gcn-run (3 seeds)", "SAGE, sage-run (3 seeds)"]
+    for name in names:
+        assert name in page.text
+    legend = {trace["name"] for trace in page.figures["all-val_score"]["data"] if trace.get("name")}
+    assert set(names) <= legend
+    assert "sage-run/seed-1" in page.text
+    apart = report(make_run("a", seed=0), make_run("b", seed=1)).text
+    assert "GCN, a … b (2 seeds)" in apart
+
+
 def test_a_regression_has_no_classes_and_its_error_is_no_percentage(make_run: Make) -> None:
     folder = make_run(metrics={"metric": "mae", "test_score": 3.14159})
     events = Events(folder / "events.jsonl")

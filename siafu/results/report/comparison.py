@@ -50,7 +50,13 @@ def _heading(runs: Sequence[Summary]) -> str:
 
 
 def _group_name(group: Sequence[RunRecord]) -> str:
-    return group[0].name if len(group) == 1 else f"{group[0].name} … {group[-1].name} ({len(group)} seeds)"
+    """Name the model of several seeds, and the folder that they share, else the first and the last of them."""
+    if len(group) == 1:
+        return group[0].name
+    folders = {record.path.resolve().parent for record in group}
+    together = len(folders) == 1 and all(record.is_one_of_seeds for record in group)
+    where = folders.pop().name if together else f"{group[0].name} … {group[-1].name}"
+    return f"{group[0].model_name.upper()}, {where} ({len(group)} seeds)"
 
 
 def _seed_table(groups: Sequence[Sequence[RunRecord]], names: Sequence[str]) -> Html:
