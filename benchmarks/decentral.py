@@ -36,6 +36,7 @@ from siafu.comm.levels import LEVELS, Level, Step, seconds_of
 from siafu.comm.rounds import Links, links_of
 from siafu.comm.short import short_bytes
 from siafu.events import Unheard
+from siafu.files import write_atomically
 from siafu.graph import Graph
 from siafu.member import build_trainer
 from siafu.partition.assign import assign
@@ -44,7 +45,6 @@ from siafu.results.format import fmt_bytes, fmt_seconds
 from siafu.results.report.frame import Figure, frame
 from siafu.results.report.page import element, figure, join, page, section, table
 from siafu.settings import build
-from siafu.store.tensors import write_atomically
 from siafu.training.full import Watch
 from siafu.training.lazy.bytes_sent import message_bytes, parameter_bytes
 from siafu.training.lazy.clients import ClientsTrainer

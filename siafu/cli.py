@@ -15,6 +15,7 @@ import typer
 
 import siafu
 from siafu.sites.cli import address_of, site
+from siafu.terminal import escaped
 
 if TYPE_CHECKING:
     from siafu.member import Onlooker
@@ -209,8 +210,13 @@ def report(
     from siafu.results.report import write_report
 
     runs = [each for path in paths for each in sorted(path.glob("seed-[0-9]*"), key=_number) or [path]]
-    write_report([read_run(path) for path in runs], out)
-    _print({"out": str(out), "runs": [str(path) for path in runs]}, as_json, f"wrote {out}")
+    records = [read_run(path) for path in runs]
+    write_report(records, out)
+    damaged = {str(record.path): list(record.damage) for record in records if record.damage}
+    for path, texts in damaged.items():
+        _say("\n".join(f"{path}: {text}" for text in texts))
+    found = {"out": str(out), "runs": [str(path) for path in runs], "damaged": damaged}
+    _print(found, as_json, f"wrote {out}")
 
 
 @app.command()
@@ -478,13 +484,12 @@ def _onlooker() -> "Iterator[Onlooker]":
 def _print_metrics(found: dict[str, Any], as_json: bool) -> None:
     if not found["finished"]:
         stopped = f"stopped by {found['stopped_by']} after epoch {found['epochs']}"
-        print(
-            f"{stopped}; go on with: siafu resume {found['run']}", file=sys.stderr if as_json else sys.stdout
-        )
+        text = f"{stopped}; go on with: siafu resume {found['run']}"
+        print(escaped(text), file=sys.stderr if as_json else sys.stdout)
     if as_json:
         print(_json(found))
     elif found["finished"]:
-        print("\n".join(_summary(found)))
+        print(escaped("\n".join(_summary(found))))
 
 
 def _summary(found: dict[str, Any]) -> list[str]:
@@ -524,7 +529,7 @@ def _number(path: Path) -> int:
 
 
 def _print(found: dict[str, Any], as_json: bool, text: str) -> None:
-    print(_json(found) if as_json else text)
+    print(_json(found) if as_json else escaped(text))
 
 
 def _aligned(about: dict[str, Any]) -> list[str]:
@@ -554,4 +559,4 @@ def _short(value: Any) -> str:
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr)
+    print(escaped(text), file=sys.stderr)

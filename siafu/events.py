@@ -1,6 +1,6 @@
 """Write what a run does: one event a line, in JSON. Who reads them, and when, is not known here.
 
-An event has ``time`` (seconds since 1970), ``rank`` and ``phase``; the phases of a run on one machine:
+An event has ``time`` (seconds since 1970), ``rank``, ``phase`` and, last, ``seal``; the phases of a run on one machine:
 
     start       config, graph, machine, versions
     resume      epoch
@@ -23,8 +23,14 @@ An event has ``time`` (seconds since 1970), ``rank`` and ``phase``; the phases o
 
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
+
+from siafu.files import append_to
+from siafu.seals import FIRST_SEAL, seal_line, seal_of
+
+_TAIL_BYTES = 1 << 16
 
 
 class Progress(Protocol):
@@ -39,19 +45,27 @@ def silent(label: str, done: int, total: int | None) -> None:
 
 
 class Events:
-    """Appends events to a file; each line is whole on disk before :meth:`flush` returns."""
+    """Appends events to a file; each line is whole on disk before :meth:`flush` returns.
+
+    Each line ends in a seal, see :mod:`siafu.seals`. Of several writers, one after another, each continues the chain.
+    """
 
     def __init__(self, path: Path, *, rank: int = 0) -> None:
-        cut_off = _is_cut_off(path)
-        self._file = path.open("a", encoding="utf-8")
-        self._rank = rank
+        self._seal, cut_off = _end_of_chain(path)
+        self._file, self._rank = append_to(path), rank
         if cut_off:
-            self._file.write("\n")
+            self._file.write(b"\n")
 
     def write(self, phase: str, **fields: Any) -> None:
         """Write one event."""
-        event = {"time": time.time(), "rank": self._rank, "phase": phase, **fields}
-        self._file.write(json.dumps(event, separators=(",", ":"), allow_nan=True) + "\n")
+        self.copy({"time": time.time(), "rank": self._rank, "phase": phase, **fields})
+
+    def copy(self, event: Mapping[str, Any]) -> None:
+        """Write an event that another file had; its seal there is left out."""
+        kept = {name: value for name, value in event.items() if name != "seal"}
+        line = json.dumps(kept, separators=(",", ":"), allow_nan=True).encode()
+        sealed, self._seal = seal_line(line, self._seal)
+        self._file.write(sealed + b"\n")
 
     def flush(self) -> None:
         """Hand what was written to the system."""
@@ -75,10 +89,18 @@ class Unheard:
         """Do nothing."""
 
 
-def _is_cut_off(path: Path) -> bool:
-    """Whether a writer was killed in the middle of the last line."""
-    if not path.is_file() or path.stat().st_size == 0:
-        return False
+def _end_of_chain(path: Path) -> tuple[str, bool]:
+    """The seal of the last line that bears one, and whether a writer was killed in the middle of the last line."""
+    if not path.is_file():
+        return FIRST_SEAL, False
     with path.open("rb") as file:
-        file.seek(-1, 2)
-        return file.read(1) != b"\n"
+        size, length = file.seek(0, 2), _TAIL_BYTES
+        while True:
+            file.seek(max(0, size - length))
+            *_, last = lines = file.read().split(b"\n")
+            for line in reversed(lines):
+                if (seal := seal_of(line)) is not None:
+                    return seal, bool(last)
+            if length >= size:
+                return FIRST_SEAL, bool(last)
+            length *= 8

@@ -1,7 +1,5 @@
 """A run's folder: where it lies, who writes it, what its files are called, and whether they are still as written."""
 
-import fcntl
-import json
 import os
 import re
 import shutil
@@ -11,11 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import xxhash
-
-from siafu.store.tensors import write_atomically
-
-_SEAL = "# checksum "
+from siafu.files import locked, write_atomically
+from siafu.seals import checksum, open_fields, open_text, seal_fields, seal_text
 
 
 @dataclass(frozen=True)
@@ -70,12 +65,12 @@ class RunFolder:
 
     def write_config(self, text: str) -> None:
         """Write the settings with a last line that holds their checksum."""
-        write_atomically(self.config, f"{text}{_SEAL}{checksum(text)}\n".encode())
+        write_atomically(self.config, seal_text(text))
 
     def read_config(self) -> str:
         """The settings, exactly as they were written."""
-        text, mark, found = self.config.read_bytes().decode("utf-8", "replace").rpartition(_SEAL)
-        if not mark or found != f"{checksum(text)}\n":
+        text = open_text(self.config.read_bytes())
+        if text is None:
             raise ValueError(
                 f"{self.config}: changed or damaged since the run began; put it back as it was, or train anew "
                 "(--config takes such a file)"
@@ -88,17 +83,12 @@ class RunFolder:
 
     def write_metrics(self, found: dict[str, Any]) -> None:
         """Write the metrics with their checksum."""
-        sealed = found | {"checksum": checksum(_canonical(found))}
-        write_atomically(self.metrics, (json.dumps(sealed, indent=1, allow_nan=False) + "\n").encode())
+        write_atomically(self.metrics, seal_fields(found))
 
     def read_metrics(self) -> dict[str, Any]:
         """The metrics, exactly as they were written."""
-        try:
-            found = json.loads(self.metrics.read_bytes())
-            sealed = found.pop("checksum") == checksum(_canonical(found))
-        except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
-            sealed = False
-        if not sealed:
+        found = open_fields(self.metrics.read_bytes())
+        if found is None:
             raise ValueError(
                 f'{self.metrics}: changed or damaged; delete it and "siafu resume {self.path}" writes it again'
             )
@@ -107,13 +97,8 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the folder against other writers; the lock ends with the process, however it ends."""
-        with (self.path / ".lock").open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ValueError(
-                    f"{self.path}: another process is writing this run; wait for it or choose another --out"
-                ) from None
+        refusal = f"{self.path}: another process is writing this run; wait for it or choose another --out"
+        with locked(self.path / ".lock", refusal=refusal):
             yield
 
 
@@ -135,15 +120,6 @@ def new_folder(out: Path | None, *, name: str) -> Iterator[RunFolder]:
         finally:
             if made and not folder.config.exists():
                 shutil.rmtree(folder.path, ignore_errors=True)
-
-
-def _canonical(found: dict[str, Any]) -> str:
-    return json.dumps(found, sort_keys=True)
-
-
-def checksum(text: str) -> str:
-    """Of a text, for noticing that it changed."""
-    return xxhash.xxh3_128_hexdigest(text.encode("utf-8", "replace"))
 
 
 def _check_empty(path: Path) -> None:

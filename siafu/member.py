@@ -17,6 +17,7 @@ from siafu.comm.halo import Halo
 from siafu.cost import value
 from siafu.dynamic import DynamicGraph
 from siafu.events import Events, Progress, Unheard, silent
+from siafu.files import make_folder
 from siafu.folder import RunFolder
 from siafu.graph import Block, Graph
 from siafu.nn.embedded import Embedded, build_model
@@ -321,7 +322,7 @@ def _carry_out(
     checkpoint = None
     if folder is not None:
         checkpoint = folder.checkpoint
-        checkpoint.parent.mkdir(exist_ok=True)
+        make_folder(checkpoint.parent)
     reason = trainer.train(Watch(events, checkpoint, onlooker.should_stop, onlooker.on_epoch, onlooker.say))
     events.flush()
     if isinstance(trainer, PipelineTrainer) and folder is not None:

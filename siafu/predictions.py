@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 from torch import Tensor
 
 from siafu.dynamic import DynamicGraph
+from siafu.files import write_atomically
 from siafu.graph import Graph
-from siafu.store.tensors import write_atomically
 
 
 def write_predictions(

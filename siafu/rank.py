@@ -8,10 +8,10 @@ from pathlib import Path
 
 from siafu.engine.elastic import join
 from siafu.engine.failures import reporting
+from siafu.files import write_atomically
 from siafu.folder import existing_folder
 from siafu.ranks import take_part
 from siafu.settings import parse_toml
-from siafu.store.tensors import write_atomically
 
 
 def main(arguments: list[str]) -> None:

@@ -14,7 +14,7 @@ from torch import nn
 from siafu.comm import Comm
 from siafu.dynamic import DynamicGraph
 from siafu.engine.recovery import Safe
-from siafu.folder import RunFolder, checksum
+from siafu.folder import RunFolder
 from siafu.graph import Graph
 from siafu.member import Assignment, Onlooker, carry_out
 from siafu.partition.cut import Part, whole
@@ -23,6 +23,7 @@ from siafu.partition.log import deliver_log
 from siafu.partition.make import Wanted, cut_in_memory, find_or_make
 from siafu.partition.parts import open_partition
 from siafu.partitioning import PARTS, home_of
+from siafu.seals import checksum
 from siafu.settings import Settings, parse_toml
 from siafu.store import is_dynamic, open_dynamic, write_dynamic
 from siafu.trained import load_weights

@@ -310,13 +310,34 @@ def test_a_damaged_run_is_refused_or_opens_as_it_was(
     assert opens <= spaces, "a space more or less in JSON alone means nothing"
 
 
-def test_damaged_events_make_a_report_or_a_clear_error(finished: Path, tmp_path: Path) -> None:
-    made = 0
-    for run in islice(damaged(finished, "events.jsonl", tmp_path), 0, None, 5):
-        with suppress(ValueError):
-            write_report([read_run(run)], tmp_path / "report.html")
-            made += 1
-    assert made > 0
+@pytest.mark.parametrize("name", ["events.jsonl", "config.toml", "metrics.json"])
+def test_a_report_of_a_damaged_run_is_made_and_marks_the_damage(
+    finished: Path, tmp_path: Path, name: str
+) -> None:
+    whole = read_run(finished)
+    for run in islice(damaged(finished, name, tmp_path), 0, None, 5):
+        record = read_run(run)
+        same = (record.events, record.config, record.metrics) == (whole.events, whole.config, whole.metrics)
+        assert same or any(text.startswith(name) for text in record.damage)
+    write_report([record], tmp_path / "report.html")
+
+
+def test_the_command_tells_of_damage_in_its_json(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, out = tmp_path / "run", ["--out", str(tmp_path / "report.html"), "--json"]
+    shutil.copytree(finished, run)
+    _, told = command("report", str(run), *out, capsys=capsys)
+    assert json.loads(told)["damaged"] == {}
+    text = (run / "metrics.json").read_text()
+    (run / "metrics.json").write_text(text.replace('"test_accuracy": 0', '"test_accuracy": 1'))
+    assert (run / "metrics.json").read_text() != text
+    code, told = command("report", str(run), *out, capsys=capsys)
+    (found,) = json.loads(next(line for line in told.splitlines() if line.startswith("{")))[
+        "damaged"
+    ].values()
+    assert (code, found[0].split(":")[0]) == (0, "metrics.json")
+    assert "This run is damaged" in (tmp_path / "report.html").read_text()
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"null", b"\xff\xfe", b"PK\x03\x04", b"\x00" * 100])

@@ -17,6 +17,7 @@ from siafu.folder import RunFolder
 from siafu.graph import Block, Graph
 from siafu.member import Onlooker
 from siafu.nn import Gcn
+from siafu.results.read import read_run
 
 KINDS = ["gcn", "sage", "gat", "gatv2", "gin", "mlp"]
 
@@ -345,9 +346,9 @@ def test_a_folder_that_holds_something_is_refused(graph: Graph, tmp_path: Path) 
 
 def test_an_empty_folder_and_what_a_kill_left_in_it_are_taken(graph: Graph, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / ".config.toml.tmp").write_text("half")
+    (tmp_path / "run" / ".config.toml.0123456789abcdef.tmp").write_text("half")
     siafu.train(graph, out=tmp_path / "run", epochs=1)
-    assert not (tmp_path / "run" / ".config.toml.tmp").exists()
+    assert not list((tmp_path / "run").glob("*.tmp"))
 
 
 def test_a_folder_that_another_process_writes_is_refused(graph: Graph, tmp_path: Path) -> None:
@@ -417,3 +418,32 @@ def test_learned_rows_are_refused_for_other_nodes(tmp_path: Path) -> None:
 def test_a_module_of_ones_own_is_refused_a_graph_without_features(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no features for your module"):
         siafu.train(two_cliques(), model=Gcn(4, 2), out=tmp_path / "run")
+
+
+def test_a_run_in_a_folder_with_planted_links_leaves_their_targets_alone(
+    graph: Graph, tmp_path: Path
+) -> None:
+    (tmp_path / "secret").write_text("mine")
+    run = tmp_path / "run"
+    run.mkdir()
+    for planted in (".config.toml.tmp", ".metrics.json.tmp", ".model.safetensors.tmp"):
+        (run / planted).symlink_to(tmp_path / "secret")
+    siafu.train(graph, out=run, epochs=1)
+    assert (tmp_path / "secret").read_text() == "mine"
+
+
+def test_a_planted_link_in_the_place_of_the_lock_is_refused(graph: Graph, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("mine")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").symlink_to(tmp_path / "secret")
+    with pytest.raises(ValueError, match=r"\.lock: is a symbolic link"):
+        siafu.train(graph, out=tmp_path / "run", epochs=1)
+    assert (tmp_path / "secret").read_text() == "mine"
+
+
+def test_a_run_that_was_stopped_and_resumed_is_whole(graph: Graph, tmp_path: Path) -> None:
+    siafu.train(graph, out=tmp_path / "run", epochs=4, onlooker=stop_after(2))
+    assert read_run(tmp_path / "run").damage == ()
+    siafu.resume(tmp_path / "run", graph=graph)
+    record = read_run(tmp_path / "run")
+    assert (record.damage, record.notes, record.epochs.epoch.tolist()) == ((), (), [1, 2, 3, 4])

@@ -17,8 +17,6 @@ Any of them but ``edge_index`` may be missing; other arrays are left alone. A fi
 """
 
 import errno
-import os
-import tempfile
 import tokenize
 import zipfile
 import zlib
@@ -34,6 +32,7 @@ import torch
 from numpy.typing import NDArray
 
 from siafu import native
+from siafu.files import replacing
 from siafu.given import check_edges
 from siafu.graph import Graph
 
@@ -106,16 +105,8 @@ def read_npz(path: Path, *, fold: int = 0, limit_bytes: int | None = None) -> Gr
 def write_npz(path: Path, arrays: Mapping[str, Array]) -> None:
     """Write the arrays under a temporary name in the same folder, then put the file in its place."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-        try:
-            np.savez_compressed(file, allow_pickle=False, **dict(arrays))
-            file.flush()
-            os.fsync(file.fileno())
-            Path(file.name).chmod(0o644)
-            Path(file.name).replace(path)
-        except BaseException:
-            Path(file.name).unlink(missing_ok=True)
-            raise
+    with replacing(path) as file:
+        np.savez_compressed(file, allow_pickle=False, **dict(arrays))
 
 
 def to_compressed(x: Array) -> dict[str, Array]:

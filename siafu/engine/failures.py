@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from siafu.comm import CommError, FrameError, PeerFailed, PeerLost
+from siafu.files import write_atomically
+from siafu.terminal import escaped
 
 Kind = Literal["error", "lost_peer", "killed", "memory"]
 
@@ -132,7 +134,8 @@ def _tell_here(environ: Mapping[str, str], error: Exception) -> None:
     if not isinstance(error, ValueError | OSError | CommError):
         traceback.print_exception(error)
     rank = environ.get("RANK", environ.get("SLURM_PROCID", "?"))
-    print(f"error: rank {rank} on {socket.gethostname()}: {explain(error)}", file=sys.stderr, flush=True)
+    text = f"error: rank {rank} on {socket.gethostname()}: {explain(error)}"
+    print(escaped(text), file=sys.stderr, flush=True)
 
 
 def write_report(environ: Mapping[str, str], error: BaseException) -> None:
@@ -149,9 +152,7 @@ def write_report(environ: Mapping[str, str], error: BaseException) -> None:
     path = Path(environ[_REPORT])
     with suppress(OSError):  # the launcher says then that nothing was said
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        part = path.with_suffix(f".{os.getpid()}.part")
-        part.write_text(json.dumps({"message": said}), encoding="utf-8")
-        part.replace(path)
+        write_atomically(path, json.dumps({"message": said}).encode())
 
 
 def failure_of(rank: int, *, code: int, report: Path, host: str) -> RankFailure:

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self, TextIO
 
 from siafu.results.format import fmt_dollars, fmt_seconds
+from siafu.terminal import escaped
 
 LINE_EVERY_S = 5.0
 _NOTEBOOK_EVERY_S = 0.2
@@ -30,7 +31,7 @@ class State(NamedTuple):
         """The state in one line of plain text."""
         share = f" ({100 * self.done // self.total} %)" if self.total else ""
         count = f"{self.done}/{self.total}" if self.total is not None else f"{self.done}"
-        return f"{self.label} {count}{share}" + (f"  {self.detail}" if self.detail else "")
+        return escaped(f"{self.label} {count}{share}" + (f"  {self.detail}" if self.detail else ""))
 
 
 class Outlet(Protocol):
@@ -184,9 +185,14 @@ class BarOutlet:
         if not self._tasks:
             self._bars.start()
         if state.label not in self._tasks:
-            self._tasks[state.label] = self._bars.add_task(escape(state.label), total=state.total, detail="")
+            self._tasks[state.label] = self._bars.add_task(
+                escape(escaped(state.label)), total=state.total, detail=""
+            )
         self._bars.update(
-            self._tasks[state.label], completed=state.done, total=state.total, detail=escape(state.detail)
+            self._tasks[state.label],
+            completed=state.done,
+            total=state.total,
+            detail=escape(escaped(state.detail)),
         )
 
     def close(self) -> None:

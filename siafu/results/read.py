@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siafu.results.record import Epochs, Event, Result, RunRecord, flatten
+from siafu.seals import FIRST_SEAL, is_sealed, open_fields, open_text, seal_of
 
 TRACED = frozenset({"task", "graph"})  # phases of which a pipeline writes very many events
+_MOST_RANGES = 20  # of damaged lines, each with a sentence of its own
 _NOT_MEASURED = frozenset({"seed", "ranks"})
 _NOT_CHOSEN = frozenset({"seed", "seeds", "run", "out", "directory"})
 
@@ -37,6 +39,7 @@ class Summary(NamedTuple):
     dollars: float | None
     value: float | None
     stopped: str
+    damaged: bool
 
 
 class Spread(NamedTuple):
@@ -47,27 +50,37 @@ class Spread(NamedTuple):
 
 
 def read_run(path: Path | str) -> RunRecord:
-    """Read a run's folder; a ValueError says which file is missing or damaged, and where."""
+    """Read a run's folder; what is damaged in it is left out and listed in ``damage``.
+
+    A ValueError says which file is missing, or which event cannot be: as it was written, but not by siafu.
+    """
     path = Path(path)
     if not path.is_dir():
         raise ValueError(f"{path}: no such folder; expected the folder of a run, such as runs/<name>")
     missing = [name for name in ("config.toml", "events.jsonl") if not (path / name).is_file()]
     if missing:
         raise ValueError(f"{path}: no {' and no '.join(missing)}; this is not the folder of a run")
-    notes: list[str] = []
-    events, traced = _read_events(path / "events.jsonl", notes)
-    metrics = _read_metrics(path / "metrics.json")
-    if metrics is None:
-        notes.append('metrics.json is not there: the run is unfinished; "siafu resume" continues it')
+    found = Findings()
+    events, traced = _read_events(path / "events.jsonl", found)
+    damage: list[str] = []
+    config = _read_config(path / "config.toml", damage)
+    metrics = _read_metrics(path / "metrics.json", damage)
+    finished = (path / "metrics.json").is_file()
+    if not finished:
+        found.notes.append('metrics.json is not there: the run is unfinished; "siafu resume" continues it')
+    damage += found.damage("events.jsonl")
+    if finished and not any(event["phase"] == "end" for event in events):
+        damage.append("events.jsonl: the end of the run is missing; its last events were cut off or damaged")
     result = next((event for event in reversed(events) if event["phase"] == "result"), None)
     return RunRecord(
         path=path,
-        config=_read_config(path / "config.toml"),
+        config=config,
         events=tuple(events),
-        metrics=metrics or {},
+        metrics=metrics,
         epochs=_epochs(events, path / "events.jsonl"),
         result=None if result is None else _result(result, path / "events.jsonl"),
-        notes=tuple(notes),
+        notes=tuple(found.notes),
+        damage=tuple(damage),
         traced=traced,
     )
 
@@ -134,6 +147,7 @@ def _summary(record: RunRecord) -> Summary:
         dollars=number.get("dollars"),
         value=_median(record.epochs.value),
         stopped=record.stopped,
+        damaged=bool(record.damage),
     )
 
 
@@ -145,56 +159,93 @@ def _largest(column: NDArray[np.float64]) -> float | None:
     return float(np.nanmax(column)) if np.isfinite(column).any() else None
 
 
-def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(
-            f"{path}: not a TOML file: {error}; restore it from where the run was made"
-        ) from error
+def _read_config(path: Path, damage: list[str]) -> dict[str, Any]:
+    text = open_text(path.read_bytes())
+    if text is None:
+        damage.append("config.toml: changed or damaged since the run began; its settings are left out")
+        return {}
+    return tomllib.loads(text)
 
 
-def _read_metrics(path: Path) -> dict[str, Any] | None:
+def _read_metrics(path: Path, damage: list[str]) -> dict[str, Any]:
     if not path.is_file():
-        return None
-    try:
-        metrics = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f'{path}: not a JSON file: {error}; delete it and run "siafu resume"') from error
-    if not isinstance(metrics, dict):
-        raise ValueError(f"{path}: holds a {type(metrics).__name__}; expected one JSON object of metrics")
-    return metrics
+        return {}
+    metrics = open_fields(path.read_bytes())
+    if metrics is None:
+        damage.append(
+            "metrics.json: changed or damaged since it was written; its numbers are left out; delete it and "
+            '"siafu resume" writes it again'
+        )
+    return metrics or {}
 
 
-def stream_events(path: Path, notes: list[str]) -> Iterator[Event]:
-    """Every event, one at a time; a line that a kill cut short is left out with a note, any other is an error."""
+class Findings:
+    """Lines of a file of events that could not be read as they were written.
+
+    Attributes:
+        notes: of lines that a kill cut off, which is no damage.
+        damaged: first and last number of each range of damaged lines, from 1.
+    """
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.damaged: list[tuple[int, int]] = []
+
+    def add_damaged(self, number: int) -> None:
+        """Note that a line is damaged, the last of all so far."""
+        first = number
+        if self.damaged and self.damaged[-1][1] == number - 1:
+            first, _ = self.damaged.pop()
+        self.damaged.append((first, number))
+
+    def damage(self, name: str) -> list[str]:
+        """A sentence for each range of damaged lines of the file ``name``, or for the first of very many."""
+        texts = [
+            f"{name}, {_lines(first, last)}: changed, damaged or out of place; left out here"
+            for first, last in self.damaged[:_MOST_RANGES]
+        ]
+        more = len(self.damaged) - len(texts)
+        return [*texts, f"{name}: {more} more places are damaged"] if more else texts
+
+
+def _lines(first: int, last: int) -> str:
+    return f"line {first}" if first == last else f"lines {first} to {last}"
+
+
+def stream_events(path: Path, found: Findings) -> Iterator[Event]:
+    """Every event that is as it was written, one at a time; ``found`` is told of all other lines."""
+    before = FIRST_SEAL
     with path.open("rb") as file:
         number, line = 1, file.readline()
         while line:
             ahead = file.readline()
-            event = _parse(line)
+            content = line.removesuffix(b"\n")
+            event = _parse(content) if is_sealed(content, before) else None
+            before = seal_of(content) or before
             if event is not None:
                 yield event
-            elif line.strip():
-                notes.append(_forgive(path, number, line, ahead))
+            elif content.strip() and not (line == content or _begins_anew(ahead, before)):
+                found.add_damaged(number)
+            elif content.strip():
+                _add_torn(found, path, number, content)
             number, line = number + 1, ahead
 
 
-def _forgive(path: Path, number: int, line: bytes, ahead: bytes) -> str:
-    """A note of a line that was cut off by a kill; any other that is no event is an error."""
-    if not line.endswith(b"\n") or _begins_anew(ahead):
-        return f"{path.name}, line {number}: cut off by a kill while writing; its event is left out"
-    raise ValueError(
-        f"{path}, line {number}: {_shorten(line)} is no event; expected a JSON object with "
-        "time and phase; restore the file, or delete the line"
-    )
+def _add_torn(found: Findings, path: Path, number: int, content: bytes) -> None:
+    """Note the last line of a writer; a kill cut it off, unless it is whole but for its newline and yet wrong."""
+    if seal_of(content) is None:
+        found.notes.append(
+            f"{path.name}, line {number}: cut off by a kill while writing; its event is left out"
+        )
+    else:
+        found.add_damaged(number)
 
 
-def _read_events(path: Path, notes: list[str]) -> tuple[list[Event], int]:
+def _read_events(path: Path, found: Findings) -> tuple[list[Event], int]:
     """Every event but the tasks of a pipeline, which may be more than fit in memory, and how many these are."""
     events: list[Event] = []
     traced = 0
-    for event in stream_events(path, notes):
+    for event in stream_events(path, found):
         if event["phase"] in TRACED:
             traced += 1
         else:
@@ -204,22 +255,18 @@ def _read_events(path: Path, notes: list[str]) -> tuple[list[Event], int]:
 
 def _parse(line: bytes) -> Event | None:
     try:
-        event = json.loads(line.decode("utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
+        event = json.loads(line)
+    except (ValueError, RecursionError):
         return None
     good = isinstance(event, dict) and isinstance(event.get("phase"), str) and _is_number(event.get("time"))
     return event if good else None
 
 
-def _begins_anew(line: bytes) -> bool:
+def _begins_anew(line: bytes, before: str) -> bool:
     """Whether a run that was started again wrote this line, after one that its predecessor left half-written."""
-    event = _parse(line)
+    content = line.removesuffix(b"\n")
+    event = _parse(content) if is_sealed(content, before) else None
     return event is not None and event["phase"] in ("start", "resume")
-
-
-def _shorten(line: bytes) -> str:
-    text = line.decode("utf-8", errors="replace").removesuffix("\n")
-    return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
 def _epochs(events: Iterable[Event], path: Path) -> Epochs:

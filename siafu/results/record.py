@@ -1,5 +1,6 @@
 """What a run wrote, as values. They read no file; :mod:`siafu.results.read` makes them."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -67,6 +68,7 @@ class RunRecord:
         epochs: the epochs that count: of one that was trained twice, the later.
         result: None where the run has no classes, or has not come so far.
         notes: what a reader should know of the files, such as a line that was cut off.
+        damage: a sentence for each part that is not as the run wrote it, and that is left out here.
         traced: how many tasks of a pipeline were written; :mod:`siafu.results.trace` reads them.
     """
 
@@ -77,12 +79,19 @@ class RunRecord:
     epochs: Epochs
     result: Result | None
     notes: tuple[str, ...] = ()
+    damage: tuple[str, ...] = ()
     traced: int = 0
 
     @property
     def name(self) -> str:
-        """The folder's name."""
-        return self.path.resolve().name
+        """The folder's name; one of several seeds is named with the folder of all."""
+        path = self.path.resolve()
+        return f"{path.parent.name}/{path.name}" if self.is_one_of_seeds else path.name
+
+    @property
+    def is_one_of_seeds(self) -> bool:
+        """Whether the folder is one of several seeds that were trained together."""
+        return re.fullmatch(r"seed-\d+", self.path.resolve().name) is not None
 
     def last(self, phase: str) -> Event:
         """Return the last event of a phase, or an empty one."""
@@ -103,7 +112,9 @@ class RunRecord:
     @property
     def model_name(self) -> str:
         """What the model is called, or "model"."""
-        return str(self.metrics.get("model") or flatten(self.config).get("model.name") or "model")
+        config = flatten(self.config)
+        named = self.metrics.get("model") or config.get("model.kind") or config.get("model.name")
+        return str(named or "model")
 
     @cached_property
     def best_epoch(self) -> int | None:

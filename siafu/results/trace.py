@@ -10,12 +10,12 @@ import heapq
 import itertools
 import json
 import math
-import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, BinaryIO, NamedTuple
 
-from siafu.results.read import TRACED, stream_events
+from siafu.files import replacing
+from siafu.results.read import TRACED, Findings, stream_events
 from siafu.results.record import Event
 
 _MOST_BARS = 20_000
@@ -63,7 +63,7 @@ def stream_bars(path: Path) -> Iterator[Bar | Resumed]:
     """The tasks in a file of events, one at a time, and where the run went on after a break."""
     began_s: float | None = None
     since_s = 0.0
-    for event in stream_events(path, []):
+    for event in stream_events(path, Findings()):
         phase = event["phase"]
         if phase in TRACED:
             yield _bar(event, since_s, path)
@@ -102,28 +102,19 @@ def write_trace(events: Path, out: Path) -> int:
     first = next(bars, None)
     if first is None:
         return 0
-    temporary = out.with_name(f".{out.name}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            count = _write(file, itertools.chain([first], bars))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(out)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    return count
+    with replacing(out) as file:
+        return _write(file, itertools.chain([first], bars))
 
 
-def _write(file: TextIO, bars: Iterator[Bar]) -> int:
+def _write(file: BinaryIO, bars: Iterator[Bar]) -> int:
     lanes = _Lanes()
-    file.write('{"displayTimeUnit":"ms","traceEvents":[\n')
+    file.write(b'{"displayTimeUnit":"ms","traceEvents":[\n')
     count = 0
     for count, bar in enumerate(bars, 1):
         events = [*lanes.events_of(bar)]
         text = ",\n".join(json.dumps(event, separators=(",", ":"), allow_nan=False) for event in events)
-        file.write((",\n" if count > 1 else "") + text)
-    file.write("\n]}\n")
+        file.write(((",\n" if count > 1 else "") + text).encode())
+    file.write(b"\n]}\n")
     return count
 
 

@@ -20,10 +20,11 @@ from siafu.engine.sites.policy import Refused
 from siafu.engine.sites.rpc import Dialled, NotNow, Unreachable
 from siafu.engine.sites.schema import PROTOCOL, make, pack, unpack
 from siafu.engine.sites.transport import Link, SiteTransport
-from siafu.folder import RunFolder, checksum
+from siafu.folder import RunFolder
 from siafu.member import Assignment, Onlooker, carry_out
 from siafu.partition.across import across
 from siafu.results.machine import usable_cores
+from siafu.seals import checksum
 from siafu.settings import Settings, parse_toml
 from siafu.sites.holdings import Holdings, Keys
 

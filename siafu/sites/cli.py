@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from siafu.terminal import escaped
+
 site = typer.Typer(no_args_is_help=True, help="Organisations that train together and keep their data.")
 
 _TICK_S = 0.5
@@ -94,7 +96,7 @@ def split(
     graph = load_static(data, fold=fold)
     told = deal(graph, assign(graph, parts=len(names), by=by, say=_say), folder, names)
     lines = [f"{name:12} {', '.join(f'{k} {v:,}' for k, v in about.items())}" for name, about in told.items()]
-    print(json.dumps({"folder": str(folder), "sites": told}) if as_json else "\n".join(lines))
+    print(json.dumps({"folder": str(folder), "sites": told}) if as_json else escaped("\n".join(lines)))
 
 
 @site.command()
@@ -134,7 +136,7 @@ def status(config: Config = Path("site.toml"), as_json: Json = False) -> None:
     from siafu.sites.status import status_of
 
     found = status_of(_site_config(config))
-    print(json.dumps(found) if as_json else "\n".join(_lines(found)))
+    print(json.dumps(found) if as_json else escaped("\n".join(_lines(found))))
 
 
 def address_of(text: str) -> tuple[str, str]:
@@ -165,7 +167,11 @@ def _check_names(names: list[str], *, one: bool) -> None:
 
 def _print_made(made: Any, as_json: bool) -> None:
     files = [str(path) for path in made.files]
-    print(json.dumps({"files": files, "next": made.next}) if as_json else "\n".join([*files, made.next]))
+    print(
+        json.dumps({"files": files, "next": made.next})
+        if as_json
+        else escaped("\n".join([*files, made.next]))
+    )
 
 
 def _lines(found: dict[str, Any]) -> list[str]:
@@ -187,8 +193,8 @@ def _lines(found: dict[str, Any]) -> list[str]:
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr)
+    print(escaped(text), file=sys.stderr)
 
 
 def _log(text: str) -> None:
-    print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}", file=sys.stderr, flush=True)
+    print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {escaped(text)}", file=sys.stderr, flush=True)

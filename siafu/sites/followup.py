@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -15,6 +15,8 @@ from typing import Any
 from siafu.engine.sites.frames import wire_bytes
 from siafu.engine.sites.rpc import Call, Dialled, Unreachable
 from siafu.engine.sites.schema import BadMessage, make, pack, unpack
+from siafu.events import Events
+from siafu.files import write_atomically
 from siafu.folder import RunFolder
 from siafu.member import Onlooker
 from siafu.ranks import Followed
@@ -22,7 +24,6 @@ from siafu.settings import Settings
 from siafu.sites.pieces import Arriving, into, pieces_of
 from siafu.sites.roll import Waiting
 from siafu.sites.words import printable
-from siafu.store.tensors import write_atomically
 
 _ASK_S = 10.0
 _TICK_S = 0.2
@@ -83,8 +84,16 @@ class Kept:
         return self._group.is_file() and json.loads(self._group.read_text()) == self.members
 
     def _add_events(self, data: bytes) -> None:
-        with self.folder.events.open("ab") as file:
-            file.write(data)
+        """Take over the events of a site; the chain of seals is that of this file."""
+        try:
+            told = [json.loads(line) for line in data.splitlines()]
+        except (ValueError, RecursionError):
+            raise BadMessage("an event that is no JSON") from None
+        if not all(isinstance(event, dict) and event for event in told):
+            raise BadMessage("an event that is no JSON object with fields")
+        with closing(Events(self.folder.events)) as events:
+            for event in told:
+                events.copy(event)
         if b'"phase":"stage"' in data:
             self.stage_ended = True
 

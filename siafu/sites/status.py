@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from siafu import files
 from siafu.engine.sites.config import SiteConfig
 from siafu.engine.sites.ledger import Totals, read_ledger
 from siafu.sites.holdings import Keys
-from siafu.store.tensors import write_atomically
 
 
 @contextmanager
@@ -17,15 +17,12 @@ def locked(config: SiteConfig) -> Iterator[Callable[[str], None]]:
     """Hold a site against a second server; gives what notes the address it serves on."""
     config.work.mkdir(parents=True, exist_ok=True)
     place = config.work / "address"
-    with (config.work / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(f"{config.work}: another process serves this site; stop it first") from None
+    refusal = f"{config.work}: another process serves this site; stop it first"
+    with files.locked(config.work / ".lock", refusal=refusal):
         for left in config.work.glob("attempt-*"):  # of one that was killed
             shutil.rmtree(left, ignore_errors=True)
         try:
-            yield lambda address: write_atomically(place, address.encode())
+            yield lambda address: files.write_atomically(place, address.encode())
         finally:
             place.unlink(missing_ok=True)
 

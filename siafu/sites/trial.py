@@ -25,12 +25,12 @@ from siafu.engine.sites.certificates import (
     write_key,
 )
 from siafu.engine.sites.config import COORDINATOR, SiteConfig
+from siafu.files import replacing, write_atomically
 from siafu.graph import Graph
 from siafu.native import Csr
 from siafu.partition.across import node_ids
 from siafu.partition.cut import NODE_FIELDS
 from siafu.store import write_store
-from siafu.store.tensors import write_atomically
 
 _PORT = 7400
 _SITE = """\
@@ -77,8 +77,8 @@ def init_site(folder: Path, name: str) -> Made:
     folder.mkdir(parents=True, exist_ok=True)
     key = make_key()
     write_key(key, folder / "site.key")
-    (folder / "site.pem").write_bytes(issue(name, key.public_key(), None, key))
-    (folder / "request.pem").write_bytes(request(name, key))
+    write_atomically(folder / "site.pem", issue(name, key.public_key(), None, key))
+    write_atomically(folder / "request.pem", request(name, key))
     files = tuple(folder / each for each in ("site.key", "site.pem", "request.pem"))
     return Made(
         files,
@@ -126,7 +126,7 @@ def sign(file: Path, authority: Path, out: Path) -> Made:
         name, made = sign_request(file.read_bytes(), read_authority(authority))
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
-    out.write_bytes(made)
+    write_atomically(out, made)
     return Made(
         (out,), f"the certificate of {name}: it puts it in the place of its site.pem, and the others list it"
     )
@@ -202,4 +202,5 @@ def _write_cross(
         "dst": pa.array(np.asarray(dst)),
         **({} if weight is None else {"weight": pa.array(np.asarray(weight))}),
     }
-    pa_csv.write_csv(pa.table(columns), path)
+    with replacing(path) as file:
+        pa_csv.write_csv(pa.table(columns), file)

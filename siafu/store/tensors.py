@@ -6,7 +6,6 @@ machine: equal contents are equal bytes.
 """
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_bytes
 from safetensors.torch import save as save_bytes
 from torch import Tensor
+
+from siafu.files import write_atomically
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], state: dict[str, Any]) -> int:
@@ -46,25 +47,6 @@ def parse_tensors(data: bytes, what: str) -> tuple[dict[str, Tensor], dict[str, 
     if found != expected:
         raise ValueError(f"{what}: damaged: its checksum is {found}, expected {expected}")
     return tensors, state
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a whole file or nothing, and have it on disk before the name appears; one writer at a time.
-
-    The temporary name is always the same, so that what a kill left behind is overwritten by the next writer.
-    """
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException as error:
-        temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:
-            error.filename = str(path)  # a failed write does not say where
-        raise
 
 
 def _own(tensor: Tensor) -> Tensor:

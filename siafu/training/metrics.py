@@ -1,6 +1,10 @@
 """Scores of predictions against labels, as fractions between 0 and 1; None where the labels leave a score undefined."""
 
+from typing import Any
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -42,15 +46,30 @@ def confusion(guess: Tensor, y: Tensor, num_classes: int) -> Tensor:
 
 
 def roc_auc(score: Tensor, y: Tensor) -> float | None:
-    """Area under the ROC curve, the mean over columns that have both outcomes; ties count one half."""
-    areas = []
-    for column in range(score.shape[1]):
-        positive = y[:, column] > 0
-        num_pos, num_neg = int(positive.sum()), int((~positive).sum())
-        if num_pos and num_neg:
-            rank = _mean_rank(score[:, column])
-            areas.append((float(rank[positive].sum()) - num_pos * (num_pos + 1) / 2) / (num_pos * num_neg))
-    return sum(areas) / len(areas) if areas else None
+    """Area under the ROC curve, the mean over columns that have both outcomes; ties count one half.
+
+    Args:
+        score: (R, C), finite.
+        y: (R, C), above 0 where the outcome is positive.
+    """
+    score = score if score.dtype == torch.float64 else score.float()  # NumPy has no bfloat16
+    columns = zip(score.T, (y > 0).T, strict=True)
+    areas = [_area(column.numpy(), positive.numpy()) for column, positive in columns]
+    known = [area for area in areas if area is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _area(score: NDArray[Any], positive: NDArray[np.bool_]) -> float | None:
+    """The area of one column, from the ranks of its positives; equal scores share the mean of their ranks."""
+    high = score[positive]
+    num_pos, num_neg = high.size, score.size - high.size
+    if not num_pos or not num_neg:
+        return None
+    high.sort()  # ascending queries stay in the cache
+    ordered = np.sort(score)
+    below, up_to = (np.searchsorted(ordered, high, side) for side in ("left", "right"))
+    twice_ranks = int(below.sum()) + int(up_to.sum()) + num_pos  # whole numbers, so the area is exact
+    return (twice_ranks - num_pos * (num_pos + 1)) / (2 * num_pos * num_neg)
 
 
 def average_precision(score: Tensor, y: Tensor) -> float | None:
@@ -60,10 +79,3 @@ def average_precision(score: Tensor, y: Tensor) -> float | None:
     every, positive = score.sort().values, score[y].sort().values
     at_least = [each.numel() - torch.searchsorted(each, score[y]) for each in (positive, every)]
     return float((at_least[0].double() / at_least[1]).mean())
-
-
-def _mean_rank(values: Tensor) -> Tensor:
-    """Ranks from 1; equal values share the mean of their ranks."""
-    _, inverse, count = values.unique(return_inverse=True, return_counts=True)
-    last = count.cumsum(0).double()
-    return (last - (count - 1) / 2)[inverse]

@@ -6,7 +6,6 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from siafu.comm import Comm, alone
 from siafu.graph import Graph
@@ -79,10 +78,7 @@ class Task:
         *counts, total = self.comm.all_reduce(torch.cat([*shares, loss[None]]), label="scores").split(
             [*(share.numel() for share in shares), 1]
         )
-        scores = {
-            split: self._scores(count, out, split).get(self.metric)
-            for split, count in zip(SPLITS, counts, strict=True)
-        }
+        scores = {split: self._chosen(count, out, split) for split, count in zip(SPLITS, counts, strict=True)}
         return scores, float(total)
 
     def scores(self, out: Tensor, split: str) -> dict[str, float | None]:
@@ -91,17 +87,25 @@ class Task:
         The area under the ROC curve needs all rows in one place, so on several ranks it is told only where it is the
         chosen metric.
         """
-        return self._scores(self.comm.all_reduce(self._count(out, split), label="scores"), out, split)
+        count = self._sum_of_counts(out, split)
+        if not self.count[split]:
+            return dict.fromkeys(METRICS[self.kind])
+        area = {"roc_auc": self._area(out, split)} if "roc_auc" in METRICS[self.kind] else {}
+        return self._of_counts(count) | area
 
     def score(self, out: Tensor, split: str) -> float | None:
-        """The chosen metric alone. Collective."""
-        return self.scores(out, split).get(self.metric)
+        """The chosen metric alone; no other is computed that costs more than the counts. Collective."""
+        return self._chosen(self._sum_of_counts(out, split), out, split)
 
     def confusion(self, out: Tensor, split: str) -> Tensor:
         """Counts of classes, (C, C) int64: rows true, columns predicted. Collective."""
         rows = self.rows[split]
         matrix = metrics.confusion(out[rows].argmax(1), self.y[rows], self.num_outputs)
         return self.comm.all_reduce(matrix, label="scores")
+
+    def _sum_of_counts(self, out: Tensor, split: str) -> Tensor:
+        """The counts of all ranks. Collective."""
+        return self.comm.all_reduce(self._count(out, split), label="scores")
 
     def _count(self, out: Tensor, split: str) -> Tensor:
         """What adds up to the scores, float64."""
@@ -117,15 +121,20 @@ class Task:
                 off = (out - y).abs()
                 return torch.stack([off.nansum(dtype=torch.float64), (~off.isnan()).sum().double()])
 
-    def _scores(self, count: Tensor, out: Tensor, split: str) -> dict[str, float | None]:
-        assert self.kind != "link"
+    def _chosen(self, count: Tensor, out: Tensor, split: str) -> float | None:
+        """The chosen metric, from the counts of all ranks. Collective where it is the area under the ROC curve."""
         if not self.count[split]:
-            return dict.fromkeys(METRICS[self.kind])
+            return None
+        return self._area(out, split) if self.metric == "roc_auc" else self._of_counts(count)[self.metric]
+
+    def _of_counts(self, count: Tensor) -> dict[str, float | None]:
+        """The metrics that follow from the counts of all ranks, at next to no cost."""
+        assert self.kind != "link"
         match self.kind:
             case "class":
-                return metrics.of_classes(count.view(3, -1)) | {"roc_auc": self._area(out, split)}
+                return metrics.of_classes(count.view(3, -1))
             case "labels":
-                return metrics.of_labels(count.view(2, -1)) | {"roc_auc": self._area(out, split)}
+                return metrics.of_labels(count.view(2, -1))
             case "regression":
                 mae = float(count[0] / count[1])
                 return {"mae": mae if isfinite(mae) else None}
@@ -136,8 +145,8 @@ class Task:
         rows = self.rows[split]
         out, y = (torch.cat(self.comm.all_gather(values[rows], label="labels")) for values in (out, self.y))
         if self.kind == "class":
-            return metrics.roc_auc(out.softmax(1), functional.one_hot(y, self.num_outputs))
-        return metrics.roc_auc(out, y.long())
+            return metrics.roc_auc(out.softmax(1), y[:, None] == torch.arange(self.num_outputs))
+        return metrics.roc_auc(out, y > 0)
 
 
 def task_of(graph: Graph, config: TrainConfig, comm: Comm | None = None) -> Task:

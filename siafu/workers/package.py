@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal, get_args
 
 import siafu
+from siafu.files import replacing, write_atomically
 
 Architecture = Literal["x86_64", "arm64"]
 HANDLER = "siafu.workers.handler"
@@ -71,7 +72,10 @@ def write_package(path: Path, *, function: Function | None = None, numpy_wheel: 
     files = {name: source.read_bytes() for name, source in _own_files()}
     files |= dict(_numpy_files(function, numpy_wheel))
     path.parent.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as package:
+    with (
+        replacing(path) as file,
+        zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as package,
+    ):
         for name in sorted(files):
             entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
             entry.compress_type, entry.create_system = zipfile.ZIP_DEFLATED, 3
@@ -85,7 +89,8 @@ def write_package(path: Path, *, function: Function | None = None, numpy_wheel: 
 
 def write_sam(path: Path, *, package: Path, function: Function | None = None) -> None:
     """Write an AWS SAM template that deploys the zip, as JSON: ``sam deploy --guided --template-file PATH``."""
-    path.write_text(json.dumps(_template(package, function or Function()), indent=2) + "\n")
+    text = json.dumps(_template(package, function or Function()), indent=2) + "\n"
+    write_atomically(path, text.encode())
 
 
 def _template(package: Path, function: Function) -> dict[str, object]:

@@ -176,6 +176,37 @@ def test_an_unfinished_run_without_an_epoch_is_still_reported(make_run: Make) ->
     assert "unfinished" in report(folder, make_run("other")).text
 
 
+def test_a_damaged_run_is_marked_on_its_page_and_among_others(make_run: Make) -> None:
+    folder, whole = make_run("broken"), make_run("whole")
+    path = folder / "events.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"loss":', b'"lost":', 1))
+    (folder / "config.toml").write_text("seed = 7\n")
+    text = report(folder).text
+    for part in ("This run is damaged", "events.jsonl, line 2: changed", "config.toml: changed or damaged"):
+        assert part in text
+    assert "damaged" not in report(whole).text
+    both = report(folder, whole).text
+    assert both.count("This run is damaged") == 1
+    assert both.count("done, damaged") == 1
+
+
+def test_groups_of_several_seeds_are_named_by_their_model_and_folder(make_run: Make) -> None:
+    runs = [
+        make_run(f"{model}-run/seed-{seed}", seed=seed, metrics={"model": model})
+        for model in ("gcn", "sage")
+        for seed in range(3)
+    ]
+    page = report(*runs)
+    names = ["GCN, gcn-run (3 seeds)", "SAGE, sage-run (3 seeds)"]
+    for name in names:
+        assert name in page.text
+    legend = {trace["name"] for trace in page.figures["all-val_score"]["data"] if trace.get("name")}
+    assert set(names) <= legend
+    assert "sage-run/seed-1" in page.text
+    apart = report(make_run("a", seed=0), make_run("b", seed=1)).text
+    assert "GCN, a … b (2 seeds)" in apart
+
+
 def test_a_regression_has_no_classes_and_its_error_is_no_percentage(make_run: Make) -> None:
     folder = make_run(metrics={"metric": "mae", "test_score": 3.14159})
     events = Events(folder / "events.jsonl")

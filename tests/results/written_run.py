@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from siafu.events import Events
+from siafu.seals import checksum, seal_text
 
 CONFIG = """\
 seed = {seed}
@@ -58,7 +59,8 @@ def write_run(
     graph: dict[str, Any] | None = None,
 ) -> Path:
     folder.mkdir(parents=True)
-    (folder / "config.toml").write_text(CONFIG.format(seed=seed, epochs=epochs, hidden=hidden))
+    config = CONFIG.format(seed=seed, epochs=epochs, hidden=hidden)
+    (folder / "config.toml").write_bytes(seal_text(config))
     events = Events(folder / "events.jsonl")
     events.write("start", config={}, graph=graph or GRAPH, machine=MACHINE)
     for epoch in range(1, epochs + 1):
@@ -87,5 +89,6 @@ def write_run(
     written |= metrics or {}
     events.write("end", **written)
     events.close()
-    (folder / "metrics.json").write_text(json.dumps(written))
+    sealed = written | {"checksum": checksum(json.dumps(written, sort_keys=True))}  # NaN may be among them
+    (folder / "metrics.json").write_text(json.dumps(sealed))
     return folder

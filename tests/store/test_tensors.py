@@ -1,7 +1,5 @@
 """Tensors and a state in one file: exact, noticed when damaged, whole or not at all."""
 
-import errno
-import os
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from siafu.store.tensors import load_tensors, save_tensors, write_atomically
+from siafu.store.tensors import load_tensors, save_tensors
 
 TENSORS = {
     "weight": torch.arange(6, dtype=torch.float32).reshape(2, 3),
@@ -83,26 +81,6 @@ def test_a_foreign_file_is_refused(tmp_path: Path, metadata: dict[str, str] | No
     save_file({"w": torch.ones(2)}, tmp_path / "t", metadata)
     with pytest.raises(ValueError, match=r"t: (not a tensor file of siafu|damaged)"):
         load_tensors(tmp_path / "t")
-
-
-def test_what_a_kill_left_behind_is_overwritten(tmp_path: Path) -> None:
-    (tmp_path / ".t.tmp").write_bytes(b"half")
-    write_atomically(tmp_path / "t", b"whole")
-    assert [path.name for path in tmp_path.iterdir()] == ["t"]
-
-
-def test_a_failed_write_leaves_the_old_file_and_says_which(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_atomically(tmp_path / "t", b"old")
-
-    def full(_: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match=r"No space left on device: .*t'"):
-        write_atomically(tmp_path / "t", b"new")
-    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"old"]
 
 
 def test_a_state_that_json_does_not_know_is_refused(tmp_path: Path) -> None:

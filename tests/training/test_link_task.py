@@ -153,3 +153,15 @@ def test_settings_that_do_not_fit_are_refused(small: Graph) -> None:
     for bad in ({"evaluation": 0}, {"split": (0.5, 0.5, 0.5)}, {"decay": ()}, {"negatives": 0}):
         with pytest.raises(ValueError, match="Input should be"):
             LinkConfig.model_validate(bad)
+
+
+@pytest.mark.parametrize("metric", ["map", "mrr", "hits_10"])
+def test_an_epoch_ranks_edges_only_where_a_rank_is_the_metric(
+    small: Graph, monkeypatch: pytest.MonkeyPatch, metric: str
+) -> None:
+    task = replace(task_on(small), metric=metric)
+    h = torch.randn(60, 4, generator=torch.Generator().manual_seed(1))
+    before = {split: task.scores(h, split)[metric] for split in ("train", "val", "test")}
+    unasked = "_ranks" if metric == "map" else "_areas"
+    monkeypatch.setattr(LinkTask, unasked, lambda *_: pytest.fail("computed scores that nobody asked for"))
+    assert task.evaluate(h)[0] == before

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from siafu.graph import Graph
+from siafu.training import metrics
 from siafu.training.config import TrainConfig
 from siafu.training.task import task_of
 
@@ -116,6 +117,30 @@ def test_the_metric_asked_for_is_the_score(metric: str) -> None:
     task = task_of(graph_of([0, 1, 1, 0, 1]), config(metric=metric))
     out = torch.tensor([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
     assert task.score(out, "train") == task.scores(out, "train")[metric]
+
+
+@pytest.mark.parametrize(
+    ("y", "metric"),
+    [
+        ([0, 1, 1, 0, 1], "accuracy"),
+        ([0, 1, 1, 0, 1], "macro_f1"),
+        ([[1, 0], [0, 1], [1, 1], [0, 0], [1, 0]], "micro_f1"),
+    ],
+)
+def test_an_epoch_computes_no_area_under_the_curve_unless_that_is_the_metric(
+    monkeypatch: pytest.MonkeyPatch, y: object, metric: str
+) -> None:
+    task, out = task_of(graph_of(y), config(metric=metric)), torch.eye(5)[:, :2]
+    before = {split: task.scores(out, split)[metric] for split in ("train", "val", "test")}
+    monkeypatch.setattr(metrics, "roc_auc", lambda *_: pytest.fail("computed an area that nobody asked for"))
+    assert task.evaluate(out)[0] == before
+    assert task.score(out, "val") == before["val"]
+
+
+def test_an_epoch_computes_the_area_where_it_is_the_metric() -> None:
+    task = task_of(graph_of([0, 1, 1, 0, 1]), config(metric="roc_auc"))
+    out = torch.tensor([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+    assert task.evaluate(out)[0] == {"train": 0.5, "val": None, "test": None}
 
 
 def test_a_metric_that_does_not_fit_the_labels_is_refused() -> None:

@@ -19,6 +19,7 @@ from xxhash import xxh3_64_hexdigest
 
 from siafu.comm.memory import bytes_of
 from siafu.engine.sites.policy import Refused, What
+from siafu.files import append_to
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class Ledger:
         self._lock, self._sets = threading.Lock(), set[str]()
         self.totals = Totals()
         self._read()
-        self._file = path.open("ab", buffering=0)
+        self._file = append_to(path, mode=0o600, buffering=0)
 
     def write(self, sent: Sent) -> None:
         """Note a message that is about to leave; raises Refused where it may not, or where it cannot be noted."""
@@ -138,8 +139,8 @@ class Ledger:
             if "ids" in line:
                 self._sets.add(line["rows"])
         if not self.path.read_bytes().endswith(b"\n") and self.path.stat().st_size:
-            with self.path.open("a", encoding="utf-8") as file:  # a kill cut the last line off
-                file.write("\n")
+            with append_to(self.path) as file:  # a kill cut the last line off
+                file.write(b"\n")
 
 
 def read_ledger(path: Path) -> list[dict[str, Any]]:

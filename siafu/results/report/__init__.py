@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import siafu
+from siafu.files import write_atomically
 from siafu.results.record import RunRecord
 from siafu.results.report.comparison import comparison
 from siafu.results.report.page import Html, element, page
 from siafu.results.report.run import run_page
-from siafu.store.tensors import write_atomically
 
 __all__ = ["write_report"]
 

@@ -50,7 +50,13 @@ def _heading(runs: Sequence[Summary]) -> str:
 
 
 def _group_name(group: Sequence[RunRecord]) -> str:
-    return group[0].name if len(group) == 1 else f"{group[0].name} … {group[-1].name} ({len(group)} seeds)"
+    """Name the model of several seeds, and the folder that they share, else the first and the last of them."""
+    if len(group) == 1:
+        return group[0].name
+    folders = {record.path.resolve().parent for record in group}
+    together = len(folders) == 1 and all(record.is_one_of_seeds for record in group)
+    where = folders.pop().name if together else f"{group[0].name} … {group[-1].name}"
+    return f"{group[0].model_name.upper()}, {where} ({len(group)} seeds)"
 
 
 def _seed_table(groups: Sequence[Sequence[RunRecord]], names: Sequence[str]) -> Html:
@@ -97,7 +103,8 @@ def _run_row(run: Summary) -> list[str]:
     ]
     sent = fmt_bytes(run.bytes_sent) if run.bytes_sent else "–"
     cells += [fmt_bytes(run.peak_rss_bytes), sent, fmt_dollars(run.dollars)]
-    return [*cells, "–" if run.value is None else f"{run.value:.4g}", run.stopped or "unfinished"]
+    stopped = (run.stopped or "unfinished") + (", damaged" if run.damaged else "")
+    return [*cells, "–" if run.value is None else f"{run.value:.4g}", stopped]
 
 
 def _overlays(groups: Sequence[Sequence[RunRecord]], names: Sequence[str]) -> Html:

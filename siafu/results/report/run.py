@@ -44,7 +44,16 @@ def run_body(record: RunRecord, summary: Summary, key: str) -> Html:
         _cost(record, key),
     ]
     parts.append(pipeline(record, key))
-    return join([_tiles(record, summary), _notes(record), *parts, tables])
+    return join([damage_of(record), _tiles(record, summary), _notes(record), *parts, tables])
+
+
+def damage_of(record: RunRecord) -> Html:
+    """List the parts that are damaged, where there are any."""
+    if not record.damage:
+        return Html()
+    head = element("b", "This run is damaged. The page shows the parts of it that are as the run wrote them.")
+    lines = element("ul", *(element("li", f"{text}.") for text in record.damage))
+    return element("div", head, lines, class_="damage", role="alert")
 
 
 def title(summary: Summary) -> str:

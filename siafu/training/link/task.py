@@ -94,11 +94,7 @@ class LinkTask(Task):
         """The chosen metric of each split, and the loss on the validation edges."""
         loss = self.loss(out, "val") if self.count["val"] else out.new_zeros(())
         loss = loss.double() + 0 * out.sum(dtype=torch.float64)
-        cheap = self.metric in ("roc_auc", "map")
-        of = self._areas if cheap else self.scores
-        return {
-            split: of(out, split).get(self.metric) if self.count[split] else None for split in SPLITS
-        }, float(loss)
+        return {split: self.score(out, split) for split in SPLITS}, float(loss)
 
     @torch.no_grad()
     def scores(self, out: Tensor, split: str) -> dict[str, float | None]:
@@ -106,6 +102,14 @@ class LinkTask(Task):
         if not self.count[split]:
             return dict.fromkeys(NAMES)
         return {**self._areas(out, split), **self._ranks(out, split)}
+
+    @torch.no_grad()
+    def score(self, out: Tensor, split: str) -> float | None:
+        """The chosen metric alone; edges are ranked only where it is a rank."""
+        if not self.count[split]:
+            return None
+        of = self._areas if self.metric in ("roc_auc", "map") else self._ranks
+        return of(out, split)[self.metric]
 
     @torch.no_grad()
     def _areas(self, out: Tensor, split: str) -> dict[str, float | None]:

@@ -1,0 +1,118 @@
+"""Create, append, replace and lock files in folders that other users may write too.
+
+A name in such a folder may be a symbolic link that somebody planted. So no link is followed, no file that is there is
+opened for writing under a name that can be guessed, and nothing is emptied.
+"""
+
+import errno
+import fcntl
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+_SAFELY = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO would block for ever
+
+
+def append_to(path: Path, *, mode: int = 0o666, buffering: int = -1) -> BinaryIO:
+    """Open a file to write at its end; create it with ``mode`` where there is none."""
+    descriptor = _open_regular(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, mode)
+    return os.fdopen(descriptor, "ab", buffering)
+
+
+@contextmanager
+def locked(path: Path, *, refusal: str) -> Iterator[None]:
+    """Hold the lock file ``path``, which only its owner can open; the lock ends with the process, however it ends.
+
+    A ValueError says ``refusal`` where another process holds it.
+    """
+    with os.fdopen(_open_regular(path, os.O_RDWR | os.O_CREAT, 0o600), "rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(refusal) from None
+        yield
+
+
+def make_folder(path: Path) -> None:
+    """Create a folder where there is none; refuse a link to one."""
+    path.mkdir(exist_ok=True)
+    if path.is_symlink():
+        raise ValueError(f"{path}: is a symbolic link; expected a folder or none; delete it")
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a whole file or nothing, and have it on disk before the name appears."""
+    with replacing(path) as file:
+        file.write(data)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A new file that takes the place of ``path`` when the context ends, and is deleted if it ends with an error.
+
+    Temporary names are random. A temporary file that a kill left behind is deleted by the next writer of ``path``.
+    """
+    _delete_leftovers(path)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    try:
+        with os.fdopen(_create(temporary), "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            temporary.replace(path)  # before the lock on it ends
+    except BaseException as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename in (None, str(temporary)):
+            error.filename = str(path)  # a failed write does not say where
+            error.filename2 = None
+        raise
+
+
+def _create(temporary: Path) -> int:
+    """Create a file that nobody else has, with a lock that says that its writer lives."""
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFELY, 0o666)
+    with suppress(OSError):  # a file system without locks
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return descriptor
+
+
+def _delete_leftovers(path: Path) -> None:
+    """Delete the temporary files of writers of ``path`` that were killed: no lock is held on those."""
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}\.tmp")
+    try:
+        left = [name for name in os.listdir(path.parent) if pattern.fullmatch(name)]  # noqa: PTH208 (names alone)
+    except PermissionError:  # a folder that may be written, but not listed
+        return
+    for name in left:
+        with suppress(OSError, ValueError):
+            descriptor = _open_regular(path.with_name(name), os.O_RDONLY)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.with_name(name).unlink()
+            finally:
+                os.close(descriptor)
+
+
+def _open_regular(path: Path, flags: int, mode: int = 0o666) -> int:
+    """Open a regular file; refuse links, FIFOs and devices."""
+    try:
+        descriptor = os.open(path, flags | _SAFELY, mode)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENXIO):
+            raise
+        found = "a symbolic link" if error.errno == errno.ELOOP else "no regular file"
+        raise ValueError(_refusal(path, found)) from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ValueError(_refusal(path, "no regular file"))
+    return descriptor
+
+
+def _refusal(path: Path, found: str) -> str:
+    return f"{path}: is {found}; expected a regular file or none; delete it, or choose another folder"

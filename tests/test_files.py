@@ -1,0 +1,144 @@
+"""Files in a folder where somebody has planted links: they are not followed, and leftovers do not stay."""
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from siafu import files
+from siafu.files import append_to, locked, make_folder, replacing, write_atomically
+
+LEFTOVER = ".t.0123456789abcdef.tmp"
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    """A file of the user's that must stay as it is."""
+    path = tmp_path / "secret"
+    path.write_text("mine")
+    return path
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    """A folder that others can write."""
+    path = tmp_path / "shared"
+    path.mkdir()
+    return path
+
+
+def lock(path: Path) -> None:
+    with locked(path, refusal="taken"):
+        pass
+
+
+def append(path: Path) -> None:
+    with append_to(path) as file:
+        file.write(b"more")
+
+
+@pytest.mark.parametrize("open_it", [lock, append])
+def test_a_planted_link_is_refused_and_its_target_stays(
+    secret: Path, shared: Path, open_it: Callable[[Path], None]
+) -> None:
+    (shared / "t").symlink_to(secret)
+    with pytest.raises(ValueError, match="t: is a symbolic link; expected a regular file or none; delete it"):
+        open_it(shared / "t")
+    assert secret.read_text() == "mine"
+
+
+@pytest.mark.parametrize("open_it", [lock, append])
+def test_a_dangling_link_creates_nothing(shared: Path, open_it: Callable[[Path], None]) -> None:
+    (shared / "t").symlink_to(shared / "new")
+    with pytest.raises(ValueError, match="symbolic link"):
+        open_it(shared / "t")
+    assert not (shared / "new").exists()
+
+
+@pytest.mark.parametrize("open_it", [lock, append])
+def test_a_planted_fifo_is_refused_and_nothing_waits(shared: Path, open_it: Callable[[Path], None]) -> None:
+    os.mkfifo(shared / "t")
+    with pytest.raises(ValueError, match="t: is no regular file"):
+        open_it(shared / "t")
+
+
+def test_a_lock_is_not_emptied_and_only_its_owner_can_open_a_new_one(shared: Path) -> None:
+    (shared / "old").write_text("kept")
+    lock(shared / "old")
+    lock(shared / "new")
+    assert (shared / "old").read_text() == "kept"
+    assert stat.S_IMODE((shared / "new").stat().st_mode) == 0o600
+
+
+def test_a_lock_that_is_held_is_refused_and_can_be_had_afterwards(shared: Path) -> None:
+    with locked(shared / "t", refusal="taken"), pytest.raises(ValueError, match="taken"):
+        lock(shared / "t")
+    lock(shared / "t")
+
+
+def test_a_link_in_the_place_of_a_file_is_replaced_and_its_target_stays(secret: Path, shared: Path) -> None:
+    (shared / "t").symlink_to(secret)
+    write_atomically(shared / "t", b"new")
+    assert (secret.read_text(), (shared / "t").read_text()) == ("mine", "new")
+    assert not (shared / "t").is_symlink()
+
+
+def test_a_link_under_a_temporary_name_that_was_guessed_is_not_followed(
+    secret: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files.secrets, "token_hex", lambda _: "0123456789abcdef")
+    (shared / LEFTOVER).symlink_to(secret)
+    with pytest.raises(FileExistsError):
+        write_atomically(shared / "t", b"new")
+    assert secret.read_text() == "mine"
+
+
+@pytest.mark.parametrize("planted", [".t.tmp", ".lock"])
+def test_temporary_names_are_not_those_that_somebody_can_plant(
+    secret: Path, shared: Path, planted: str
+) -> None:
+    (shared / planted).symlink_to(secret)
+    write_atomically(shared / "t", b"new")
+    assert (secret.read_text(), (shared / "t").read_text()) == ("mine", "new")
+
+
+def test_a_leftover_of_a_killed_writer_is_deleted_and_that_of_a_living_one_is_not(shared: Path) -> None:
+    (shared / LEFTOVER).write_text("half")
+    (shared / ".other.0123456789abcdef.tmp").write_text("of another file")
+    living = shared / ".t.fedcba9876543210.tmp"
+    with living.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        write_atomically(shared / "t", b"whole")
+        assert {path.name for path in shared.iterdir()} == {"t", living.name, ".other.0123456789abcdef.tmp"}
+
+
+def test_two_writers_of_one_file_both_end_and_the_last_stays(shared: Path) -> None:
+    with replacing(shared / "t") as first:
+        first.write(b"first")
+        write_atomically(shared / "t", b"second")
+    assert [path.name for path in shared.iterdir()] == ["t"]
+    assert (shared / "t").read_text() == "first"
+
+
+def test_a_write_that_fails_names_the_file_and_not_the_temporary_one(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"No space left on device: .*/t'"):
+        write_atomically(shared / "t", b"new")
+    assert not list(shared.iterdir())
+
+
+def test_a_link_in_the_place_of_a_folder_is_refused(shared: Path, tmp_path: Path) -> None:
+    (shared / "checkpoint").symlink_to(tmp_path)
+    with pytest.raises(ValueError, match="checkpoint: is a symbolic link; expected a folder or none"):
+        make_folder(shared / "checkpoint")
+    make_folder(shared / "real")
+    make_folder(shared / "real")
