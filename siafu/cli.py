@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ import typer
 
 import siafu
 from siafu.sites.cli import address_of, site
+from siafu.stop import deferred_stop, exit_code, exit_on_stop
 
 if TYPE_CHECKING:
     from siafu.member import Onlooker
@@ -65,13 +65,14 @@ def main() -> None:
     """Run the command; a mistake of the user becomes one message and exit code 1 or 2, never a traceback."""
     traceback = "--traceback" in sys.argv
     sys.argv = [argument for argument in sys.argv if argument != "--traceback"]
-    try:
-        app()
-    except Exception as error:
-        if traceback:
-            raise
-        _say(f"error: {_explain(error)}")
-        sys.exit(2 if isinstance(error, WrongUse) else 1)
+    with exit_on_stop():
+        try:
+            app()
+        except Exception as error:
+            if traceback:
+                raise
+            _say(f"error: {_explain(error)}")
+            sys.exit(2 if isinstance(error, WrongUse) else 1)
 
 
 def _explain(error: Exception) -> str:
@@ -150,7 +151,8 @@ def train(
     with _onlooker() as onlooker:
         trained = run.train(data, out=out, config=settings, onlooker=onlooker)
     if trained.rank == 0:
-        _print_metrics(trained.metrics, as_json)
+        _print_metrics(trained.metrics, as_json, again=run.how_to_resume(trained))
+    _exit_if_stopped(onlooker, trained.metrics)
 
 
 @app.command()
@@ -159,8 +161,9 @@ def resume(path: RunPath, as_json: Json = False) -> None:
     from siafu import run
 
     with _onlooker() as onlooker:
-        found = run.resume(path, onlooker=onlooker).metrics
-    _print_metrics(found, as_json)
+        trained = run.resume(path, onlooker=onlooker)
+    _print_metrics(trained.metrics, as_json, again=run.how_to_resume(trained))
+    _exit_if_stopped(onlooker, trained.metrics)
 
 
 @app.command()
@@ -251,7 +254,8 @@ def federate(
         found = run(
             config, addresses=dict(map(address_of, address or [])), out=out, onlooker=onlooker
         ).metrics
-    _print_metrics(found, as_json)
+    _print_metrics(found, as_json, again=f"siafu federate {config}")
+    _exit_if_stopped(onlooker, found)
 
 
 @functions.command("package")
@@ -457,30 +461,23 @@ def _onlooker() -> "Iterator[Onlooker]":
     from siafu.member import Onlooker
     from siafu.results.progress import TrainingProgress
 
-    received: list[str] = []
-
-    def stop(number: int, _: object) -> None:
-        received.append(signal.Signals(number).name)
-        signal.signal(number, before[number])  # the second one acts as ever
-        os.write(
-            2, b"\nstopping after this epoch; once more to stop at once\n"
-        )  # print may be at work just now
-
-    before = {int(number): signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        with TrainingProgress() as progress:
-            yield Onlooker(progress.epoch, lambda: next(iter(received), None), progress=progress, say=_say)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    notice = "stopping after this epoch; once more to stop at once"
+    with deferred_stop(notice) as stop, TrainingProgress() as progress:
+        yield Onlooker(
+            progress.epoch, lambda: stop.reason, progress=progress, say=_say, on_training=stop.begin
+        )
 
 
-def _print_metrics(found: dict[str, Any], as_json: bool) -> None:
+def _exit_if_stopped(onlooker: "Onlooker", found: dict[str, Any]) -> None:
+    """End with the exit code of the signal that stopped the run here or on another rank, or came as it ended."""
+    if code := exit_code(onlooker.should_stop() or found["stopped_by"]):
+        raise typer.Exit(code)
+
+
+def _print_metrics(found: dict[str, Any], as_json: bool, *, again: str) -> None:
     if not found["finished"]:
         stopped = f"stopped by {found['stopped_by']} after epoch {found['epochs']}"
-        print(
-            f"{stopped}; go on with: siafu resume {found['run']}", file=sys.stderr if as_json else sys.stdout
-        )
+        print(f"{stopped}; go on with: {again}", file=sys.stderr if as_json else sys.stdout)
     if as_json:
         print(_json(found))
     elif found["finished"]:

@@ -66,12 +66,14 @@ class Onlooker:
         should_stop: asked after each epoch for a reason to stop.
         progress: told how far a download is.
         say: told what begins, in a line.
+        on_training: called before the first epoch; from then on ``should_stop`` is asked.
     """
 
     on_epoch: EpochListener = _nobody
     should_stop: Callable[[], str | None] = lambda: None
     progress: Progress = silent
     say: Callable[[str], None] = lambda _: None
+    on_training: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -322,6 +324,7 @@ def _carry_out(
     if folder is not None:
         checkpoint = folder.checkpoint
         checkpoint.parent.mkdir(exist_ok=True)
+    onlooker.on_training()
     reason = trainer.train(Watch(events, checkpoint, onlooker.should_stop, onlooker.on_epoch, onlooker.say))
     events.flush()
     if isinstance(trainer, PipelineTrainer) and folder is not None:

@@ -3,6 +3,7 @@
 import copy
 import hashlib
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -23,6 +24,7 @@ from siafu.results.progress import TrainingProgress, in_notebook
 from siafu.results.read import across_seeds
 from siafu.settings import Settings, build, from_keywords, parse_toml, write_toml
 from siafu.settled import about, fingerprint, settle
+from siafu.stop import StopRequested
 from siafu.trained import AnyGraph, Run, load, open_run
 
 _SOME_OF_BASELINE = ("model", "test_score", "val_score", "epochs", "epoch_seconds")
@@ -71,8 +73,8 @@ def resume(
     folder = existing_folder(Path(run))
     if folder.finished:
         return open_run(run, model=model)
-    with folder.locked(), _watched(onlooker) as watching:
-        tree = parse_toml(folder.read_config())
+    tree = parse_toml(folder.read_config())
+    with folder.locked(), _resumable(folder, tree), _watched(onlooker) as watching:
         if tree.engine == "torchrun":
             raise ValueError(
                 f"{folder.path}: trained by a group that torchrun started; start it again with the same command and "
@@ -80,6 +82,30 @@ def resume(
             )
         graph = _same_graph(folder, tree, graph, watching)
         return _go_on(folder, tree, graph, model, _ranks(tree, folder, None), watching)
+
+
+def how_to_resume(run: Run) -> str:
+    """How a user goes on with a run that was stopped."""
+    return _how_to_resume(run.directory, run.settings)
+
+
+def _how_to_resume(path: Path, tree: Settings) -> str:
+    needed = ["graph=…"] * (not tree.source) + ["model=…"] * (tree.model.kind == "custom")
+    if tree.engine == "torchrun":
+        return f"the same command, and --out {shlex.quote(str(path))}"
+    if needed:
+        return f"siafu.resume({str(path)!r}, {', '.join(needed)}) in Python"
+    return f"siafu resume {shlex.quote(str(path))}"
+
+
+@contextmanager
+def _resumable(folder: RunFolder, tree: Settings) -> Iterator[None]:
+    """Whatever interrupts a run carries a note that says how to go on with it."""
+    try:
+        yield
+    except (KeyboardInterrupt, StopRequested) as stop:
+        stop.add_note(f"go on with: {_how_to_resume(folder.path, tree)}")
+        raise
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +128,8 @@ def _train(asked: _Asked, onlooker: Onlooker, group: Comm | None) -> Run:
     with new_folder(asked.out, name=name) as folder:
         folder.write_config(write_toml(tree))
         work = Work(folder, tree, graph, asked.custom)
-        return _carry_out(work, _ranks(tree, folder, group), onlooker)
+        with _resumable(folder, tree):
+            return _carry_out(work, _ranks(tree, folder, group), onlooker)
 
 
 def _go_on(
@@ -137,7 +164,8 @@ def _in_group(asked: _Asked, onlooker: Onlooker) -> Run:
         tree = tree.model_copy(update={"ranks": comm.world_size})
         torch.set_num_threads(tree.threads)
         if comm.rank:
-            found, model = follow(comm, Onlooker(should_stop=onlooker.should_stop), asked.custom)
+            silent = Onlooker(should_stop=onlooker.should_stop, on_training=onlooker.on_training)
+            found, model = follow(comm, silent, asked.custom)
             return Run(Path(found["run"]), tree, found, model, comm.rank)
         asked = replace(asked, tree=tree)
         run = _resume_in_group(asked, comm, onlooker) or _train(asked, onlooker, comm)

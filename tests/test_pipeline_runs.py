@@ -46,9 +46,9 @@ def start(*arguments: object) -> "subprocess.Popen[str]":
     )
 
 
-def end(process: "subprocess.Popen[str]") -> dict[str, Any]:
+def end(process: "subprocess.Popen[str]", *, code: int = 0) -> dict[str, Any]:
     out, err = process.communicate(timeout=LONG_S)
-    assert process.returncode == 0, err
+    assert process.returncode == code, err
     return json.loads(out.splitlines()[-1])
 
 
@@ -166,7 +166,7 @@ def test_a_stopped_run_is_resumed_exactly(quiet: tuple[Path, dict[str, Any]], tm
     process = start(*PIPELINE, *THREADS, "--out", run)
     wait_for(lambda: num_epochs(run) > 2)
     process.send_signal(signal.SIGTERM)
-    assert not end(process)["finished"]
+    assert not end(process, code=143)["finished"]
     assert end(start("resume", run, "--json"))["epochs"] == 40
     assert_same(run, quiet[0])
 

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -326,6 +327,54 @@ def test_nothing_is_written_for_a_graph_that_cannot_be_trained_on(graph: Graph, 
         with pytest.raises(ValueError, match="community: no "):
             siafu.train(bad, out=tmp_path / "run", seeds=2)
     assert not (tmp_path / "run").exists()
+
+
+def fail_in_the_first_epoch(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("siafu.training.full.set_keys", fail)
+
+
+@pytest.mark.parametrize("more", [{}, {"seeds": 2}, {"ranks": 2, "engine": "local"}])
+@pytest.mark.parametrize("out", [None, "new/folder", "there"])
+def test_a_run_that_fails_before_its_first_epoch_leaves_nothing_behind(
+    graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str | None, more: dict[str, Any]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / ".notes").touch()
+    fail_in_the_first_epoch(monkeypatch, ValueError("cannot be"))
+    with pytest.raises(ValueError, match="cannot be"):
+        siafu.train(graph, out=out, **more)
+    assert [path.relative_to(tmp_path).as_posix() for path in sorted(tmp_path.rglob("*"))] == [
+        "there",
+        "there/.notes",
+    ]
+
+
+def test_a_run_that_is_interrupted_before_its_first_epoch_can_be_resumed(
+    graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        fail_in_the_first_epoch(patched, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt) as interrupted:
+            siafu.train(graph, out=tmp_path / "run", epochs=2)
+    (note,) = interrupted.value.__notes__
+    assert note == f"go on with: siafu.resume({str(tmp_path / 'run')!r}, graph=…) in Python"
+    assert siafu.resume(tmp_path / "run", graph=graph).metrics["finished"]
+
+
+def test_a_run_that_fails_after_an_epoch_keeps_its_folder(
+    graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(epoch: int, *_: Any, **__: Any) -> None:
+        if epoch == 2:
+            raise ValueError("cannot be")
+
+    with pytest.raises(ValueError, match="cannot be"):
+        siafu.train(graph, out=tmp_path / "run", epochs=3, onlooker=Onlooker(fail))
+    assert siafu.resume(tmp_path / "run", graph=graph).metrics["finished"]
 
 
 def test_a_folder_that_holds_something_is_refused(graph: Graph, tmp_path: Path) -> None:
