@@ -172,7 +172,9 @@ def predict(
     data: Annotated[
         str | None, typer.Argument(metavar="DATA", help="By default what the run trained on.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="The Parquet file to write.")] = Path("predictions.parquet"),
+    out: Annotated[Path, typer.Option(help="The file to write: .parquet or .csv.")] = Path(
+        "predictions.parquet"
+    ),
     embeddings: Annotated[
         bool, typer.Option("--embeddings", help="Also write the last hidden rows.")
     ] = False,
@@ -183,8 +185,10 @@ def predict(
 ) -> None:
     """Write what a trained model says of every node, or of given pairs."""
     from siafu import trained
+    from siafu.predictions import check_out
     from siafu.results.progress import LiveProgress
 
+    check_out(out)
     run = trained.open_run(path)
     with LiveProgress() as progress:
         graph = trained.source_graph(run, data, progress=progress)

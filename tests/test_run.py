@@ -300,6 +300,36 @@ def test_embeddings_are_what_the_last_layer_reads(graph: Graph, tmp_path: Path) 
     torch.testing.assert_close(run.model.layers[-1](graph.block, found["embedding"]), found["output"])  # type: ignore[operator, union-attr, index]
 
 
+def test_predict_takes_the_folder_of_a_run_and_the_name_of_its_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = siafu.train("karate", out="run", epochs=2)
+    expected = siafu.predict(run, siafu.load("karate"))["output"]
+    for folder in ("run", Path("run")):
+        for graph in (None, "karate", siafu.load("karate")):
+            assert torch.equal(siafu.predict(folder, graph)["output"], expected)
+
+
+@pytest.mark.parametrize(
+    ("run", "given", "message"),
+    [
+        ("absent", None, "absent: no such folder; give the folder of a run"),
+        (7, None, "run is a int; expected what siafu.train returned, or a run's folder"),
+        ("run", 7, r"graph is a int; expected a siafu.Graph or siafu.DynamicGraph \(see Graph.from_edges"),
+        ("run", "absent", "no data set or path 'absent'"),
+        ("run", None, "run: trained on a graph given in Python; name the data to predict"),
+    ],
+)
+def test_predict_says_what_it_takes(
+    graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Any, given: Any, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    siafu.train(graph, out="run", epochs=1)
+    with pytest.raises(ValueError, match=message):
+        siafu.predict(run, given)
+
+
 def test_a_graph_with_other_features_is_not_predicted(graph: Graph, tmp_path: Path) -> None:
     run = siafu.train(graph, out=tmp_path / "run", epochs=2)
     assert graph.x is not None
