@@ -181,7 +181,9 @@ def test_a_worker_that_a_person_starts_does_its_share(tmp_path: Path) -> None:
     lease = wait_for(lambda: next(run.glob("lease-0.json"), None) if run.is_dir() else None)
     assert lease.stat().st_mode & 0o077 == 0
     worker = start("worker", lease)
-    end(process)
+    _, err = process.communicate(timeout=LONG_S)
+    assert process.returncode == 0, err
+    assert f"more workers can join with: siafu worker {lease}\n" in err
     out, err = worker.communicate(timeout=LONG_S)
     assert worker.returncode == 0, err
     assert int(out.split()[0].replace(",", "")) > 0
