@@ -43,6 +43,7 @@ class Work:
         graph: what it trains on, as the user gave it.
         custom: a module of the user's own, or None.
         resumed: whether it was started before.
+        warnings: what the user was warned of.
     """
 
     folder: RunFolder
@@ -50,6 +51,7 @@ class Work:
     graph: Graph | DynamicGraph
     custom: nn.Module | None = None
     resumed: bool = False
+    warnings: tuple[str, ...] = ()
 
     @property
     def assignment(self) -> Assignment:

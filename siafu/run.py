@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from siafu.cautions import cautions
 from siafu.comm import Comm
 from siafu.events import Events
 from siafu.folder import RunFolder, existing_folder, new_folder
@@ -127,7 +128,7 @@ def _train(asked: _Asked, onlooker: Onlooker, group: Comm | None) -> Run:
     name = f"{graph.name}-{tree.model.kind}-{tree.method}"
     with new_folder(asked.out, name=name) as folder:
         folder.write_config(write_toml(tree))
-        work = Work(folder, tree, graph, asked.custom)
+        work = Work(folder, tree, graph, asked.custom, warnings=_warn(graph, tree, onlooker))
         with _resumable(folder, tree):
             return _carry_out(work, _ranks(tree, folder, group), onlooker)
 
@@ -143,7 +144,17 @@ def _go_on(
     """Carry out what was begun before."""
     if tree.model.kind == "custom" and custom is None:
         raise ValueError(f"{folder.path}: trained a module of your own; resume it from Python with model=")
-    return _carry_out(Work(folder, tree, graph, custom, resumed=True), ranks, onlooker)
+    warnings = _warn(graph, tree, onlooker)
+    work = Work(folder, tree, graph, custom, resumed=True, warnings=warnings)
+    return _carry_out(work, ranks, onlooker)
+
+
+def _warn(graph: AnyGraph, tree: Settings, onlooker: Onlooker) -> tuple[str, ...]:
+    """Say what limits a run on this graph; returns it."""
+    found = cautions(graph, tree)
+    for text in found:
+        onlooker.say(f"warning: {text}")
+    return found
 
 
 def _in_group(asked: _Asked, onlooker: Onlooker) -> Run:
@@ -266,13 +277,15 @@ def _carry_out(work: Work, ranks: Ranks, onlooker: Onlooker) -> Run:
         f"training {tree.model.kind} for up to {tree.most_epochs} epochs{on}, seed {tree.seed}, in {folder.path}"
     )
     found, model = ranks.carry_out(work, onlooker)
-    found |= {"run": str(folder.path)}
+    found |= {"run": str(folder.path), "warnings": list(work.warnings)}
     if found["finished"] and tree.baseline:
         without = _baseline(work, ranks, onlooker).metrics
         found["baseline"] = {key: without[key] for key in _SOME_OF_BASELINE}
         found |= {} if without["finished"] else {"finished": False, "stopped_by": without["stopped_by"]}
     if found["finished"]:
         with closing(Events(folder.events)) as events:
+            for text in work.warnings:
+                events.write("note", text=text)
             events.write("end", **found)
         folder.write_metrics(found)
     return Run(folder.path, tree, found, model if found["finished"] else None)
@@ -286,10 +299,11 @@ def _below(work: Work, path: Path, tree: Settings, ranks: Ranks, onlooker: Onloo
         if folder.finished:
             return open_run(path, model=custom)
         with folder.locked():
-            return _go_on(folder, tree, work.graph, custom, ranks, onlooker)
+            again = Work(folder, tree, work.graph, custom, resumed=True, warnings=work.warnings)
+            return _carry_out(again, ranks, onlooker)
     with new_folder(path, name=path.name) as folder:
         folder.write_config(write_toml(tree))
-        return _carry_out(Work(folder, tree, work.graph, custom), ranks, onlooker)
+        return _carry_out(Work(folder, tree, work.graph, custom, warnings=work.warnings), ranks, onlooker)
 
 
 def _baseline(work: Work, ranks: Ranks, onlooker: Onlooker) -> Run:

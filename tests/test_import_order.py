@@ -27,7 +27,7 @@ ORDER = [
     ["plan"],
     ["settings", "folder", "predictions"],
     ["trained", "partitioning"],
-    ["settled"],
+    ["settled", "cautions"],
     ["member", "loader", "group"],
     ["ranks"],
     ["run", "rank", "sites"],
