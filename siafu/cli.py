@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ import typer
 
 import siafu
 from siafu.sites.cli import address_of, site
-from siafu.stop import deferred_stop, exit_code, exit_on_stop
+from siafu.stop import deferred_stop, exit_code, exit_on_stop, go_on_with
 
 if TYPE_CHECKING:
     from siafu.member import Onlooker
@@ -158,10 +159,11 @@ def train(
 @app.command()
 def resume(path: RunPath, as_json: Json = False) -> None:
     """Go on with a run that was stopped or killed."""
-    from siafu import run
+    with go_on_with(f"siafu resume {shlex.quote(str(path))}"):  # also while the rest is loaded
+        from siafu import run
 
-    with _onlooker() as onlooker:
-        trained = run.resume(path, onlooker=onlooker)
+        with _onlooker() as onlooker:
+            trained = run.resume(path, onlooker=onlooker)
     _print_metrics(trained.metrics, as_json, again=run.how_to_resume(trained))
     _exit_if_stopped(onlooker, trained.metrics)
 

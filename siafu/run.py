@@ -25,7 +25,7 @@ from siafu.results.progress import TrainingProgress, in_notebook
 from siafu.results.read import across_seeds
 from siafu.settings import Settings, build, from_keywords, parse_toml, write_toml
 from siafu.settled import about, fingerprint, settle
-from siafu.stop import StopRequested
+from siafu.stop import go_on_with
 from siafu.trained import AnyGraph, Run, load, open_run
 
 _SOME_OF_BASELINE = ("model", "test_score", "val_score", "epochs", "epoch_seconds")
@@ -75,7 +75,7 @@ def resume(
     if folder.finished:
         return open_run(run, model=model)
     tree = parse_toml(folder.read_config())
-    with folder.locked(), _resumable(folder, tree), _watched(onlooker) as watching:
+    with folder.locked(), go_on_with(_how_to_resume(folder.path, tree)), _watched(onlooker) as watching:
         if tree.engine == "torchrun":
             raise ValueError(
                 f"{folder.path}: trained by a group that torchrun started; start it again with the same command and "
@@ -99,16 +99,6 @@ def _how_to_resume(path: Path, tree: Settings) -> str:
     return f"siafu resume {shlex.quote(str(path))}"
 
 
-@contextmanager
-def _resumable(folder: RunFolder, tree: Settings) -> Iterator[None]:
-    """Whatever interrupts a run carries a note that says how to go on with it."""
-    try:
-        yield
-    except (KeyboardInterrupt, StopRequested) as stop:
-        stop.add_note(f"go on with: {_how_to_resume(folder.path, tree)}")
-        raise
-
-
 @dataclass(frozen=True, eq=False)
 class _Asked:
     """What somebody asked to be trained."""
@@ -129,7 +119,7 @@ def _train(asked: _Asked, onlooker: Onlooker, group: Comm | None) -> Run:
     with new_folder(asked.out, name=name) as folder:
         folder.write_config(write_toml(tree))
         work = Work(folder, tree, graph, asked.custom, warnings=_warn(graph, tree, onlooker))
-        with _resumable(folder, tree):
+        with go_on_with(_how_to_resume(folder.path, tree)):
             return _carry_out(work, _ranks(tree, folder, group), onlooker)
 
 

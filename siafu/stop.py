@@ -56,6 +56,17 @@ def exit_on_stop() -> Iterator[None]:
 
 
 @contextmanager
+def go_on_with(command: str) -> Iterator[None]:
+    """Whatever interrupts a run within carries a note with the command that resumes it, the innermost one."""
+    try:
+        yield
+    except (KeyboardInterrupt, StopRequested) as stop:
+        if not getattr(stop, "__notes__", []):
+            stop.add_note(f"go on with: {command}")
+        raise
+
+
+@contextmanager
 def deferred_stop(notice: str = "") -> Iterator["DeferredStop"]:
     """Within, a signal may wait for a good moment, of which ``notice`` tells the user; see :class:`DeferredStop`."""
     found = DeferredStop()

@@ -100,6 +100,13 @@ def test_a_signal_during_the_start_ends_the_command_too(tmp_path: Path, number: 
         assert end(process) == (128 + number, f"stopped by {number.name}\n")
 
 
+def test_a_run_that_is_just_being_resumed_tells_how_to_go_on(tmp_path: Path) -> None:
+    with started("-c", BLOCKED, "siafu.run:resume", "resume", "my run", folder=tmp_path) as process:
+        wait_for_line(process, READY)
+        process.send_signal(signal.SIGTERM)
+        assert end(process) == (143, "stopped by SIGTERM; go on with: siafu resume 'my run'\n")
+
+
 def test_a_second_signal_ends_training_at_once_and_tells_how_to_go_on(tmp_path: Path) -> None:
     blocked = ("-c", BLOCKED, "siafu.training.full:set_keys")  # which every epoch calls
     with started(*blocked, *TRAIN, "--out", "my run", folder=tmp_path) as process:
