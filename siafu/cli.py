@@ -3,7 +3,7 @@
 import errno
 import json
 import os
-import signal
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +15,7 @@ import typer
 
 import siafu
 from siafu.sites.cli import address_of, site
+from siafu.stop import deferred_stop, exit_code, exit_on_stop, go_on_with
 from siafu.terminal import escaped
 
 if TYPE_CHECKING:
@@ -66,13 +67,14 @@ def main() -> None:
     """Run the command; a mistake of the user becomes one message and exit code 1 or 2, never a traceback."""
     traceback = "--traceback" in sys.argv
     sys.argv = [argument for argument in sys.argv if argument != "--traceback"]
-    try:
-        app()
-    except Exception as error:
-        if traceback:
-            raise
-        _say(f"error: {_explain(error)}")
-        sys.exit(2 if isinstance(error, WrongUse) else 1)
+    with exit_on_stop():
+        try:
+            app()
+        except Exception as error:
+            if traceback:
+                raise
+            _say(f"error: {_explain(error)}")
+            sys.exit(2 if isinstance(error, WrongUse) else 1)
 
 
 def _explain(error: Exception) -> str:
@@ -151,17 +153,20 @@ def train(
     with _onlooker() as onlooker:
         trained = run.train(data, out=out, config=settings, onlooker=onlooker)
     if trained.rank == 0:
-        _print_metrics(trained.metrics, as_json)
+        _print_metrics(trained.metrics, as_json, again=run.how_to_resume(trained))
+    _exit_if_stopped(onlooker, trained.metrics)
 
 
 @app.command()
 def resume(path: RunPath, as_json: Json = False) -> None:
     """Go on with a run that was stopped or killed."""
-    from siafu import run
+    with go_on_with(f"siafu resume {shlex.quote(str(path))}"):  # also while the rest is loaded
+        from siafu import run
 
-    with _onlooker() as onlooker:
-        found = run.resume(path, onlooker=onlooker).metrics
-    _print_metrics(found, as_json)
+        with _onlooker() as onlooker:
+            trained = run.resume(path, onlooker=onlooker)
+    _print_metrics(trained.metrics, as_json, again=run.how_to_resume(trained))
+    _exit_if_stopped(onlooker, trained.metrics)
 
 
 @app.command()
@@ -170,7 +175,9 @@ def predict(
     data: Annotated[
         str | None, typer.Argument(metavar="DATA", help="By default what the run trained on.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="The Parquet file to write.")] = Path("predictions.parquet"),
+    out: Annotated[Path, typer.Option(help="The file to write: .parquet or .csv.")] = Path(
+        "predictions.parquet"
+    ),
     embeddings: Annotated[
         bool, typer.Option("--embeddings", help="Also write the last hidden rows.")
     ] = False,
@@ -181,8 +188,10 @@ def predict(
 ) -> None:
     """Write what a trained model says of every node, or of given pairs."""
     from siafu import trained
+    from siafu.predictions import check_out
     from siafu.results.progress import LiveProgress
 
+    check_out(out)
     run = trained.open_run(path)
     with LiveProgress() as progress:
         graph = trained.source_graph(run, data, progress=progress)
@@ -257,7 +266,8 @@ def federate(
         found = run(
             config, addresses=dict(map(address_of, address or [])), out=out, onlooker=onlooker
         ).metrics
-    _print_metrics(found, as_json)
+    _print_metrics(found, as_json, again=f"siafu federate {config}")
+    _exit_if_stopped(onlooker, found)
 
 
 @functions.command("package")
@@ -463,29 +473,23 @@ def _onlooker() -> "Iterator[Onlooker]":
     from siafu.member import Onlooker
     from siafu.results.progress import TrainingProgress
 
-    received: list[str] = []
-
-    def stop(number: int, _: object) -> None:
-        received.append(signal.Signals(number).name)
-        signal.signal(number, before[number])  # the second one acts as ever
-        os.write(
-            2, b"\nstopping after this epoch; once more to stop at once\n"
-        )  # print may be at work just now
-
-    before = {int(number): signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        with TrainingProgress() as progress:
-            yield Onlooker(progress.epoch, lambda: next(iter(received), None), progress=progress, say=_say)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    notice = "stopping after this epoch; once more to stop at once"
+    with deferred_stop(notice) as stop, TrainingProgress() as progress:
+        yield Onlooker(
+            progress.epoch, lambda: stop.reason, progress=progress, say=_say, on_training=stop.begin
+        )
 
 
-def _print_metrics(found: dict[str, Any], as_json: bool) -> None:
+def _exit_if_stopped(onlooker: "Onlooker", found: dict[str, Any]) -> None:
+    """End with the exit code of the signal that stopped the run here or on another rank, or came as it ended."""
+    if code := exit_code(onlooker.should_stop() or found["stopped_by"]):
+        raise typer.Exit(code)
+
+
+def _print_metrics(found: dict[str, Any], as_json: bool, *, again: str) -> None:
     if not found["finished"]:
         stopped = f"stopped by {found['stopped_by']} after epoch {found['epochs']}"
-        text = f"{stopped}; go on with: siafu resume {found['run']}"
-        print(escaped(text), file=sys.stderr if as_json else sys.stdout)
+        print(escaped(f"{stopped}; go on with: {again}"), file=sys.stderr if as_json else sys.stdout)
     if as_json:
         print(_json(found))
     elif found["finished"]:

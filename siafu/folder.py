@@ -4,13 +4,15 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from siafu.files import locked, write_atomically
 from siafu.seals import checksum, open_fields, open_text, seal_fields, seal_text
+
+_EPOCH = b'"phase":"epoch"'
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,12 @@ class RunFolder:
         """Whether the run came to its end."""
         return self.metrics.is_file() and (self.weights.is_file() or self.seed(0).is_dir())
 
+    @property
+    def trained(self) -> bool:
+        """Whether an epoch of the run, or of a run in a folder within, was trained."""
+        events = [path for path in (self.events, *self.path.glob("*/events.jsonl")) if path.is_file()]
+        return self.checkpoint.is_file() or any(_EPOCH in path.read_bytes() for path in events)
+
     def seed(self, place: int) -> Path:
         """The folder of one of several seeds."""
         return self.path / f"seed-{place}"
@@ -106,20 +114,35 @@ class RunFolder:
 def new_folder(out: Path | None, *, name: str) -> Iterator[RunFolder]:
     """Hold the folder of a new run: ``out``, which must not hold anything, or a fresh one under ``runs/``.
 
-    A run that fails before its settings are written leaves no folder behind.
+    A run that fails before its first epoch leaves nothing behind; one that is interrupted there can be resumed.
     """
     if out is not None and out.exists() and not out.is_dir():
         raise ValueError(f"{out}: a file stands there; choose another --out")
-    made = out is None or not out.exists()
-    folder = RunFolder(_fresh(Path("runs"), _plain(name)) if out is None else out)
-    folder.path.mkdir(parents=True, exist_ok=True)
+    target = Path("runs") if out is None else out
+    missing = [path for path in (target, *target.parents) if not path.exists()]
+    target.mkdir(parents=True, exist_ok=True)
+    folder = RunFolder(_fresh(target, _plain(name)) if out is None else out)
+    present = set(folder.path.iterdir())
     with folder.locked():
         _check_empty(folder.path)  # under the lock: another run may have come and gone since
         try:
             yield folder
-        finally:
-            if made and not folder.config.exists():
-                shutil.rmtree(folder.path, ignore_errors=True)
+        except BaseException as error:
+            if not folder.config.exists() or (isinstance(error, Exception) and not folder.trained):
+                _remove(folder.path, present, missing if out is not None else [folder.path, *missing])
+            raise
+
+
+def _remove(path: Path, present: set[Path], made: list[Path]) -> None:
+    """Delete what was not ``present`` in a folder, and those of the folders that were ``made`` and are empty."""
+    for entry in set(path.iterdir()) - present:
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink(missing_ok=True)
+    for folder in made:
+        with suppress(OSError):  # somebody else uses it
+            folder.rmdir()
 
 
 def _check_empty(path: Path) -> None:
@@ -146,7 +169,6 @@ def existing_folder(path: Path) -> RunFolder:
 
 
 def _fresh(parent: Path, name: str) -> Path:
-    parent.mkdir(parents=True, exist_ok=True)
     number = 1
     while True:
         path = parent / f"{name}-{number}"

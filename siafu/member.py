@@ -1,9 +1,10 @@
 """What one rank does in a run: it trains on its part, and rank 0 writes what comes of it."""
 
+import os
 import statistics
 import tempfile
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -67,12 +68,14 @@ class Onlooker:
         should_stop: asked after each epoch for a reason to stop.
         progress: told how far a download is.
         say: told what begins, in a line.
+        on_training: called before the first epoch; from then on ``should_stop`` is asked.
     """
 
     on_epoch: EpochListener = _nobody
     should_stop: Callable[[], str | None] = lambda: None
     progress: Progress = silent
     say: Callable[[str], None] = lambda _: None
+    on_training: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -294,20 +297,39 @@ def carry_out(
 
     ``folder`` is that of the run on rank 0, None on others. Collective.
     """
-    seen = to_do.folder is not None and to_do.folder.is_dir()
-    scratch = to_do.folder if seen and to_do.folder is not None else Path(tempfile.gettempdir())
-    trainer = build_trainer(comm, part, to_do.tree, custom, scratch=scratch)
-    trainer.done.run = to_do.run
-    if to_do.checkpointed:
-        trainer.resume(None if folder is None else folder.checkpoint, own=to_do.same_group)
-    try:
-        with closing(Unheard() if folder is None else Events(folder.events)) as events:
-            found = _carry_out(trainer, part, to_do, events, folder, onlooker)
-    except OSError as error:
-        if folder is not None:
-            error.filename = error.filename or str(folder.events)  # a failed write does not say where
-        raise
+    with scratch_folder(to_do, folder) as scratch:
+        trainer = build_trainer(comm, part, to_do.tree, custom, scratch=scratch)
+        trainer.done.run = to_do.run
+        if to_do.checkpointed:
+            trainer.resume(None if folder is None else folder.checkpoint, own=to_do.same_group)
+        try:
+            with closing(Unheard() if folder is None else Events(folder.events)) as events:
+                found = _carry_out(trainer, part, to_do, events, folder, onlooker)
+        except OSError as error:
+            if folder is not None:
+                error.filename = error.filename or str(folder.events)  # a failed write does not say where
+            raise
     return found, trainer.model if found["finished"] else None
+
+
+@contextmanager
+def scratch_folder(to_do: Assignment, folder: RunFolder | None) -> Iterator[Path]:
+    """The run's folder where this rank sees it, else a new one that its user alone may enter and that does not stay."""
+    if folder is not None:
+        yield folder.path
+    elif to_do.folder is not None and _is_of_run(to_do.folder, to_do.run):
+        yield to_do.folder
+    else:
+        with tempfile.TemporaryDirectory(prefix="siafu-run-") as private:
+            yield Path(private)
+
+
+def _is_of_run(path: Path, run: str) -> bool:
+    """Whether a folder holds that run and is our user's own: another host may have one of the same name."""
+    try:
+        return path.stat().st_uid == os.geteuid() and RunFolder(path).config_checksum() == run
+    except (OSError, ValueError):
+        return False
 
 
 def _carry_out(
@@ -323,6 +345,7 @@ def _carry_out(
     if folder is not None:
         checkpoint = folder.checkpoint
         make_folder(checkpoint.parent)
+    onlooker.on_training()
     reason = trainer.train(Watch(events, checkpoint, onlooker.should_stop, onlooker.on_epoch, onlooker.say))
     events.flush()
     if isinstance(trainer, PipelineTrainer) and folder is not None:

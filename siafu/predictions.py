@@ -1,16 +1,30 @@
-"""Predictions as a Parquet file, with the user's own ids and class names."""
+"""Predictions as a Parquet or CSV file, with the user's own ids and class names."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 from torch import Tensor
 
 from siafu.dynamic import DynamicGraph
 from siafu.files import write_atomically
 from siafu.graph import Graph
+
+_ENDINGS = (".parquet", ".csv")
+
+
+def check_out(path: Path) -> None:
+    """Refuse a file that could not be written, before any work is done for it."""
+    if path.suffix.lower() not in _ENDINGS:
+        found = f"ends with {path.suffix}" if path.suffix else "has no ending"
+        raise ValueError(f"{path}: {found}; expected a name that ends with {' or '.join(_ENDINGS)}")
+    if not path.parent.is_dir():
+        raise ValueError(f"{path}: there is no folder {path.parent}; make it first, or name another file")
+    if path.is_dir():
+        raise ValueError(f"{path}: a folder stands there; name another file")
 
 
 def write_predictions(
@@ -33,9 +47,28 @@ def write_pairs(path: Path, src: pa.ChunkedArray, dst: pa.ChunkedArray, score: T
 
 
 def _write(path: Path, table: pa.Table) -> None:
+    check_out(path)
     buffer = pa.BufferOutputStream()
-    pq.write_table(table, buffer)
+    if path.suffix.lower() == ".csv":
+        pa.csv.write_csv(_flat(table), buffer)
+    else:
+        pq.write_table(table, buffer)
     write_atomically(path, buffer.getvalue().to_pybytes())
+
+
+def _flat(table: pa.Table) -> pa.Table:
+    """A table without lists, which CSV does not have: each element is a column, such as ``name_0``."""
+    names, columns = list[str](), list[pa.ChunkedArray]()
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if not pa.types.is_fixed_size_list(column.type):
+            names, columns = [*names, name], [*columns, column]
+            continue
+        rows = column.combine_chunks().flatten().to_numpy().reshape(len(table), column.type.list_size)
+        names += [f"{name}_{place}" for place in range(rows.shape[1])]
+        columns += [
+            pa.chunked_array([np.ascontiguousarray(rows[:, place])]) for place in range(rows.shape[1])
+        ]
+    return pa.table(columns, names=names)
 
 
 def _columns(output: Tensor, names: Sequence[str], kind: str) -> dict[str, pa.Array]:

@@ -44,6 +44,7 @@ class Work:
         graph: what it trains on, as the user gave it.
         custom: a module of the user's own, or None.
         resumed: whether it was started before.
+        warnings: what the user was warned of.
     """
 
     folder: RunFolder
@@ -51,6 +52,7 @@ class Work:
     graph: Graph | DynamicGraph
     custom: nn.Module | None = None
     resumed: bool = False
+    warnings: tuple[str, ...] = ()
 
     @property
     def assignment(self) -> Assignment:
@@ -136,6 +138,7 @@ class Processes:
         if work.resumed:
             command.append("--resumed")
         followed = Followed(folder, onlooker, total=tree.most_epochs)
+        onlooker.on_training()
         run_recovering(
             command,
             ranks=tree.ranks,
@@ -147,6 +150,8 @@ class Processes:
         )
         found = json.loads(folder.measured.read_text("utf-8"))
         folder.measured.unlink()
+        if not found["finished"]:  # ranks are told by SIGTERM, whatever this process was told by
+            found["stopped_by"] = onlooker.should_stop() or found["stopped_by"]
         return found, load_weights(folder, tree, None) if found["finished"] else None
 
 
@@ -307,12 +312,12 @@ def _obey(
 
 def _laid_out(work: Work, home: Path, onlooker: Onlooker) -> Path:
     """The folder that ranks read their parts from; of a graph that changes, its log as a whole."""
-    graph, source = work.graph, Path(work.tree.source)
+    graph, source = work.graph, work.tree.source
     if isinstance(graph, Graph):
         made = find_or_make(home, graph, wanted(work.tree), say=onlooker.say, progress=onlooker.progress)
         return made.path
-    if is_dynamic(source):
-        return source
+    if source and is_dynamic(source):
+        return Path(source)
     path = work.folder.path / LOG
     if not is_dynamic(path):
         write_dynamic(graph, path)

@@ -3,6 +3,7 @@
 import copy
 import hashlib
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from siafu.cautions import cautions
 from siafu.comm import Comm
 from siafu.events import Events
 from siafu.folder import RunFolder, existing_folder, new_folder
@@ -23,6 +25,7 @@ from siafu.results.progress import TrainingProgress, in_notebook
 from siafu.results.read import across_seeds
 from siafu.settings import Settings, build, from_keywords, parse_toml, write_toml
 from siafu.settled import about, fingerprint, settle
+from siafu.stop import go_on_with
 from siafu.trained import AnyGraph, Run, load, open_run
 
 _SOME_OF_BASELINE = ("model", "test_score", "val_score", "epochs", "epoch_seconds")
@@ -71,8 +74,8 @@ def resume(
     folder = existing_folder(Path(run))
     if folder.finished:
         return open_run(run, model=model)
-    with folder.locked(), _watched(onlooker) as watching:
-        tree = parse_toml(folder.read_config())
+    tree = parse_toml(folder.read_config())
+    with folder.locked(), go_on_with(_how_to_resume(folder.path, tree)), _watched(onlooker) as watching:
         if tree.engine == "torchrun":
             raise ValueError(
                 f"{folder.path}: trained by a group that torchrun started; start it again with the same command and "
@@ -80,6 +83,20 @@ def resume(
             )
         graph = _same_graph(folder, tree, graph, watching)
         return _go_on(folder, tree, graph, model, _ranks(tree, folder, None), watching)
+
+
+def how_to_resume(run: Run) -> str:
+    """How a user goes on with a run that was stopped."""
+    return _how_to_resume(run.directory, run.settings)
+
+
+def _how_to_resume(path: Path, tree: Settings) -> str:
+    needed = ["graph=…"] * (not tree.source) + ["model=…"] * (tree.model.kind == "custom")
+    if tree.engine == "torchrun":
+        return f"the same command, and --out {shlex.quote(str(path))}"
+    if needed:
+        return f"siafu.resume({str(path)!r}, {', '.join(needed)}) in Python"
+    return f"siafu resume {shlex.quote(str(path))}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,8 +118,9 @@ def _train(asked: _Asked, onlooker: Onlooker, group: Comm | None) -> Run:
     name = f"{graph.name}-{tree.model.kind}-{tree.method}"
     with new_folder(asked.out, name=name) as folder:
         folder.write_config(write_toml(tree))
-        work = Work(folder, tree, graph, asked.custom)
-        return _carry_out(work, _ranks(tree, folder, group), onlooker)
+        work = Work(folder, tree, graph, asked.custom, warnings=_warn(graph, tree, onlooker))
+        with go_on_with(_how_to_resume(folder.path, tree)):
+            return _carry_out(work, _ranks(tree, folder, group), onlooker)
 
 
 def _go_on(
@@ -116,7 +134,17 @@ def _go_on(
     """Carry out what was begun before."""
     if tree.model.kind == "custom" and custom is None:
         raise ValueError(f"{folder.path}: trained a module of your own; resume it from Python with model=")
-    return _carry_out(Work(folder, tree, graph, custom, resumed=True), ranks, onlooker)
+    warnings = _warn(graph, tree, onlooker)
+    work = Work(folder, tree, graph, custom, resumed=True, warnings=warnings)
+    return _carry_out(work, ranks, onlooker)
+
+
+def _warn(graph: AnyGraph, tree: Settings, onlooker: Onlooker) -> tuple[str, ...]:
+    """Say what limits a run on this graph; returns it."""
+    found = cautions(graph, tree)
+    for text in found:
+        onlooker.say(f"warning: {text}")
+    return found
 
 
 def _in_group(asked: _Asked, onlooker: Onlooker) -> Run:
@@ -137,7 +165,8 @@ def _in_group(asked: _Asked, onlooker: Onlooker) -> Run:
         tree = tree.model_copy(update={"ranks": comm.world_size})
         torch.set_num_threads(tree.threads)
         if comm.rank:
-            found, model = follow(comm, Onlooker(should_stop=onlooker.should_stop), asked.custom)
+            silent = Onlooker(should_stop=onlooker.should_stop, on_training=onlooker.on_training)
+            found, model = follow(comm, silent, asked.custom)
             return Run(Path(found["run"]), tree, found, model, comm.rank)
         asked = replace(asked, tree=tree)
         run = _resume_in_group(asked, comm, onlooker) or _train(asked, onlooker, comm)
@@ -238,13 +267,15 @@ def _carry_out(work: Work, ranks: Ranks, onlooker: Onlooker) -> Run:
         f"training {tree.model.kind} for up to {tree.most_epochs} epochs{on}, seed {tree.seed}, in {folder.path}"
     )
     found, model = ranks.carry_out(work, onlooker)
-    found |= {"run": str(folder.path)}
+    found |= {"run": str(folder.path), "warnings": list(work.warnings)}
     if found["finished"] and tree.baseline:
         without = _baseline(work, ranks, onlooker).metrics
         found["baseline"] = {key: without[key] for key in _SOME_OF_BASELINE}
         found |= {} if without["finished"] else {"finished": False, "stopped_by": without["stopped_by"]}
     if found["finished"]:
         with closing(Events(folder.events)) as events:
+            for text in work.warnings:
+                events.write("note", text=text)
             events.write("end", **found)
         folder.write_metrics(found)
     return Run(folder.path, tree, found, model if found["finished"] else None)
@@ -258,10 +289,11 @@ def _below(work: Work, path: Path, tree: Settings, ranks: Ranks, onlooker: Onloo
         if folder.finished:
             return open_run(path, model=custom)
         with folder.locked():
-            return _go_on(folder, tree, work.graph, custom, ranks, onlooker)
+            again = Work(folder, tree, work.graph, custom, resumed=True, warnings=work.warnings)
+            return _carry_out(again, ranks, onlooker)
     with new_folder(path, name=path.name) as folder:
         folder.write_config(write_toml(tree))
-        return _carry_out(Work(folder, tree, work.graph, custom), ranks, onlooker)
+        return _carry_out(Work(folder, tree, work.graph, custom, warnings=work.warnings), ranks, onlooker)
 
 
 def _baseline(work: Work, ranks: Ranks, onlooker: Onlooker) -> Run:

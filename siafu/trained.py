@@ -23,7 +23,7 @@ from siafu.nn.model import Gnn
 from siafu.nn.propagated import Propagated
 from siafu.nn.staged import Staged
 from siafu.nn.streamed import Rows, Streamed
-from siafu.predictions import write_pairs, write_predictions
+from siafu.predictions import check_out, write_pairs, write_predictions
 from siafu.results.machine import usable_memory_bytes
 from siafu.settings import Settings, parse_toml
 from siafu.store.tensors import load_tensors
@@ -104,8 +104,8 @@ def open_run(run: Path | str, *, model: nn.Module | None = None) -> Run:
 
 
 def predict(
-    run: Run,
-    graph: AnyGraph,
+    run: Run | Path | str,
+    graph: AnyGraph | Path | str | None = None,
     *,
     embeddings: bool = False,
     out: Path | str | None = None,
@@ -113,18 +113,43 @@ def predict(
 ) -> dict[str, Tensor]:
     """What a run's model says of a graph's nodes, in the user's order.
 
+    ``run`` is a run or its folder; ``graph`` is a graph, what :func:`load` takes, or None for what the run trained on.
     Returns ``output`` (N, C), the model's bare output, and with ``embeddings`` also ``embedding`` (N, H). ``out`` is
-    a Parquet file to write it to, with the ids, the class and the probabilities of each node. Of a run of task link the
-    output is a row a node, and with ``pairs`` (2, P), rows of sources above those of targets, ``score`` (P,) tells how
-    likely each is an edge, as a logit; messages pass over all edges of the graph. Of a graph that changes over time
-    the last step is asked.
+    a Parquet or CSV file to write it to, with the ids, the class and the probabilities of each node. Of a run of task
+    link the output is a row a node, and with ``pairs`` (2, P), rows of sources above those of targets, ``score`` (P,)
+    tells how likely each is an edge, as a logit; messages pass over all edges of the graph. Of a graph that changes
+    over time the last step is asked.
     """
+    if out is not None:
+        check_out(Path(out))
+    run = run if isinstance(run, Run) else _opened(run)
     if run.model is None:
         raise ValueError(_without_model(run))
+    graph = _graph_of(run, graph)
     found = _found(run, graph, embeddings=embeddings, pairs=pairs)
     if out is not None:
         write_predictions(Path(out), graph, found, kind=run.metrics["task"], names=run.settings.class_names)
     return found
+
+
+def _opened(run: object) -> Run:
+    if not isinstance(run, str | Path):
+        raise ValueError(
+            f"run is a {type(run).__name__}; expected what siafu.train returned, or a run's folder"
+        )
+    return open_run(run)
+
+
+def _graph_of(run: Run, graph: object) -> AnyGraph:
+    """The graph that was given, or whose name was."""
+    if isinstance(graph, Graph | DynamicGraph):
+        return graph
+    if graph is not None and not isinstance(graph, str | Path):
+        raise ValueError(
+            f"graph is a {type(graph).__name__}; expected a siafu.Graph or siafu.DynamicGraph (see Graph.from_edges, "
+            "Graph.from_pyg), or a name or path that siafu.load takes"
+        )
+    return source_graph(run, graph)
 
 
 def _found(
@@ -184,7 +209,7 @@ def _of_last_step(
 
 
 def predict_pairs(run: Run, graph: AnyGraph, pairs: Path, *, out: Path) -> int:
-    """Score the pairs of a file and write them to a Parquet file; returns how many."""
+    """Score the pairs of a file and write them to a Parquet or CSV file; returns how many."""
     given = read_pairs(pairs, graph)
     write_pairs(out, given.src, given.dst, predict(run, graph, pairs=given.rows)["score"])
     return given.rows.shape[1]
@@ -255,7 +280,7 @@ def _without_embeddings(model: nn.Module) -> str:
     return "embeddings are known of siafu's own models only"
 
 
-def source_graph(run: Run, source: str | None = None, *, progress: Progress = silent) -> AnyGraph:
+def source_graph(run: Run, source: Path | str | None = None, *, progress: Progress = silent) -> AnyGraph:
     """The graph of ``source``, or the one a run was trained on."""
     source = source or run.settings.source
     if not source:

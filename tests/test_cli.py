@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pyarrow.parquet as pq
 import pytest
 import torch
+from pyarrow import csv
 
 from siafu import cli
 from siafu.data import community
@@ -30,8 +31,8 @@ class Result(NamedTuple):
 
     @property
     def json(self) -> dict[str, Any]:
-        """The one line of standard output, which is strict JSON."""
-        assert self.code == 0, self.err
+        """The one line of standard output of a command that did not fail, which is strict JSON."""
+        assert self.code in (0, 130, 143), self.err
         (line,) = self.out.splitlines()
 
         def refuse(constant: str) -> None:
@@ -219,6 +220,45 @@ def test_another_graph_is_predicted_with_the_names_of_the_classes_that_were_lear
         True,
     )
     assert not Path("k.parquet").exists()
+
+
+def test_predictions_are_written_as_csv_where_the_file_is_called_so(siafu: Siafu, tables: Path) -> None:
+    import_tables(siafu, tables)
+    siafu("train", "villages", "--epochs", 2, "--hidden", 3, "--out", "run")
+    for name in ("p.csv", "p.parquet"):
+        assert siafu("predict", "run", "--out", name, "--embeddings").code == 0
+    rows, lists = csv.read_csv("p.csv").to_pylist(), pq.read_table("p.parquet").to_pylist()
+    embeddings = ("embedding_0", "embedding_1", "embedding_2")
+    assert list(rows[0]) == ["id", "class", "probability_0", "probability_1", *embeddings]
+    for row, expected in zip(rows, lists, strict=True):
+        assert (row["id"], row["class"]) == (expected["id"], expected["class"])
+        assert [row["probability_0"], row["probability_1"]] == pytest.approx(
+            expected["probability"], rel=1e-5
+        )
+        assert [row[name] for name in embeddings] == pytest.approx(expected["embedding"], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [
+        ("p.json", "p.json: ends with .json; expected a name that ends with .parquet or .csv"),
+        ("p", "p: has no ending; expected a name that ends with .parquet or .csv"),
+        ("absent/p.csv", "absent/p.csv: there is no folder absent; make it first, or name another file"),
+        ("there.csv", "there.csv: a folder stands there; name another file"),
+    ],
+)
+def test_a_file_of_predictions_that_cannot_be_is_refused_before_any_work(
+    siafu: Siafu, out: str, message: str
+) -> None:
+    Path("there.csv").mkdir()
+    done = siafu("predict", "no-run", "--out", out)
+    assert (done.code, done.err) == (1, f"error: {message}\n")
+
+
+def test_a_report_into_a_folder_that_is_not_there_is_refused(siafu: Siafu) -> None:
+    siafu("train", "karate", "--epochs", 1, "--out", "run")
+    done = siafu("report", "run", "--out", "absent/report.html")
+    assert (done.code, "absent/report.html: there is no folder absent" in done.err) == (1, True)
 
 
 def test_predictions_into_a_folder_that_is_not_there_are_refused(siafu: Siafu) -> None:
@@ -411,6 +451,7 @@ def test_a_signal_stops_after_the_epoch_and_the_run_goes_on_exactly(
 
     monkeypatch.setattr(TrainingProgress, "epoch", interrupt)
     stopped = siafu("train", COMMUNITY, "--epochs", 6, "--out", "run", "--json")
+    assert stopped.code == 128 + getattr(signal, name)
     assert (stopped.json["finished"], stopped.json["stopped_by"], stopped.json["epochs"]) == (False, name, 3)
     for key, kind in PROMISED.items():
         assert type(stopped.json[key]) is kind, key

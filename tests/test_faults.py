@@ -116,7 +116,7 @@ def test_a_signal_ends_the_command_cleanly_and_resume_goes_on_exactly(
     assert (code, "run: another process is writing this run" in out) == (1, True), "two runs in one folder"
     process.send_signal(number)
     code, out, err = end(process)
-    assert code == 0, err
+    assert code == 128 + number, err
     found = json.loads(out)
     assert (found["finished"], found["stopped_by"]) == (False, number.name)
     assert f"go on with: siafu resume {run}" in err

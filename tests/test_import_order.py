@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[1] / "siafu"
 # A room is a file or a folder of the package. Rooms of one line don't import each other.
 ORDER = [
     ["native"],
-    ["given", "ahead", "files", "seals", "terminal"],
+    ["given", "ahead", "files", "seals", "terminal", "stop", "extras"],
     ["graph", "events", "cost"],
     ["dynamic"],
     ["convert"],
@@ -27,7 +27,7 @@ ORDER = [
     ["plan"],
     ["settings", "folder", "predictions"],
     ["trained", "partitioning"],
-    ["settled"],
+    ["settled", "cautions"],
     ["member", "loader", "group"],
     ["ranks"],
     ["run", "rank", "sites"],

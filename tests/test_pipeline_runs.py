@@ -46,9 +46,9 @@ def start(*arguments: object) -> "subprocess.Popen[str]":
     )
 
 
-def end(process: "subprocess.Popen[str]") -> dict[str, Any]:
+def end(process: "subprocess.Popen[str]", *, code: int = 0) -> dict[str, Any]:
     out, err = process.communicate(timeout=LONG_S)
-    assert process.returncode == 0, err
+    assert process.returncode == code, err
     return json.loads(out.splitlines()[-1])
 
 
@@ -166,7 +166,7 @@ def test_a_stopped_run_is_resumed_exactly(quiet: tuple[Path, dict[str, Any]], tm
     process = start(*PIPELINE, *THREADS, "--out", run)
     wait_for(lambda: num_epochs(run) > 2)
     process.send_signal(signal.SIGTERM)
-    assert not end(process)["finished"]
+    assert not end(process, code=143)["finished"]
     assert end(start("resume", run, "--json"))["epochs"] == 40
     assert_same(run, quiet[0])
 
@@ -181,7 +181,9 @@ def test_a_worker_that_a_person_starts_does_its_share(tmp_path: Path) -> None:
     lease = wait_for(lambda: next(run.glob("lease-0.json"), None) if run.is_dir() else None)
     assert lease.stat().st_mode & 0o077 == 0
     worker = start("worker", lease)
-    end(process)
+    _, err = process.communicate(timeout=LONG_S)
+    assert process.returncode == 0, err
+    assert f"more workers can join with: siafu worker {lease}\n" in err
     out, err = worker.communicate(timeout=LONG_S)
     assert worker.returncode == 0, err
     assert int(out.split()[0].replace(",", "")) > 0

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -300,6 +301,36 @@ def test_embeddings_are_what_the_last_layer_reads(graph: Graph, tmp_path: Path) 
     torch.testing.assert_close(run.model.layers[-1](graph.block, found["embedding"]), found["output"])  # type: ignore[operator, union-attr, index]
 
 
+def test_predict_takes_the_folder_of_a_run_and_the_name_of_its_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = siafu.train("karate", out="run", epochs=2)
+    expected = siafu.predict(run, siafu.load("karate"))["output"]
+    for folder in ("run", Path("run")):
+        for graph in (None, "karate", siafu.load("karate")):
+            assert torch.equal(siafu.predict(folder, graph)["output"], expected)
+
+
+@pytest.mark.parametrize(
+    ("run", "given", "message"),
+    [
+        ("absent", None, "absent: no such folder; give the folder of a run"),
+        (7, None, "run is a int; expected what siafu.train returned, or a run's folder"),
+        ("run", 7, r"graph is a int; expected a siafu.Graph or siafu.DynamicGraph \(see Graph.from_edges"),
+        ("run", "absent", "no data set or path 'absent'"),
+        ("run", None, "run: trained on a graph given in Python; name the data to predict"),
+    ],
+)
+def test_predict_says_what_it_takes(
+    graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Any, given: Any, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    siafu.train(graph, out="run", epochs=1)
+    with pytest.raises(ValueError, match=message):
+        siafu.predict(run, given)
+
+
 def test_a_graph_with_other_features_is_not_predicted(graph: Graph, tmp_path: Path) -> None:
     run = siafu.train(graph, out=tmp_path / "run", epochs=2)
     assert graph.x is not None
@@ -327,6 +358,54 @@ def test_nothing_is_written_for_a_graph_that_cannot_be_trained_on(graph: Graph, 
         with pytest.raises(ValueError, match="community: no "):
             siafu.train(bad, out=tmp_path / "run", seeds=2)
     assert not (tmp_path / "run").exists()
+
+
+def fail_in_the_first_epoch(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("siafu.training.full.set_keys", fail)
+
+
+@pytest.mark.parametrize("more", [{}, {"seeds": 2}, {"ranks": 2, "engine": "local"}])
+@pytest.mark.parametrize("out", [None, "new/folder", "there"])
+def test_a_run_that_fails_before_its_first_epoch_leaves_nothing_behind(
+    graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str | None, more: dict[str, Any]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / ".notes").touch()
+    fail_in_the_first_epoch(monkeypatch, ValueError("cannot be"))
+    with pytest.raises(ValueError, match="cannot be"):
+        siafu.train(graph, out=out, **more)
+    assert [path.relative_to(tmp_path).as_posix() for path in sorted(tmp_path.rglob("*"))] == [
+        "there",
+        "there/.notes",
+    ]
+
+
+def test_a_run_that_is_interrupted_before_its_first_epoch_can_be_resumed(
+    graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        fail_in_the_first_epoch(patched, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt) as interrupted:
+            siafu.train(graph, out=tmp_path / "run", epochs=2)
+    (note,) = interrupted.value.__notes__
+    assert note == f"go on with: siafu.resume({str(tmp_path / 'run')!r}, graph=…) in Python"
+    assert siafu.resume(tmp_path / "run", graph=graph).metrics["finished"]
+
+
+def test_a_run_that_fails_after_an_epoch_keeps_its_folder(
+    graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(epoch: int, *_: Any, **__: Any) -> None:
+        if epoch == 2:
+            raise ValueError("cannot be")
+
+    with pytest.raises(ValueError, match="cannot be"):
+        siafu.train(graph, out=tmp_path / "run", epochs=3, onlooker=Onlooker(fail))
+    assert siafu.resume(tmp_path / "run", graph=graph).metrics["finished"]
 
 
 def test_a_folder_that_holds_something_is_refused(graph: Graph, tmp_path: Path) -> None:

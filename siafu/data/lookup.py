@@ -46,14 +46,15 @@ def load(
         mirror: an address with copies of the public archives.
         verify: whether to read a store's edges and features once, and hold them to their checksums; without it
             even the largest store opens at once.
-        step: the length of a step of time, for a file of events; by default what is usual for a public set.
+        step: the length of a step of time, for a file of events; by default what is usual for a public set. Other
+            graphs have their steps: another length is refused.
         steps: how many steps of time there are, instead.
     """
     name = str(name_or_path)
     if isinstance(name_or_path, str) and bundled.is_bundled(name):
         if fold != 0:
             raise ValueError(f"{name}: fold {fold} was asked for, but it has 1 (0 to 0); set data.fold")
-        return bundled.make(name)
+        return _check_steps(bundled.make(name), step, steps)
     home = data_home({}) if home is None else home
     path = _path(name_or_path) or _in_home(name, home)
     if path is None:
@@ -63,6 +64,23 @@ def load(
     graph = _read(path, fold, verify, step, steps)
     if isinstance(graph, DynamicGraph) and fold != 0:
         raise ValueError(f"{name}: fold {fold} was asked for, but its split is by time; set data.fold to 0")
+    return _check_steps(graph, step, steps)
+
+
+def _check_steps(graph: Graph | DynamicGraph, step: float | None, steps: int | None) -> Graph | DynamicGraph:
+    """The graph, unless other steps of time were asked for than it has: only a file of events is cut on reading."""
+    if step is None and steps is None:
+        return graph
+    name, asked = ("step", step) if step is not None else ("steps", steps)
+    if not isinstance(graph, DynamicGraph):
+        raise ValueError(f"{graph.name}: does not change over time, but {name} is {asked}; leave {name} out")
+    length, count = graph.protocol.step, graph.num_steps
+    at = "one for each distinct time" if length is None else f"each {length:g} long"
+    if asked != (length if name == "step" else count):
+        raise ValueError(
+            f"{graph.name}: has {count} steps, {at}, but {name} is {asked}; leave {name} "
+            f'out, or import the events again with "siafu import --{name}"'
+        )
     return graph
 
 
@@ -95,10 +113,6 @@ def _in_home(name: str, home: Path) -> Path | None:
 
 def _read(path: Path, fold: int, verify: bool, step: float | None, steps: int | None) -> Graph | DynamicGraph:
     if path.is_dir():
-        if step is not None or steps is not None:
-            raise ValueError(
-                f'{path}: the steps of a store were cut by "siafu import"; import it again with others'
-            )
         store = open_any(path)
         if isinstance(store, DynamicStore):
             return store.graph(verify=verify)

@@ -12,21 +12,18 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
-try:
-    import ray
-    from ray import train
-    from ray.train.backend import Backend
-    from ray.train.torch import TorchConfig, TorchTrainer
-except ImportError as error:
-    raise ValueError(
-        "the engine ray needs Ray Train, which is not installed: pip install 'siafu[ray]'"
-    ) from error
-
 import torch
 
 from siafu.comm import Comm, PeerFailed
 from siafu.engine.failures import RankFailure, RanksFailed, failure_from, is_echo
+from siafu.extras import needed_for
 from siafu.workers.on_ray import connect
+
+with needed_for("engine ray", "ray"):
+    import ray
+    from ray import train
+    from ray.train.backend import Backend
+    from ray.train.torch import TorchConfig, TorchTrainer
 
 T = TypeVar("T")
 

@@ -12,6 +12,7 @@ from siafu import native
 from siafu.comm import Comm
 from siafu.comm.halo import Halo
 from siafu.data.lookup import is_store
+from siafu.extras import needed_for
 from siafu.given import check_edges, read_edges
 from siafu.graph import Graph
 from siafu.loader.seeds import Seeds, numbered, read_seeds
@@ -72,13 +73,8 @@ def source_of(data: Any, comm: Comm | None) -> Source:
 
 def import_pyg() -> Any:
     """torch_geometric.data, which minibatches are made of."""
-    try:
+    with needed_for("siafu.NeighborLoader", "torch_geometric"):
         import torch_geometric.data
-    except ImportError as error:
-        raise ImportError(
-            "siafu.NeighborLoader makes minibatches of torch_geometric's Data, which is not installed; "
-            "pip install 'siafu[pyg]'"
-        ) from error
     return torch_geometric.data
 
 

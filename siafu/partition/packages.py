@@ -7,15 +7,14 @@ several threads need not give the same parts twice.
 """
 
 import tempfile
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from siafu import native
+from siafu.extras import needed_for
 from siafu.graph import Graph
 from siafu.native import Csr
 
@@ -24,7 +23,8 @@ _KAMINPAR_IMBALANCE = 0.03
 
 def by_metis(graph: Graph, *, parts: int, seed: int) -> Tensor:
     """The part of each node by METIS (Karypis and Kumar 1998), (N,) int32."""
-    pymetis = _package("pymetis", extra="metis")
+    with needed_for("partition.by = metis", "pymetis"):
+        import pymetis
     integer = pymetis.zero_copy_dtype()
     csr = undirected(graph)
     adjacency = pymetis.CSRAdjacency(csr.indptr.numpy().astype(integer), csr.indices.numpy().astype(integer))
@@ -36,7 +36,8 @@ def by_metis(graph: Graph, *, parts: int, seed: int) -> Tensor:
 
 def by_kaminpar(graph: Graph, *, parts: int, seed: int) -> Tensor:
     """The part of each node by KaMinPar (Gottesbüren et al. 2021), (N,) int32."""
-    kaminpar = _package("kaminpar", extra="kaminpar")
+    with needed_for("partition.by = kaminpar", "kaminpar"):
+        import kaminpar
     with tempfile.TemporaryDirectory() as folder:  # its binding reads graphs from files alone
         file = Path(folder) / "graph.parhip"
         write_parhip(file, undirected(graph), _weight(graph))
@@ -73,12 +74,3 @@ def write_parhip(path: Path, csr: Csr, weight: np.ndarray) -> None:
 
 def _weight(graph: Graph) -> np.ndarray:
     return graph.indptr.diff().numpy() + 1
-
-
-def _package(name: str, *, extra: str) -> ModuleType:
-    try:
-        return import_module(name)
-    except ImportError:
-        raise ValueError(
-            f'partition.by is {extra!r}, but {name} is not installed; pip install "siafu[{extra}]"'
-        ) from None

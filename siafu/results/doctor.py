@@ -13,16 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from siafu.extras import EXTRAS
 from siafu.results.format import fmt_bytes
 
-_EXTRAS = {
-    "pymetis": ("pymetis", "partition with METIS"),
-    "kaminpar": ("kaminpar", "partition with KaMinPar"),
-    "ray": ("ray", "run on a Ray cluster"),
-    "boto3": ("boto3", "run workers on AWS Lambda"),
-    "grpc": ("grpcio", "train among sites"),
-    "torch_geometric": ("torch_geometric", "convert graphs from and to PyG, NeighborLoader"),
-}
 _OPENMP = re.compile(r"(?:^|/)lib(?:gomp|omp|iomp5)(?:-\w+)?\.(?:so[.\d]*|dylib)$")
 _NAMES_SHOWN = 8
 _LOW_DISK_BYTES = 2 * 2**30
@@ -60,7 +53,7 @@ def examine(environ: Mapping[str, str]) -> list[Finding]:
         ("disk of the data home", lambda: _disk("disk of the data home", _home(environ))),
         ("disk of this folder", lambda: _disk("disk of this folder", Path.cwd())),
     ]
-    probes += [(name, lambda name=name: _extra(name)) for name in _EXTRAS]  # type: ignore[misc]
+    probes += [(name, lambda name=name: _extra(name)) for name in EXTRAS]  # type: ignore[misc]
     return [_try(name, probe) for name, probe in probes]
 
 
@@ -217,7 +210,14 @@ def _disk(name: str, folder: Path) -> Finding:
 
 
 def _extra(name: str) -> Finding:
-    package, purpose = _EXTRAS[name]
-    if importlib.util.find_spec(name) is None:
-        return Finding(name, f"not installed (optional: {purpose})", "note", f"pip install {package}")
-    return Finding(name, f"installed ({purpose})")
+    extra = EXTRAS[name]
+    if not _is_installed(name):
+        return Finding(name, f"not installed (optional: {extra.purpose})", "note", extra.install)
+    return Finding(name, f"installed ({extra.purpose})")
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # of a package above
+        return False

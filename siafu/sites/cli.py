@@ -1,15 +1,14 @@
 """The commands of a site, ``siafu site …``: parses, calls, prints."""
 
 import json
-import signal
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from siafu.stop import deferred_stop, exit_code
 from siafu.terminal import escaped
 
 site = typer.Typer(no_args_is_help=True, help="Organisations that train together and keep their data.")
@@ -115,19 +114,19 @@ def serve(
     settings = _site_config(config)
     if listen:
         settings = settings.model_copy(update={"listen": listen})
-    over = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: over.set())
-    with locked(settings) as note:
+    with locked(settings) as note, deferred_stop() as stop:
         served, server = open_site(settings, hold(settings, data, fold=fold), say=_log)
+        stop.begin()
         note(server.address)
         _log(f"site {settings.name} serves on {server.address}")
-        while not over.wait(_TICK_S):  # a short one: a signal that another thread takes does not end it
+        while stop.reason is None:
+            time.sleep(_TICK_S)
             served.warn()
         server.stop()
         served.close()
     found = {"site": settings.name, "address": server.address, "ledger_bytes": served.ledger.totals.all}
     print(json.dumps(found) if as_json else f"site {settings.name} ended")
+    raise typer.Exit(exit_code(stop.reason))
 
 
 @site.command()

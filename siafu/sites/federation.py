@@ -210,6 +210,7 @@ class Federation:
 
     def _carry_out(self, folder: RunFolder, tree: Settings) -> Run:
         run, fruitless = Kept(folder, tree, self._onlooker), 0
+        self._onlooker.on_training()
         while True:
             before = run.checkpoints
             members = [name for name in self._sites if name not in self._away]

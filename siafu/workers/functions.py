@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from siafu.extras import needed_for
 from siafu.workers.launcher import LeaseError
 from siafu.workers.lease import Lease
 
@@ -87,12 +88,10 @@ class Functions:
 
 
 def _client(region: str | None, endpoint_url: str | None, most: int) -> Any:
-    try:
+    with needed_for("pipeline.workers = lambda", "boto3"):
         import boto3
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError
-    except ImportError as error:
-        raise ValueError("workers on Lambda need boto3: pip install 'siafu[aws]'") from error
     config = Config(
         read_timeout=_LONGEST_S,
         connect_timeout=10,

@@ -3,15 +3,14 @@
 import logging
 import threading
 
-try:
-    import ray
-    from ray.exceptions import RayError
-except ImportError as error:
-    raise ValueError("workers on Ray need Ray, which is not installed: pip install 'siafu[ray]'") from error
-
+from siafu.extras import needed_for
 from siafu.workers.launcher import LeaseError
 from siafu.workers.lease import Lease
 from siafu.workers.worker import CannotServe, serve
+
+with needed_for("pipeline.workers = ray", "ray"):
+    import ray
+    from ray.exceptions import RayError
 
 
 class RayTasks:

@@ -99,7 +99,9 @@ def test_a_library_that_is_missing_is_named_with_what_installs_it(
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ImportError):
         importlib.import_module(package)
-    with pytest.raises(ValueError, match=re.escape(f'{package} is not installed; pip install "siafu[{by}]"')):
+    with pytest.raises(
+        ValueError, match=re.escape(f"{package}, which is not installed: pip install 'siafu[{by}]'")
+    ):
         assign(small, parts=2, by=by)
 
 

@@ -69,7 +69,7 @@ def test_an_extra_is_installed_or_advised(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "grpc" else object())
     extras = found({})
     assert extras["ray"].level == "ok"
-    assert (extras["grpc"].level, extras["grpc"].advice) == ("note", "pip install grpcio")
+    assert (extras["grpc"].level, extras["grpc"].advice) == ("note", "pip install 'siafu[sites]'")
 
 
 def test_two_openmp_libraries_are_told_apart(tmp_path: Path) -> None:

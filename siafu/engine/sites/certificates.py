@@ -249,8 +249,6 @@ def _names(name: str) -> Any:
 
 
 def _x509() -> Any:
-    try:
-        from cryptography import x509
-    except ImportError:
-        raise ValueError('sites need keys and certificates: pip install "siafu[sites]"') from None
+    from cryptography import x509
+
     return x509

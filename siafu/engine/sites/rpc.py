@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from siafu.engine.sites.certificates import Identity, Shown, dns_name, shown
 from siafu.engine.sites.config import COORDINATOR
 from siafu.engine.sites.schema import MAX_MESSAGE_BYTES, BadMessage
+from siafu.extras import needed_for
 
 # Ciphers of TLS before 1.3 that need an RSA key, which no site has: so nothing before 1.3 can be agreed on.
 _NO_EARLIER_TLS = "ECDHE-RSA-AES128-GCM-SHA256"
@@ -311,7 +312,5 @@ def _grpc() -> Any:
     """The package, which reads two settings from the environment alone, when it is first imported."""
     os.environ.setdefault("GRPC_SSL_CIPHER_SUITES", _NO_EARLIER_TLS)
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    try:
+    with needed_for("training among sites", "grpc"):
         return import_module("grpc")
-    except ImportError:
-        raise ValueError('sites talk by gRPC: pip install "siafu[sites]"') from None

@@ -7,8 +7,11 @@ differential privacy; who does not know them must refuse a message that has them
 
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.message import DecodeError
+from siafu.extras import needed_for
+
+with needed_for("training among sites", "google.protobuf"):
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+    from google.protobuf.message import DecodeError
 
 PROTOCOL = 1
 CHUNK_BYTES = 1 << 20

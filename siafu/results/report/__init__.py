@@ -20,6 +20,8 @@ def write_report(records: Sequence[RunRecord], out: Path) -> None:
         raise ValueError("a report needs at least one run; name the folder of one")
     if out.is_dir():
         raise ValueError(f"{out}: is a folder; expected the name of an HTML file to write")
+    if not out.parent.is_dir():
+        raise ValueError(f"{out}: there is no folder {out.parent}; make it first, or name another file")
     if len(records) == 1:
         title, body = records[0].name, run_page(records[0])
     else:

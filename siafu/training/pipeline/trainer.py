@@ -8,6 +8,8 @@ an epoch that lies so many epochs back.
 
 import gc
 import json
+import shlex
+import socket
 import time
 from collections.abc import Callable
 from math import ceil
@@ -146,7 +148,7 @@ class PipelineTrainer(FullTrainer):
         self._leases = wanted.count
         self._crew = crew = Crew(wanted, tasks, setup, segments=segments, say=self._say)
         if self.folder is not None:
-            crew.write_lease(self._lease)
+            self._write_lease(crew)
         crew.wait(_PATIENCE_S)
         server = GraphServer(
             channel,
@@ -186,6 +188,16 @@ class PipelineTrainer(FullTrainer):
             function=self.pipeline.function,
             endpoint=self.pipeline.endpoint,
         )
+
+    def _write_lease(self, crew: Crew) -> None:
+        """Write a lease for workers that people start, and say where it lies. Collective."""
+        crew.write_lease(self._lease)
+        here = json.dumps([socket.gethostname(), str(self._lease)])
+        for rank, text in enumerate(gather_texts(self.comm, here, label="control")):
+            host, path = json.loads(text)
+            if self.comm.rank == 0 and (rank == 0 or Path(path).parent != self._lease.parent):
+                where = f"rank {rank} on {host}: " if self.comm.world_size > 1 else ""
+                self._say(f"{where}more workers can join with: siafu worker {shlex.quote(path)}")
 
     @property
     def _lease(self) -> Path:

@@ -1,0 +1,57 @@
+"""What a user should know of a graph before a run trusts its scores: one class, one node, nothing to test."""
+
+from torch import Tensor
+
+from siafu.comm import alone
+from siafu.dynamic import DynamicGraph
+from siafu.graph import Graph
+from siafu.settings import Settings
+from siafu.training.link.split import split_edges
+from siafu.training.snapshots.build import build_task
+from siafu.training.snapshots.labels import EdgeTask, NodeTask
+from siafu.training.task import task_of
+
+
+def cautions(graph: Graph | DynamicGraph, tree: Settings) -> tuple[str, ...]:
+    """A sentence for each reason why a run on the whole graph learns or shows little; most graphs have none."""
+    if isinstance(graph, DynamicGraph):
+        return _over_time(graph, tree)
+    if tree.task == "link":
+        split = split_edges(graph, shares=tree.link.split, fold=tree.data.fold)
+        return _untested(graph.name, "pair", split.pairs["test"].shape[1])
+    task = task_of(graph, tree.train)
+    y_train = task.y[task.rows["train"]] if task.kind == "class" else None
+    few = _one(graph.name, "node", task.count["train"], y_train)
+    return few + _untested(graph.name, "node with a label", task.count["test"])
+
+
+def _over_time(graph: DynamicGraph, tree: Settings) -> tuple[str, ...]:
+    task = build_task(graph, tree.asked, alone())
+    steps, y_train = task.samples["train"], None
+    things, trained = "step", len(steps)
+    if isinstance(task, EdgeTask) and graph.edge_y is not None:
+        y_train = graph.edge_y[graph.events(steps.start, steps.stop)]
+    elif isinstance(task, NodeTask) and graph.y is not None:
+        things = "step" if task.rows is None else "node with a label"
+        labels = graph.y[steps.start : steps.stop] if task.rows is None else graph.y[task.rows["train"]]
+        y_train, trained = (labels if task.kind == "class" else None), task.count["train"]
+    known = None if y_train is None else y_train[y_train >= 0]
+    return _one(graph.name, things.split()[0], trained, known) + _untested(
+        graph.name, things, task.count["test"]
+    )
+
+
+def _one(name: str, thing: str, count: int, y_train: Tensor | None) -> tuple[str, ...]:
+    """Of a training split with one member or one class."""
+    if count == 1:
+        return (f"{name}: trains on one {thing} alone; give more training {thing}s",)
+    classes = [] if y_train is None else y_train.unique().tolist()
+    if len(classes) != 1:
+        return ()
+    return (
+        f"{name}: every training label is class {classes[0]}, so no other class is learned; give labels of others",
+    )
+
+
+def _untested(name: str, thing: str, count: int) -> tuple[str, ...]:
+    return () if count else (f"{name}: no {thing} to test on, so there is no test score",)

@@ -1,0 +1,48 @@
+"""Where a rank puts files of its own: in the run's folder, or in a folder that only its user can enter."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from siafu.folder import RunFolder
+from siafu.member import Assignment, scratch_folder
+from siafu.settings import Settings, write_toml
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    made = RunFolder(tmp_path / "run")
+    made.path.mkdir()
+    made.write_config(write_toml(Settings()))
+    return made
+
+
+def assignment(folder: RunFolder, run: str | None = None) -> Assignment:
+    return Assignment(Settings(), run or folder.config_checksum(), edges=0, folder=folder.path)
+
+
+def test_ranks_that_see_the_folder_of_the_run_use_it(folder: RunFolder) -> None:
+    for own in (folder, None):
+        with scratch_folder(assignment(folder), own) as scratch:
+            assert scratch == folder.path
+
+
+@pytest.mark.parametrize("case", ["absent", "another run", "no run", "another user"])
+def test_other_ranks_use_a_new_folder_that_only_their_user_can_enter(
+    folder: RunFolder, case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    asked = assignment(folder, "other" if case == "another run" else None)
+    match case:
+        case "absent":
+            folder.path.rename(tmp_path / "elsewhere")
+        case "no run":
+            folder.config.unlink()
+        case "another user":
+            monkeypatch.setattr(os, "geteuid", lambda: folder.path.stat().st_uid + 1)
+    with scratch_folder(asked, None) as one, scratch_folder(asked, None) as other:
+        assert folder.path not in (one, other)
+        assert one != other
+        assert one.stat().st_mode & 0o777 == 0o700
+    assert not one.exists()
