@@ -29,7 +29,6 @@ import torch
 
 import siafu
 from siafu.comm.transport import Envelope, Kind
-from siafu.engine.sites.certificates import read_certificate, read_identity
 from siafu.engine.sites.config import COORDINATOR
 from siafu.engine.sites.frames import Outgoing, _sum_of
 from siafu.engine.sites.ledger import read_ledger
@@ -37,6 +36,7 @@ from siafu.engine.sites.rpc import Dialled, Unreachable
 from siafu.engine.sites.schema import MAX_MESSAGE_BYTES, PROTOCOL, make, pack, unpack
 from siafu.sites.trial import init_trial, split
 from siafu.trained import load
+from siafu.wire.certificates import read_certificate, read_identity
 
 NAMES = ("a", "b")
 _CONFIG = 'engine = "sites"\nmethod = "lazy"\nranks = 2\n'

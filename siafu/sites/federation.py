@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import siafu
-from siafu.engine.sites.certificates import Shown, read_certificate, read_identity
 from siafu.engine.sites.config import FederationConfig, read_config
 from siafu.engine.sites.rpc import Dialled, Unreachable
 from siafu.engine.sites.schema import PROTOCOL, make, pack, unpack
@@ -25,6 +24,7 @@ from siafu.settings import Settings, build, write_toml
 from siafu.sites.followup import Followup, Kept, Outcome, noted_data
 from siafu.sites.roll import check_clock, check_policies, check_together, expiring, slow
 from siafu.trained import Run, load_weights, open_run
+from siafu.wire.certificates import Shown, read_certificate, read_identity
 
 _ASK_S = 10.0
 _AGAIN_S = 0.5

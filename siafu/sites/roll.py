@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from siafu.engine.sites.certificates import WARN_DAYS
 from siafu.settings import Settings
+from siafu.wire.certificates import WARN_DAYS
 
 SKEW_S = 300.0  # by which clocks may disagree
 

@@ -12,7 +12,14 @@ import torch
 from torch import Tensor
 
 from siafu import native
-from siafu.engine.sites.certificates import (
+from siafu.engine.sites.config import COORDINATOR, SiteConfig
+from siafu.graph import Graph
+from siafu.native import Csr
+from siafu.partition.across import node_ids
+from siafu.partition.cut import NODE_FIELDS
+from siafu.store import write_store
+from siafu.store.tensors import write_atomically
+from siafu.wire.certificates import (
     DAYS,
     issue,
     make_authority,
@@ -24,13 +31,6 @@ from siafu.engine.sites.certificates import (
     write_authority,
     write_key,
 )
-from siafu.engine.sites.config import COORDINATOR, SiteConfig
-from siafu.graph import Graph
-from siafu.native import Csr
-from siafu.partition.across import node_ids
-from siafu.partition.cut import NODE_FIELDS
-from siafu.store import write_store
-from siafu.store.tensors import write_atomically
 
 _PORT = 7400
 _SITE = """\

@@ -19,8 +19,13 @@ from google.protobuf import descriptor_pb2
 import siafu
 from siafu.comm.inbox import Inbox
 from siafu.comm.transport import Envelope, Kind
-from siafu.engine.sites.certificates import (
-    Identity,
+from siafu.engine.sites.frames import Incoming, Outgoing, _sum_of
+from siafu.engine.sites.rpc import Dialled, Unreachable
+from siafu.engine.sites.schema import CHUNK_BYTES, MAX_MESSAGE_BYTES, PROTOCOL, BadMessage, make, pack, unpack
+from siafu.graph import Graph
+from siafu.sites.site import Site
+from siafu.sites.trial import read_authority
+from siafu.wire.certificates import (
     issue,
     make_authority,
     make_key,
@@ -28,12 +33,7 @@ from siafu.engine.sites.certificates import (
     shown,
     write_key,
 )
-from siafu.engine.sites.frames import Incoming, Outgoing, _sum_of
-from siafu.engine.sites.rpc import Dialled, Unreachable
-from siafu.engine.sites.schema import CHUNK_BYTES, MAX_MESSAGE_BYTES, PROTOCOL, BadMessage, make, pack, unpack
-from siafu.graph import Graph
-from siafu.sites.site import Site
-from siafu.sites.trial import read_authority
+from siafu.wire.tls import Certificate
 
 MANY = 10_000
 CONFIG = 'engine = "sites"\nmethod = "lazy"\nranks = 2\n'
@@ -57,24 +57,26 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return got
 
 
-def identity_of(trial: Trial, name: str) -> Identity:
+def identity_of(trial: Trial, name: str) -> Certificate:
     return read_identity(trial.folder / name / "site.pem", trial.folder / name / "site.key")
 
 
-def dial(trial: Trial, identity: Identity, *, pin: str = "a") -> Dialled:
+def dial(trial: Trial, identity: Certificate, *, pin: str = "a") -> Dialled:
     pins = (shown((trial.folder / pin / "site.pem").read_bytes(), pin),)
     return Dialled(trial.addresses["a"], "a", pins, identity)
 
 
 def made_by(
     trial: Trial, folder: Path, *, days: float = 1, own_authority: bool = True, name: str = "b"
-) -> Identity:
+) -> Certificate:
     """A certificate that no site lists."""
     key = make_key()
     folder.mkdir()
     write_key(key, folder / "key")
     authority = read_authority(trial.folder / "authority") if own_authority else make_authority()
-    return Identity(issue(name, key.public_key(), authority, None, days=days), (folder / "key").read_bytes())
+    return Certificate(
+        issue(name, key.public_key(), authority, None, days=days), (folder / "key").read_bytes()
+    )
 
 
 def ask() -> bytes:
@@ -85,7 +87,7 @@ def ask() -> bytes:
 def test_a_caller_without_the_right_certificate_is_refused_before_a_payload_is_read(
     who: str, trial: Trial, asked: list[str], tmp_path: Path
 ) -> None:
-    nothing = Identity(b"", b"")
+    nothing = Certificate(b"", b"")
     match who:
         case "unlisted":
             identity = made_by(trial, tmp_path / "made")

@@ -14,7 +14,6 @@ from in_process import command
 
 import siafu
 from siafu.comm import connect_threads
-from siafu.engine.sites.certificates import issue, make_key, read_certificate, read_identity, shown, write_key
 from siafu.engine.sites.config import FederationConfig, SiteConfig, read_config
 from siafu.engine.sites.rpc import NotNow
 from siafu.engine.sites.schema import PROTOCOL, make, pack
@@ -24,6 +23,7 @@ from siafu.sites.federation import FederationFailed
 from siafu.sites.holdings import Holdings, Keys
 from siafu.sites.trial import init_site
 from siafu.store import write_store
+from siafu.wire.certificates import issue, make_key, read_certificate, read_identity, shown, write_key
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
 
-from siafu.engine.sites.certificates import Identity, Shown, dns_name, shown
 from siafu.engine.sites.config import COORDINATOR
 from siafu.engine.sites.schema import MAX_MESSAGE_BYTES, BadMessage
+from siafu.wire.certificates import Shown, dns_name, shown
+from siafu.wire.tls import Certificate
 
 # Ciphers of TLS before 1.3 that need an RSA key, which no site has: so nothing before 1.3 can be agreed on.
 _NO_EARLIER_TLS = "ECDHE-RSA-AES128-GCM-SHA256"
@@ -103,7 +104,7 @@ class Server:
         self,
         listen: str,
         service: Service,
-        credentials: Callable[[], tuple[Identity, Listed]],
+        credentials: Callable[[], tuple[Certificate, Listed]],
         *,
         refused: Callable[[str], None],
     ) -> None:
@@ -214,7 +215,7 @@ def _code(grpc: Any, error: NotNow) -> Any:
 class Dialled:
     """A connection to one site, made when it is first needed and again when it was lost."""
 
-    def __init__(self, address: str, name: str, pins: tuple[Shown, ...], identity: Identity) -> None:
+    def __init__(self, address: str, name: str, pins: tuple[Shown, ...], identity: Certificate) -> None:
         grpc = _grpc()
         self.address, self.name = address, name
         roots = b"".join(pin.pem for pin in pins)
