@@ -106,6 +106,9 @@ class Mesh:
     def rows_told(self, label: str, rows: Sequence[Tensor]) -> None:
         """Ranks of one owner keep no ledger."""
 
+    def check_rows(self, label: str, rows: Sequence[Tensor]) -> None:
+        """Ranks of one owner trust each other's numbers."""
+
     def fail(self, message: str) -> None:
         """Tell every peer; a failure that this rank was told of itself is passed on as it was."""
         with self._lock:

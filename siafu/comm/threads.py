@@ -103,6 +103,9 @@ class ThreadTransport:
     def rows_told(self, label: str, rows: Sequence[Tensor]) -> None:
         """Ranks of one owner keep no ledger."""
 
+    def check_rows(self, label: str, rows: Sequence[Tensor]) -> None:
+        """Ranks of one owner trust each other's numbers."""
+
     def fail(self, message: str) -> None:
         """End the waits of every rank."""
         _, where = self.waits.current()

@@ -135,7 +135,7 @@ class Keys:
                 f"{config.certificate}: is of {own.name}, but this site is called {config.name}; give its own"
             )
         identity = read_identity(config.certificate, config.key)
-        pins = {name: _pins(name, paths) for name, paths in config.peers.items()}
+        pins = {name: _pins(name, peer.certificate) for name, peer in config.peers.items()}
         pins[COORDINATOR] = _pins(COORDINATOR, config.coordinator)
         listed = Listed(pins)
         if listed.name_of(own.fingerprint) is not None:
@@ -146,7 +146,7 @@ class Keys:
 
     def _stamp(self) -> tuple[Any, ...]:
         config = self._config
-        listed = [path for paths in config.peers.values() for path in paths]
+        listed = [path for peer in config.peers.values() for path in peer.certificate]
         files = [config.certificate, config.key, *config.coordinator, *listed]
         return tuple(
             (path.stat().st_mtime_ns, path.stat().st_ino) if path.is_file() else None for path in files

@@ -44,6 +44,8 @@ class Arriving:
             part.clear()
         if piece.offset != len(part) or len(part) + len(piece.data) > piece.total:
             raise BadMessage("a piece of a file came out of its order")
+        if piece.total and not piece.data:
+            raise BadMessage("an empty piece of a file that is not empty")
         part += piece.data
         if len(part) == piece.total:
             self._places[piece.file](bytes(self._parts.pop(piece.file)))

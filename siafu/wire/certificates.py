@@ -96,6 +96,12 @@ def shown(pem: bytes, what: str) -> Shown:
             '"siafu site init" makes them'
         )
 
+    if _can_sign(read):
+        raise ValueError(
+            f"{what}: may sign certificates of others, which the handshake would then let in; expected one with "
+            '"CA:FALSE", as "siafu site init" makes them'
+        )
+
     der = read.public_bytes(Encoding.DER)
     return Shown(
         name.removesuffix(_SUFFIX),
@@ -104,6 +110,20 @@ def shown(pem: bytes, what: str) -> Shown:
         read.not_valid_after_utc,
         read.public_bytes(Encoding.PEM),
     )
+
+
+def _can_sign(certificate: Any) -> bool:
+    """Whether TLS would take what this certificate signed, where it is listed."""
+    extensions = certificate.extensions
+    try:
+        if extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
+            return True
+    except x509.ExtensionNotFound:
+        pass
+    try:
+        return bool(extensions.get_extension_for_class(x509.KeyUsage).value.key_cert_sign)
+    except x509.ExtensionNotFound:
+        return False
 
 
 def read_identity(certificate: Path, key: Path) -> Certificate:
@@ -216,13 +236,22 @@ def _sign(name: str, public_key: Any, issuer: Any, signer: Any, days: float, *, 
     builder = x509.CertificateBuilder(issuer or subject, subject, public_key, x509.random_serial_number())
     builder = builder.not_valid_before(now + min(timedelta(days=days), timedelta()) - timedelta(hours=1))
     builder = builder.not_valid_after(now + timedelta(days=days))
-    builder = builder.add_extension(x509.BasicConstraints(authority, None), critical=True)
+    builder = builder.add_extension(x509.BasicConstraints(authority, 0 if authority else None), critical=True)
+    builder = builder.add_extension(_usage(authority), critical=True)
     return builder.add_extension(_names(name), critical=False).sign(signer, hashes.SHA256())
 
 
 def _subject(name: str) -> Any:
     """A subject that no other certificate has: TLS looks issuers up by it, and a site may have two for a while."""
     return x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, f"{name} {secrets.token_hex(4)}")])
+
+
+def _usage(authority: bool) -> Any:
+    """An authority signs certificates and nothing else; a site signs handshakes and no certificate."""
+    others = "content_commitment key_encipherment data_encipherment key_agreement crl_sign encipher_only decipher_only"
+    return x509.KeyUsage(
+        digital_signature=not authority, key_cert_sign=authority, **dict.fromkeys(others.split(), False)
+    )
 
 
 def _names(name: str) -> Any:

@@ -1,6 +1,5 @@
 """A tensor as messages of the schema, and back: sizes, order and checksums are held to before anything is kept."""
 
-from math import prod
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -64,10 +63,11 @@ class _Partial(NamedTuple):
 
 
 class Incoming:
-    """Takes in the frames of one connection; ``most_bytes`` may be sent at once, or be here unasked for."""
+    """Takes in the frames of one connection."""
 
-    def __init__(self, peer: int, inbox: Inbox, *, most_bytes: int) -> None:
-        self._peer, self._inbox, self._most = peer, inbox, most_bytes
+    def __init__(self, peer: int, inbox: Inbox) -> None:
+        self._peer, self._inbox = peer, inbox
+        self._over = False
         self._sequence = 0
         self._partial: dict[int, _Partial] = {}
 
@@ -79,7 +79,10 @@ class Incoming:
         if frame.sequence != self._sequence:
             raise BadMessage(f"frame {frame.sequence} came where frame {self._sequence} was expected")
         self._sequence += 1
+        if self._over:
+            raise BadMessage("a frame after the one that said farewell")
         if frame.kind in (FAILED, BYE):
+            self._over = True
             return int(frame.kind)
         if frame.kind not in _KINDS:
             raise BadMessage(f"a frame of kind {frame.kind}, which nobody sends")
@@ -107,16 +110,8 @@ class Incoming:
             raise BadMessage(f"a message of type {dtype} and {len(shape)} dimensions")
         if frame.channel in self._partial:
             raise BadMessage("a message began before the one before it ended")
-        size = prod(shape) * DTYPES[dtype].itemsize
-        if size + self._inbox.unasked_bytes(self._peer) > self._most:
-            raise BadMessage(
-                f"a message of {size} bytes; expected at most {self._most} with those not asked for"
-            )
         envelope = Envelope(Kind(frame.kind), frame.channel, frame.number, label)
-        try:
-            arrival = self._inbox.arriving(self._peer, envelope, shape, DTYPES[dtype])
-        except ValueError as error:
-            raise BadMessage(str(error)) from None
+        arrival = self._inbox.arriving(self._peer, envelope, shape, DTYPES[dtype])
         assert isinstance(arrival.values, Tensor)
         return _Partial(envelope, arrival, bytes_of(arrival.values), 0)
 

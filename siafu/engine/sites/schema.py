@@ -10,6 +10,8 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
+from siafu.wire.frames import FrameError
+
 PROTOCOL = 1
 CHUNK_BYTES = 1 << 20
 MAX_MESSAGE_BYTES = CHUNK_BYTES + (1 << 16)  # of one protobuf message, header included
@@ -100,7 +102,7 @@ _MESSAGES: dict[str, tuple[str, ...]] = {
 }
 
 
-class BadMessage(ValueError):
+class BadMessage(FrameError):
     """Bytes that are no message of the schema."""
 
 

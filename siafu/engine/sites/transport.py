@@ -13,14 +13,14 @@ from contextlib import suppress
 from torch import Tensor
 
 from siafu.comm.errors import CommError, FrameError, Loss, PeerFailed, PeerLost, closed, ended
-from siafu.comm.inbox import Inbox
 from siafu.comm.liveness import Waits
 from siafu.comm.transport import Arrival, Envelope, Listener, Ticket
 from siafu.engine.sites.frames import BYE, FAILED, Incoming, Outgoing, wire_bytes
 from siafu.engine.sites.guard import Guard
+from siafu.engine.sites.inbox import SiteInbox, check_finite
 from siafu.engine.sites.policy import Refused
 from siafu.engine.sites.rpc import Unreachable
-from siafu.engine.sites.schema import BadMessage
+from siafu.wire.frames import FrameError as ProtocolError
 
 _LINGER_S = 5.0
 _TICK_S = 0.25
@@ -78,13 +78,13 @@ class Link:
     def read(self, incoming: Iterator[bytes]) -> None:
         """Take in frames until they end."""
         transport, peer = self._transport, self._peer
-        frames = Incoming(peer, transport.inbox, most_bytes=transport.most_bytes)
+        frames = Incoming(peer, transport.inbox)
         try:
             for data in incoming:
                 kind = frames.take(data)
                 if kind is not None:
                     self._last_word(kind)
-        except BadMessage as error:
+        except ProtocolError as error:
             transport.lose(_damaged(transport.rank, peer, transport.hosts, str(error)))
         except Exception as error:  # what gRPC raises when a call is cut off is its own
             how = "its connection broke" if not isinstance(error, Unreachable) else "it does not answer"
@@ -124,7 +124,6 @@ class SiteTransport:
         hosts: the names of the sites, by rank.
         guard: what every message passes.
         inbox: what came.
-        most_bytes: that a peer may send at once.
         loss: why the group ended, where it did not end well.
         own_id: (D,) int64, the ids of own rows, for the ledger; None before they are known.
     """
@@ -133,7 +132,7 @@ class SiteTransport:
         self, rank: int, names: Sequence[str], guard: Guard, *, most_bytes: int, limit_s: float
     ) -> None:
         self.rank, self.world_size, self.hosts = rank, len(names), tuple(names)
-        self.guard, self.inbox, self.most_bytes = guard, Inbox(), most_bytes
+        self.guard, self.inbox = guard, SiteInbox(most_bytes=most_bytes)
         self.meter = guard.meter
         self.links = {peer: Link(self, peer) for peer in range(len(names)) if peer != rank}
         self._limit_s = limit_s
@@ -179,6 +178,15 @@ class SiteTransport:
         """Tell the ledger which own rows the next messages of a label hold, by rank."""
         if self.own_id is not None:
             self.guard.rows_told(label, [self.own_id[each] for each in rows])
+
+    def check_rows(self, label: str, rows: Sequence[Tensor]) -> None:
+        """Refuse numbers of another site that are not finite, once they are decoded."""
+        for peer, each in enumerate(rows):
+            if peer != self.rank:
+                try:
+                    check_finite(each, label)
+                except ProtocolError as error:
+                    raise _damaged(self.rank, peer, self.hosts, str(error))(label) from None
 
     def waiting(self) -> tuple[str, float, str]:
         """Whom this site waits for, for how many seconds, and in which phase; nobody where it works itself."""
