@@ -14,13 +14,13 @@ from torch import Tensor
 
 from siafu.comm.errors import CommError, FrameError, Loss, PeerFailed, PeerLost, closed, ended
 from siafu.comm.inbox import Inbox
-from siafu.comm.liveness import Waits
 from siafu.comm.transport import Arrival, Envelope, Listener, Ticket
 from siafu.engine.sites.frames import BYE, FAILED, Incoming, Outgoing, wire_bytes
 from siafu.engine.sites.guard import Guard
 from siafu.engine.sites.policy import Refused
 from siafu.engine.sites.rpc import Unreachable
 from siafu.engine.sites.schema import BadMessage
+from siafu.wire.heartbeats import Waits
 
 _LINGER_S = 5.0
 _TICK_S = 0.25
@@ -137,7 +137,7 @@ class SiteTransport:
         self.meter = guard.meter
         self.links = {peer: Link(self, peer) for peer in range(len(names)) if peer != rank}
         self._limit_s = limit_s
-        self._waits = Waits()
+        self._waits = Waits[int]()
         self._since: dict[int, float] = {}
         self._lock, self._closed = threading.Lock(), False
         self.loss: Loss | None = None
@@ -183,7 +183,7 @@ class SiteTransport:
     def waiting(self) -> tuple[str, float, str]:
         """Whom this site waits for, for how many seconds, and in which phase; nobody where it works itself."""
         peer, phase = self._waits.current()
-        if peer < 0:
+        if peer is None:
             return "", 0.0, phase
         return self.hosts[peer], time.monotonic() - self._since.get(peer, time.monotonic()), phase
 
