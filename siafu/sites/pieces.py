@@ -6,7 +6,8 @@ from typing import Any
 
 from xxhash import xxh3_64_intdigest
 
-from siafu.engine.sites.schema import CHUNK_BYTES, BadMessage, make
+from siafu.comm.frames import CHUNK_BYTES
+from siafu.engine.sites.schema import BadMessage, make
 from siafu.store.tensors import write_atomically
 
 MOST_BYTES = 1 << 32  # of a file

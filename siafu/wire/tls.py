@@ -55,7 +55,6 @@ def dial(sock: socket.socket, *, fingerprint: bytes | None = None) -> tuple[ssl.
     if fingerprint is not None and shown != fingerprint:
         secure.close()
         raise WrongCertificate(
-            "the listener shows another certificate than the expected one: somebody stands between, or another run "
-            "listens there"
+            "the listener shows another certificate than expected: somebody stands between, or another run answers"
         )
     return secure, shown

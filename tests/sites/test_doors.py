@@ -20,16 +20,18 @@ from federations import Trial, ended, make_trial
 from google.protobuf import descriptor_pb2
 
 import siafu
+from siafu.comm.frames import CHUNK_BYTES, ChunkHead, FrameKind, MessageInfo, pack_chunk_head
 from siafu.comm.transport import Envelope, Kind
 from siafu.engine.sites.config import SiteConfig, read_config
-from siafu.engine.sites.frames import BYE, Incoming, Outgoing, _sum_of
+from siafu.engine.sites.frames import Incoming, Outgoing
 from siafu.engine.sites.inbox import SiteInbox
 from siafu.engine.sites.rpc import Dialled, Listed, Server, Unreachable
-from siafu.engine.sites.schema import CHUNK_BYTES, MAX_MESSAGE_BYTES, PROTOCOL, BadMessage, make, pack, unpack
+from siafu.engine.sites.schema import MAX_MESSAGE_BYTES, PROTOCOL, BadMessage, make, pack, unpack
 from siafu.graph import Graph
 from siafu.sites.holdings import Keys
 from siafu.sites.site import Site
 from siafu.sites.trial import read_authority
+from siafu.wire import frames as wire_frames
 from siafu.wire.certificates import (
     Authority,
     _sign,
@@ -225,9 +227,10 @@ def good_frames() -> list[bytes]:
     ]
 
 
-def summed(frame: Any) -> bytes:
-    frame.frame_sum = _sum_of(frame)
-    return pack(frame)
+def message_of(num_numbers: int) -> bytes:
+    """The first frame of a message that says that it is so large."""
+    info = MessageInfo(4 * num_numbers, torch.float32, (num_numbers,), "halo 1")
+    return wire_frames.pack(FrameKind.COLLECTIVE, 0, pack_chunk_head(ChunkHead(7, 0, 0, info)))
 
 
 def bad_frames(rng: random.Random) -> Iterator[list[bytes]]:
@@ -242,9 +245,9 @@ def bad_frames(rng: random.Random) -> Iterator[list[bytes]]:
         at = rng.randrange(len(first))
         yield [first[:at] + bytes([first[at] ^ (1 << rng.randrange(8))]) + first[at + 1 :], first]
         yield [b"\0" * (MAX_MESSAGE_BYTES + 1)]
-        huge = {"shape": [1 << rng.randrange(31, 60)], "dtype": 7, "kind": 1}
-        yield [summed(make("Frame", label="halo 1", **huge))]
-        yield [summed(make("Frame", kind=rng.randrange(7, 99)))]
+        yield [message_of(1 << rng.randrange(31, 60))]
+        yield [wire_frames.pack(rng.choice([0, 3, 4, *range(7, 256)]), 0, bytes(24))]
+        yield [first + b"more"]
         yield [*good[:4], good[5]]  # a piece is missing
 
 
@@ -317,13 +320,13 @@ def test_an_order_to_call_a_peer_elsewhere_is_refused_and_nobody_is_called(trial
 
 
 def test_room_for_secure_aggregation_is_refused_as_long_as_nobody_knows_it() -> None:
-    frame = make("Frame", kind=1, label="halo 1")
+    order = make("Order", run="r")
     for field in (30, 39):
         tagged = bytes([(field << 3) & 127 | 128, field >> 4])  # a number follows
         with pytest.raises(BadMessage, match="fields that this version does not know"):
-            unpack("Frame", pack(frame) + tagged + b"\x01")
+            unpack("Order", pack(order) + tagged + b"\x01")
     described = descriptor_pb2.DescriptorProto()
-    frame.DESCRIPTOR.CopyToProto(described)
+    order.DESCRIPTOR.CopyToProto(described)
     assert [(each.start, each.end) for each in described.reserved_range] == [(30, 40)]
 
 
@@ -362,9 +365,9 @@ def test_empty_messages_count_toward_the_limit_and_so_does_their_number(
 
 def test_after_its_farewell_a_peer_says_nothing_more() -> None:
     frames, incoming = Outgoing(), Incoming(1, SiteInbox(most_bytes=1 << 20))
-    assert incoming.take(frames.control(BYE)) == BYE
+    assert incoming.take(frames.control(FrameKind.BYE)) == FrameKind.BYE
     with pytest.raises(FrameError, match="after the one that said farewell"):
-        incoming.take(frames.control(BYE))
+        incoming.take(frames.control(FrameKind.BYE))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
