@@ -25,12 +25,14 @@ class Heartbeat(NamedTuple, Generic[K]):
         moved_bytes: data that it sent and received so far.
         waits_for: the peer it waits for, or None.
         phase: the label of that wait, or of its last call.
+        waited_s: seconds for which it has waited.
     """
 
     work_s: float
     moved_bytes: int
     waits_for: K | None
     phase: str
+    waited_s: float = 0.0
 
 
 class Suspicion(NamedTuple, Generic[K]):
@@ -104,6 +106,7 @@ class PeerState(Generic[K]):
         self.moved_at = now
         self.phase = "start"
         self.waits_for: K | None = None
+        self.waited_s = 0.0
         self.ended = False
         self._moved_bytes = 0
         self._work: deque[tuple[float, float]] = deque()
@@ -113,7 +116,7 @@ class PeerState(Generic[K]):
         self.heard_at = now
         if beat.moved_bytes != self._moved_bytes:
             self._moved_bytes, self.moved_at = beat.moved_bytes, now
-        self.phase, self.waits_for = beat.phase, beat.waits_for
+        self.phase, self.waits_for, self.waited_s = beat.phase, beat.waits_for, beat.waited_s
         self._work.append((now, beat.work_s))
         while len(self._work) > 1 and self._work[1][0] <= now - deadline_s:
             self._work.popleft()
@@ -154,6 +157,11 @@ class FailureDetector(Generic[K]):
         if data:
             state.moved_at = state.heard_at
 
+    def end(self, peer: K) -> None:
+        """Record that a peer ended in good order: it is never silent, and waits for nobody."""
+        state = self.peers[peer]
+        state.ended, state.waits_for = True, None
+
     def silent_s(self, peer: K) -> float:
         """Seconds since something was heard of a peer."""
         return self.clock.now() - self.peers[peer].heard_at
@@ -164,9 +172,13 @@ class FailureDetector(Generic[K]):
 
     def suspect(self, waiter: K, peer: K, since: float) -> Suspicion[K] | None:
         """The peer that blocks ``waiter``, which has waited for ``peer`` since a time of the clock; None: wait on."""
-        now, chain, at = self.clock.now(), [waiter], peer
-        while True:
+        now, chain = self.clock.now(), [waiter]
+        for at in self._followed(peer):
             state = self.peers[at]
+            if at in chain:
+                if at == waiter and not state.is_idle(now, self.deadline_s):
+                    return None
+                return _in_cycle(waiter, tuple(chain[chain.index(at) :]))
             if state.ended:
                 return None
             if now - state.heard_at >= self.deadline_s:
@@ -174,13 +186,33 @@ class FailureDetector(Generic[K]):
             if now - since < self.deadline_s or not state.is_idle(now, self.deadline_s):
                 return None
             chain.append(at)
-            if state.waits_for is None:
-                return Suspicion(at)
-            at = state.waits_for
-            if at == waiter and not self.peers[waiter].is_idle(now, self.deadline_s):
-                return None
-            if at in chain:
-                return _in_cycle(waiter, tuple(chain[chain.index(at) :]))
+        return Suspicion(chain[-1])
+
+    def culprit(self) -> Suspicion[K] | None:
+        """The peer that keeps the others waiting, by their reports alone, for an observer that waits for nobody itself.
+
+        It is silent, or at the end of the chain of waits of a peer that has waited for the deadline.
+        """
+        silent_s = {peer: self.silent_s(peer) for peer, state in self.peers.items() if not state.ended}
+        silent = max(silent_s, key=silent_s.__getitem__, default=None)
+        if silent is not None and silent_s[silent] >= self.deadline_s:
+            return Suspicion(silent, silent_s=silent_s[silent])
+        for peer, state in self.peers.items():
+            if state.waits_for is not None and state.waited_s >= self.deadline_s:
+                chain = [peer]
+                for at in self._followed(state.waits_for):
+                    if at in chain:
+                        break
+                    chain.append(at)
+                else:
+                    return Suspicion(chain[-1])
+        return None
+
+    def _followed(self, peer: K | None) -> Iterator[K]:
+        """A peer, the one that it waits for, and so on; it never ends where peers wait in a circle."""
+        while peer is not None:
+            yield peer
+            peer = self.peers[peer].waits_for
 
 
 def _in_cycle(waiter: K, cycle: tuple[K, ...]) -> Suspicion[K]:

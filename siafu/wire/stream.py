@@ -34,7 +34,7 @@ class Stream:
                 return 0
 
     def send(self, parts: Sequence[memoryview]) -> int:
-        """Write some bytes of the parts; 0 where the peer took nothing for a tick."""
+        """Write some bytes of the parts; 0 where the peer took nothing for a tick: then give the same bytes again."""
         for wait in (True, False):
             try:
                 return self.send_now(parts)
