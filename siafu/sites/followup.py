@@ -95,7 +95,7 @@ class Followup:
     def __init__(self, run: Kept, members: list[str], sites: dict[str, Dialled], meter: Counter[str]) -> None:
         self.run, self.members, self.sites = run, members, sites
         self.name = secrets.token_bytes(16)
-        self.detector = FailureDetector[str]([], deadline_s=run.tree.comm.deadline)
+        self.detector = FailureDetector(members, deadline_s=run.tree.comm.deadline)
         self.away: set[str] = set()
         self._meter, self._queue = meter, SimpleQueue[tuple[str, Any]]()
         self._calls: dict[str, Call] = {}
