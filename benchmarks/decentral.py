@@ -34,7 +34,7 @@ import siafu
 from siafu.comm import alone
 from siafu.comm.levels import LEVELS, Level, Step, seconds_of
 from siafu.comm.rounds import Links, links_of
-from siafu.comm.short import short_bytes
+from siafu.comm.simulated import short_bytes
 from siafu.events import Unheard
 from siafu.files import write_atomically
 from siafu.graph import Graph

@@ -13,7 +13,7 @@ import ssl
 import sys
 from pathlib import Path
 
-from siafu.engine.sites.certificates import dns_name
+from siafu.wire.certificates import dns_name
 
 
 def context(folder: Path, name: str, listed: list[str], side: int) -> ssl.SSLContext:

@@ -28,15 +28,17 @@ import psutil
 import torch
 
 import siafu
+from siafu.comm.frames import ChunkHead, FrameKind, MessageInfo, pack_chunk_head
 from siafu.comm.transport import Envelope, Kind
-from siafu.engine.sites.certificates import read_certificate, read_identity
 from siafu.engine.sites.config import COORDINATOR
-from siafu.engine.sites.frames import Outgoing, _sum_of
+from siafu.engine.sites.frames import Outgoing
 from siafu.engine.sites.ledger import read_ledger
 from siafu.engine.sites.rpc import Dialled, Unreachable
 from siafu.engine.sites.schema import MAX_MESSAGE_BYTES, PROTOCOL, make, pack, unpack
 from siafu.sites.trial import init_trial, split
 from siafu.trained import load
+from siafu.wire import frames as wire_frames
+from siafu.wire.certificates import read_certificate, read_identity
 
 NAMES = ("a", "b")
 _CONFIG = 'engine = "sites"\nmethod = "lazy"\nranks = 2\n'
@@ -52,21 +54,21 @@ def bad_frames(rng: random.Random) -> Iterator[tuple[str, list[bytes]]]:
     first = good[0]
     while True:
         at, bit = rng.randrange(len(first)), 1 << rng.randrange(8)
-        huge = {"shape": [1 << rng.randrange(31, 60)], "dtype": 7, "kind": 1}
         yield "random", [rng.randbytes(rng.randrange(1, 2000))]
         yield "truncated", [first[: rng.randrange(1, len(first))]]
         yield "replayed", [first, first]
         yield "damaged", [first[:at] + bytes([first[at] ^ bit]) + first[at + 1 :], first]
         yield "oversize", [bytes(MAX_MESSAGE_BYTES + 1)]
-        yield "huge", [_summed(make("Frame", label="halo 1", **huge))]
-        yield "of no kind", [_summed(make("Frame", kind=rng.randrange(7, 99)))]
+        yield "huge", [_message_of(1 << rng.randrange(31, 60))]
+        yield "of no kind", [wire_frames.pack(rng.randrange(7, 99), 0, bytes(24))]
         yield "a piece missing", [good[0], good[1], good[3]]
         yield "out of order", [good[1]]
 
 
-def _summed(frame: Any) -> bytes:
-    frame.frame_sum = _sum_of(frame)
-    return pack(frame)
+def _message_of(num_numbers: int) -> bytes:
+    """The first frame of a message that says that it is so large."""
+    info = MessageInfo(4 * num_numbers, torch.float32, (num_numbers,), "halo 1")
+    return wire_frames.pack(FrameKind.COLLECTIVE, 0, pack_chunk_head(ChunkHead(7, 0, 0, info)))
 
 
 class Attacker:

@@ -18,8 +18,9 @@ from capture import Capture, messages, opened, read_secrets
 from numpy.typing import NDArray
 
 from siafu.comm.codec import LEVELS, scales_of
+from siafu.comm.frames import is_message, unpack_chunk_head
 from siafu.engine.sites.config import COORDINATOR
-from siafu.engine.sites.frames import wire_bytes
+from siafu.engine.sites.frames import split_frame, wire_bytes
 from siafu.engine.sites.ledger import read_ledger
 from siafu.engine.sites.schema import unpack
 from siafu.partition.across import node_ids
@@ -71,12 +72,14 @@ def _of_frames(to: str, call: list[bytes]) -> Counter[Line]:
             unpack("Hello", data)
             sizes.append(("control", wire_bytes(data)))
             continue
-        frame = unpack("Frame", data)
-        if frame.offset:
+        header, head, _ = split_frame(data)
+        if not is_message(header.kind):
+            sizes.append(("control", wire_bytes(data)))
+        elif (message := unpack_chunk_head(head).message) is not None:
+            sizes.append((message.label, wire_bytes(data)))
+        else:
             label, size = sizes[-1]
             sizes[-1] = (label, size + wire_bytes(data))
-        else:
-            sizes.append((frame.label or "control", wire_bytes(data)))
     return Counter((to, label, size) for label, size in sizes)
 
 

@@ -75,6 +75,10 @@ class Play:
         command = ["site", "serve", "--data", str(place / "store"), "--config", str(place / "site.toml")]
         behind = self.relayed and name == NAMES[0]
         listen = _BEHIND if behind else f"{self.hosts[name].address}:{PORT}"
+        text = (place / "site.toml").read_text()
+        for number, other in enumerate(NAMES):  # a site calls others only where it lists them
+            text = text.replace(f'127.0.0.1:{7400 + number}"]', f'{self.hosts[other].address}:{PORT}"]')
+        (place / "site.toml").write_text(text)
         self._start(name, [*command, "--listen", listen])
 
     def watch(self, capture: Path, keylog: Path) -> None:

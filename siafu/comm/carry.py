@@ -36,7 +36,9 @@ def start_carry(
 
     def finish() -> Tensor:
         came = zip(pending.wait().split(due), route.recv, strict=True)
-        return route.completed([unpack(data, count, width, dtype) for data, count in came], label=label)
+        rows = [unpack(data, count, width, dtype) for data, count in came]
+        comm.check_rows(torch.cat(rows), route.recv, label=label)
+        return route.completed(rows, label=label)
 
     return finish
 

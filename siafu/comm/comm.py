@@ -175,6 +175,10 @@ class Comm:
         """Say which own rows the next messages of a label hold, by rank, where somebody keeps a ledger."""
         self._transport.rows_told(label, rows)
 
+    def check_rows(self, rows: Tensor, recv: Sequence[int], *, label: str) -> None:
+        """Have the transport refuse decoded rows, ``recv[p]`` from rank p; the error names their sender."""
+        self._transport.check_rows(label, rows.split(list(recv)))
+
     def on_arrival(self, callback: Listener) -> None:
         """Call ``callback(peer, tag, rows)`` for each post on this channel, those of a rank in their order.
 

@@ -1,29 +1,27 @@
-"""Frames: the form in which messages travel over a connection. Packing and checking, no socket.
+"""The heads of frames between ranks, over the header of ``wire.frames``. Packing and checking, no socket.
 
-A frame is a header of 72 bytes, then shape and label (in the first frame of a message alone), then at most 1 MiB of
-payload. Two checksums cover all of it. Larger messages are several frames, between which other channels get their turn.
+The head of a chunk says to which message it belongs and where in it. In the first chunk of a message it also says
+what the message is: its size, dtype, shape and label. A message larger than 1 MiB is several chunks, between which
+other channels get their turn. Frames of the connection itself (heartbeat, abort, farewell) have a number and a label.
 """
 
 import struct
-from collections.abc import Sequence
 from enum import IntEnum
 from math import prod
 from typing import NamedTuple
 
 import torch
-from xxhash import xxh3_64_intdigest
 
 from siafu.comm.memory import DTYPES, MAX_DIMS
+from siafu.wire.frames import HEADER_BYTES, FrameError
 
-PROTOCOL = 1
 MAX_BYTES = 2**40  # of a message
 CHUNK_BYTES = 1 << 20  # of a frame's payload: small enough to be hashed and copied while it is in the cache
 MAX_LABEL_BYTES = 200
-_MAGIC = b"SIAF"
-# magic, protocol, kind, dtype; channel, sequence, number; total, offset; length, extra, dims; payload sum | header sum
-_FIELDS = struct.Struct("<4sHBBQQqQQIHBxQ")
-_SUM = struct.Struct("<Q")
-HEADER_BYTES = _FIELDS.size + _SUM.size
+_CHUNK = struct.Struct("<QqQ")  # channel, number, offset
+_MESSAGE = struct.Struct("<QBB")  # total bytes, dtype, dims; then the shape and the label
+_CONTROL = struct.Struct("<q")  # number; then the label
+MAX_HEAD_BYTES = _CHUNK.size + _MESSAGE.size + 8 * MAX_DIMS + MAX_LABEL_BYTES
 
 
 class FrameKind(IntEnum):
@@ -38,111 +36,92 @@ class FrameKind(IntEnum):
     SEEN = 7
 
 
-class Header(NamedTuple):
-    """What a frame says of itself.
+class MessageInfo(NamedTuple):
+    """The description of a message, in the head of its first chunk."""
+
+    total: int
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    label: str
+
+
+class ChunkHead(NamedTuple):
+    """The head of a chunk.
 
     Attributes:
-        kind: what it carries.
-        dtype: of the message.
         channel: the number of the channel.
-        sequence: how many frames went before it on this connection.
         number: the message's number on its channel, or a post's tag.
-        total: bytes of the whole message.
-        offset: where in the message this frame's payload begins.
-        length: bytes of this frame's payload.
-        extra: bytes of shape and label.
-        dims: dimensions of the message.
-        payload_sum: xxh3 of the payload.
+        offset: where in the message this chunk begins.
+        message: the message, in its first chunk alone.
     """
 
-    kind: FrameKind
-    dtype: torch.dtype
     channel: int
-    sequence: int
     number: int
-    total: int
     offset: int
-    length: int
-    extra: int
-    dims: int
-    payload_sum: int
+    message: MessageInfo | None
 
 
-class BadFrame(ValueError):
-    """Bytes that are no frame, or a damaged one."""
+def pack_chunk_head(head: ChunkHead) -> bytes:
+    """The bytes of a chunk's head."""
+    packed = _CHUNK.pack(head.channel, head.number, head.offset)
+    if head.message is None:
+        return packed
+    total, dtype, shape, label = head.message
+    packed += _MESSAGE.pack(total, DTYPES.index(dtype), len(shape))
+    return packed + struct.pack(f"<{len(shape)}Q", *shape) + label.encode()
 
 
-def pack(header: Header, extra: bytes = b"") -> bytes:
-    """A header and what follows it, with their checksum."""
-    fields = _FIELDS.pack(
-        _MAGIC, PROTOCOL, header.kind, DTYPES.index(header.dtype), header.channel, header.sequence, header.number,
-        header.total, header.offset, header.length, header.extra, header.dims, header.payload_sum,
-    )  # fmt: skip
-    return fields + _SUM.pack(xxh3_64_intdigest(fields + extra)) + extra
+def unpack_chunk_head(data: bytes) -> ChunkHead:
+    """The head of a chunk, checked by itself; raises FrameError."""
+    if len(data) < _CHUNK.size:
+        raise FrameError(f"a chunk with a head of {len(data)} bytes; expected at least {_CHUNK.size}")
+    channel, number, offset = _CHUNK.unpack_from(data)
+    rest = data[_CHUNK.size :]
+    if offset and rest:
+        raise FrameError(f"a chunk at byte {offset} of message {number} begins a message")
+    return ChunkHead(channel, number, offset, None if offset else _unpack_message(rest))
 
 
-def extra_bytes(fields: bytes | bytearray | memoryview) -> int:
-    """How many bytes of shape and label follow a header; raises BadFrame for what is no header at all."""
-    magic, protocol, *_, extra, _, _ = _FIELDS.unpack_from(fields)
-    if magic != _MAGIC:
-        raise BadFrame(
-            f"a frame begins with {bytes(magic)!r}, expected {_MAGIC!r}: another protocol, or bytes were lost"
+def _unpack_message(data: bytes) -> MessageInfo:
+    if len(data) < _MESSAGE.size:
+        raise FrameError(f"a message described in {len(data)} bytes; expected at least {_MESSAGE.size}")
+    total, dtype, dims = _MESSAGE.unpack_from(data)
+    shape_end = _MESSAGE.size + 8 * dims
+    if dtype >= len(DTYPES) or dims > MAX_DIMS or shape_end > len(data):
+        raise FrameError(f"a message of type {dtype} and {dims} dimensions described in {len(data)} bytes")
+    shape = struct.unpack_from(f"<{dims}Q", data, _MESSAGE.size)
+    label = data[shape_end:]
+    if total > MAX_BYTES or prod(shape) * DTYPES[dtype].itemsize != total or len(label) > MAX_LABEL_BYTES:
+        raise FrameError(
+            f"a message of shape {shape} and {DTYPES[dtype]} in {total} bytes with a label of {len(label)}; "
+            f"expected at most {MAX_BYTES} and {MAX_LABEL_BYTES}, and a size that fits the shape"
         )
-    if protocol != PROTOCOL:
-        raise BadFrame(f"a frame of protocol {protocol}, expected {PROTOCOL}")
-    return int(extra)
+    return MessageInfo(total, DTYPES[dtype], shape, label.decode(errors="replace"))
 
 
-def unpack(fields: bytes | bytearray | memoryview, extra: bytes | memoryview, sequence: int) -> Header:
-    """A header that was received whole, checked; raises BadFrame."""
-    (given,) = _SUM.unpack_from(fields, _FIELDS.size)
-    found = xxh3_64_intdigest(bytes(fields[: _FIELDS.size]) + bytes(extra))
-    if given != found:
-        raise BadFrame(
-            f"the checksum of a frame's header is {found:016x}, expected {given:016x}: it was damaged on its way"
-        )
-    _, _, kind, dtype, *rest = _FIELDS.unpack_from(fields)
-    if kind not in FrameKind._value2member_map_ or dtype >= len(DTYPES):
-        raise BadFrame(f"a frame of kind {kind} and type {dtype}, which nobody sends")
-    header = Header(FrameKind(kind), DTYPES[dtype], *rest)
-    if header.sequence != sequence:
-        raise BadFrame(
-            f"frame {header.sequence} came where frame {sequence} was expected: frames were lost or repeated"
-        )
-    if header.total > MAX_BYTES or header.length > CHUNK_BYTES:
-        raise BadFrame(
-            f"a message of {header.total} bytes in a frame of {header.length}; "
-            f"expected at most {MAX_BYTES} in frames of at most {CHUNK_BYTES}"
-        )
-    return header
+def pack_control_head(number: int, label: str) -> bytes:
+    """The head of a frame that is no part of a message."""
+    return _CONTROL.pack(number) + label.encode()[:MAX_LABEL_BYTES]
 
 
-def check_payload(header: Header, payload: bytes | memoryview) -> None:
-    """Raises BadFrame where a payload is not what its header says."""
-    found = xxh3_64_intdigest(payload)
-    if found != header.payload_sum:
-        raise BadFrame(
-            f"the checksum of a frame's payload is {found:016x}, expected {header.payload_sum:016x}: "
-            "damaged on its way"
-        )
-
-
-def pack_extra(shape: Sequence[int], label: str) -> bytes:
-    """Shape and label, as they follow the first header of a message."""
-    return struct.pack(f"<{len(shape)}Q", *shape) + label.encode()
-
-
-def unpack_extra(header: Header, extra: bytes | memoryview) -> tuple[tuple[int, ...], str]:
-    """Shape and label; raises BadFrame where they disagree with the header."""
-    if header.dims > MAX_DIMS or header.dims * 8 > len(extra):
-        raise BadFrame(f"a frame of {header.dims} dimensions with {len(extra)} bytes for them")
-    shape = struct.unpack_from(f"<{header.dims}Q", extra)
-    if prod(shape) * header.dtype.itemsize != header.total:
-        raise BadFrame(f"a message of shape {shape} and {header.dtype} in {header.total} bytes")
-    return shape, bytes(extra[header.dims * 8 :]).decode(errors="replace")
+def unpack_control_head(data: bytes) -> tuple[int, str]:
+    """Number and label; raises FrameError."""
+    if len(data) < _CONTROL.size:
+        raise FrameError(f"a frame with a head of {len(data)} bytes; expected at least {_CONTROL.size}")
+    return _CONTROL.unpack_from(data)[0], data[_CONTROL.size :].decode(errors="replace")
 
 
 def wire_bytes(num_bytes: int, dims: int, label: str) -> int:
     """The bytes that a message takes on a connection, headers included."""
     num_frames = max(1, -(-num_bytes // CHUNK_BYTES))
-    return num_bytes + num_frames * HEADER_BYTES + 8 * dims + len(label.encode())
+    heads = num_frames * (HEADER_BYTES + _CHUNK.size) + _MESSAGE.size
+    return num_bytes + heads + 8 * dims + len(label.encode())
+
+
+def is_message(kind: int) -> bool:
+    """Whether a frame carries a chunk of a message; raises FrameError for an unknown kind."""
+    if kind not in FrameKind._value2member_map_:
+        raise FrameError(
+            f"a frame of kind {kind}; expected one of {', '.join(one.name for one in FrameKind)}"
+        )
+    return kind <= FrameKind.POST

@@ -11,8 +11,9 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from siafu.comm.errors import CommError, PeerLost, PeerMismatch
-from siafu.comm.handshake import Identity, Mismatch, Stranger, Unanswered, shake_hands
+from siafu.comm.handshake import Identity, Mismatch, shake_hands
 from siafu.comm.meet import Group, Meet
+from siafu.wire.handshake import Stranger, Unanswered
 
 _HANDSHAKE_S = 10.0
 _STRANGERS = 32  # connections at once, beyond one for each rank

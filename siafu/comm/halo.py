@@ -63,15 +63,21 @@ class Halo:
     def _start(
         self, rows: Tensor, send: tuple[int, ...], recv: tuple[int, ...], how: Fetch
     ) -> Callable[[], Tensor]:
-        width, dtype = rows.shape[1], rows.dtype
+        width, dtype, label = rows.shape[1], rows.dtype, self._label
         precision: Precision = "fp32" if how == "exact" else self._precision
         if how == "learning":
             wire = self._feedback.encode(self._place, rows)
             self._place += 1
         else:
             wire = encode(rows, precision)
-        pending = self._comm.start_all_to_all(wire, send, recv, label=self._label)
-        return lambda: decode(pending.wait(), precision, width, dtype)
+        pending = self._comm.start_all_to_all(wire, send, recv, label=label)
+
+        def finish() -> Tensor:
+            came = decode(pending.wait(), precision, width, dtype)
+            self._comm.check_rows(came, recv, label=label)
+            return came
+
+        return finish
 
     @cached_property
     def _arrivals(self) -> Csr:

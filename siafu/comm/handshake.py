@@ -1,36 +1,12 @@
-"""Two ranks get to know each other over a fresh connection, before any frame.
+"""Two ranks over a fresh connection: both prove the group's secret, and compare what they are, before any frame."""
 
-Both sides send a hello with a random challenge, then prove that they know the group's token (HMAC-SHA256 of both
-challenges), then say who they are. Each field has a fixed size or a small limit, and all of it a time limit. Nothing
-is believed before the proof. The form of all this stays the same in all versions, so that two versions can tell each
-other what they are.
-"""
-
-import hashlib
-import hmac
-import json
-import secrets
 import socket
-import struct
-import time
 from dataclasses import asdict, dataclass
+from typing import Any
 
-from siafu.comm.frames import PROTOCOL
 from siafu.comm.meet import Group
-
-_MAGIC = b"siafu rank\n\x00\r\n\xff\x00"  # no text protocol begins like this
-_CHALLENGE_BYTES = 32
-_HELLO_BYTES = len(_MAGIC) + _CHALLENGE_BYTES
-_PROOF_BYTES = 32
-_MAX_IDENTITY_BYTES = 4096
-
-
-class Stranger(Exception):
-    """The other side of a connection is no rank of this group: it speaks something else or nothing, or has no token."""
-
-
-class Unanswered(Stranger):
-    """The other side closed the connection before it said anything: it may have been busy."""
+from siafu.wire.frames import PROTOCOL
+from siafu.wire.handshake import Stranger, authenticate
 
 
 class Mismatch(Exception):
@@ -39,7 +15,7 @@ class Mismatch(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a rank says of itself."""
+    """The description that a rank gives of itself."""
 
     rank: int
     world_size: int
@@ -57,53 +33,22 @@ class Identity:
         return f"rank {self.rank} on {self.name}"
 
 
-def shake_hands(sock: socket.socket, group: Group, *, listening: bool, until: float) -> Identity:
-    """Make sure of the other side; raises Stranger or Mismatch. ``until`` is a time of ``time.monotonic``."""
-    challenge = secrets.token_bytes(_CHALLENGE_BYTES)
-    try:
-        if not listening:
-            _send(sock, _MAGIC + challenge, until)
-        hello = _read(sock, _HELLO_BYTES, until, begins=_MAGIC)
-        if listening:
-            _send(sock, _MAGIC + challenge, until)  # not a byte to who does not speak first, and like a rank
-        challenges = [challenge, hello[len(_MAGIC) :]]
-        transcript = b"".join(challenges[::-1] if listening else challenges)  # the caller's first
-        _send(sock, _proof(group.token, listening, transcript), until)
-        if not hmac.compare_digest(
-            _read(sock, _PROOF_BYTES, until), _proof(group.token, not listening, transcript)
-        ):
-            raise Stranger("it has another token; both must have been started by the same launch")
-        _send(sock, _signed(Identity.of(group), group.token, transcript), until)
-        other = _read_identity(sock, group.token, transcript, until)
-    except TimeoutError:
-        raise Stranger("it did not answer in time") from None
-    except OSError as error:
-        raise Stranger(f"the connection broke ({error.strerror or error})") from None
-    _compare(Identity.of(group), other)
+def shake_hands(
+    sock: socket.socket, group: Group, *, listening: bool, until: float, binding: bytes = b""
+) -> Identity:
+    """Make sure of the other side; raises Stranger or Mismatch. ``until`` and ``binding`` as in ``wire.handshake``."""
+    own = Identity.of(group)
+    said = authenticate(sock, group.token, asdict(own), listening=listening, until=until, binding=binding)
+    other = _read(said)
+    _compare(own, other)
     return other
 
 
-def _proof(token: bytes, listening: bool, transcript: bytes) -> bytes:
-    side = b"listener" if listening else b"caller"
-    return hmac.digest(token, side + transcript, hashlib.sha256)
-
-
-def _signed(identity: Identity, token: bytes, transcript: bytes) -> bytes:
-    body = json.dumps(asdict(identity)).encode()
-    return struct.pack("<H", len(body)) + body + hmac.digest(token, transcript + body, hashlib.sha256)
-
-
-def _read_identity(sock: socket.socket, token: bytes, transcript: bytes, until: float) -> Identity:
-    (length,) = struct.unpack("<H", _read(sock, 2, until))
-    if length > _MAX_IDENTITY_BYTES:
-        raise Stranger(f"it describes itself in {length} bytes")
-    body, proof = _read(sock, length, until), _read(sock, _PROOF_BYTES, until)
-    if not hmac.compare_digest(proof, hmac.digest(token, transcript + body, hashlib.sha256)):
-        raise Stranger("its description of itself was damaged on its way")
-    try:
-        return Identity(**json.loads(body))
-    except (ValueError, TypeError):
-        raise Stranger("its description of itself cannot be read") from None
+def _read(said: dict[str, Any]) -> Identity:
+    fields = Identity.__annotations__
+    if said.keys() != fields.keys() or any(type(said[name]) is not kind for name, kind in fields.items()):
+        raise Stranger(f"it describes itself by {', '.join(sorted(said))}; expected {', '.join(fields)}")
+    return Identity(**said)
 
 
 def _compare(own: Identity, other: Identity) -> None:
@@ -125,33 +70,3 @@ def _compare(own: Identity, other: Identity) -> None:
         raise Mismatch(
             f"{own} is called by a rank {other.rank} on {other.name}; each rank must be there once"
         )
-
-
-def _send(sock: socket.socket, data: bytes, until: float) -> None:
-    _limit(sock, until)
-    sock.sendall(data)
-
-
-def _read(sock: socket.socket, count: int, until: float, *, begins: bytes = b"") -> bytes:
-    """Exactly so many bytes; a stranger is recognised by the first that is wrong."""
-    got = b""
-    while len(got) < count:
-        _limit(sock, until)
-        piece = sock.recv(count - len(got))
-        if not piece:
-            raise (
-                Unanswered("it closed the connection at once")
-                if begins and not got
-                else Stranger("it closed the connection")
-            )
-        got += piece
-        if got[: len(begins)] != begins[: len(got)]:
-            raise Stranger(f"it speaks another protocol: it began with {got[:16]!r}")
-    return got
-
-
-def _limit(sock: socket.socket, until: float) -> None:
-    left = until - time.monotonic()
-    if left <= 0:
-        raise TimeoutError
-    sock.settimeout(left)

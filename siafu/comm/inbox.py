@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from math import prod
 from queue import SimpleQueue
 
 import torch
@@ -12,6 +13,7 @@ from siafu.comm.memory import fresh
 from siafu.comm.transport import Arrival, Envelope, Kind, Listener
 
 _Key = tuple[int, Kind, int, int]
+_LEAST_BYTES = 1024  # that a message counts, however few it has: it takes room itself
 
 
 class Inbox:
@@ -23,6 +25,7 @@ class Inbox:
         self._broken: Loss | None = None
         self._ended: dict[int, Loss] = {}
         self._posts: dict[int, _Posts] = {}
+        self._unasked: dict[int, tuple[int, int]] = {}  # messages and bytes of each peer
 
     def expect(self, peer: int, envelope: Envelope, into: Tensor | None) -> Arrival:
         """The arrival of a message, of which all or a part may be here already."""
@@ -31,7 +34,9 @@ class Inbox:
             arrival = self._arrivals.get(key)
             if arrival is None:
                 arrival = self._arrivals[key] = Arrival(peer, into)
-            arrival.expected, arrival.into = True, into
+            if arrival.unasked_bytes:
+                self._count(peer, -1, -arrival.unasked_bytes)
+            arrival.expected, arrival.into, arrival.unasked_bytes = True, into, 0
             if arrival.whole:
                 del self._arrivals[key]
                 return arrival
@@ -46,19 +51,21 @@ class Inbox:
         if envelope.kind != Kind.POST:
             with self._lock:
                 arrival = self._arrivals.setdefault(_key(peer, envelope), arrival)
-            if arrival.values is not None:
-                raise ValueError(f'message {envelope.number} of "{envelope.label}" came twice')
+                if arrival.values is not None or arrival.unasked_bytes:
+                    raise ValueError(f'message {envelope.number} of "{envelope.label}" came twice')
+                if not arrival.expected:
+                    arrival.unasked_bytes = message_bytes(shape, dtype)
+                    self._count(peer, 1, arrival.unasked_bytes)
         wanted = arrival.into
         fits = wanted is not None and wanted.dtype == dtype and tuple(wanted.shape) == shape
         arrival.values = wanted if fits else fresh(shape, dtype)
         arrival.label = envelope.label
         return arrival
 
-    def unasked_bytes(self, peer: int) -> int:
-        """What a peer has sent, whole or in part, that nobody has asked for yet."""
+    def unasked(self, peer: int) -> tuple[int, int]:
+        """Messages of a peer, whole or in part, that nobody has asked for yet, and the bytes that they count."""
         with self._lock:
-            there = [a.values for a in self._arrivals.values() if a.peer == peer and not a.expected]
-        return sum(values.nbytes for values in there if values is not None)
+            return self._unasked.get(peer, (0, 0))
 
     def arrived(self, arrival: Arrival, envelope: Envelope) -> None:
         """A message is whole."""
@@ -104,6 +111,10 @@ class Inbox:
         for channel in posts:
             channel.close(timeout_s)
 
+    def _count(self, peer: int, messages: int, num_bytes: int) -> None:
+        count, there = self._unasked.get(peer, (0, 0))
+        self._unasked[peer] = count + messages, there + num_bytes
+
     def _posts_of(self, channel: int) -> "_Posts":
         with self._lock:
             return self._posts.setdefault(channel, _Posts())
@@ -141,6 +152,11 @@ class _Posts:
             except Exception as error:
                 broken(_callback_failed(post[0], error))
                 return
+
+
+def message_bytes(shape: tuple[int, ...], dtype: torch.dtype) -> int:
+    """The bytes that a message counts toward limits: those of its values, and not below a least number."""
+    return max(_LEAST_BYTES, prod(shape) * dtype.itemsize)
 
 
 def _callback_failed(peer: int, cause: Exception) -> Loss:

@@ -1,24 +1,13 @@
-"""What comes from one peer: frames are read from the connection, checked, and put into the memory they belong to."""
+"""Frames of one peer, read from a connection and checked; their payloads go into the memory they belong to."""
 
-import socket
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from torch import Tensor
-
-from siafu.comm.frames import (
-    HEADER_BYTES,
-    BadFrame,
-    FrameKind,
-    Header,
-    check_payload,
-    extra_bytes,
-    unpack,
-    unpack_extra,
-)
+from siafu.comm.chunks import Assembler
+from siafu.comm.frames import CHUNK_BYTES, MAX_HEAD_BYTES, FrameKind, is_message, unpack_control_head
 from siafu.comm.inbox import Inbox
-from siafu.comm.memory import bytes_of
-from siafu.comm.transport import Arrival, Envelope, Kind
+from siafu.wire.frames import HEADER_BYTES, FrameError, Header, check_head, check_payload, unpack_header
+from siafu.wire.stream import Stream
 
 _BUFFER_BYTES = 1 << 14
 _MAX_CONTROL_BYTES = 1 << 16
@@ -30,8 +19,8 @@ class Reader:
     ``heard`` is called whenever something came, with the bytes of a large read or 0.
     """
 
-    def __init__(self, sock: socket.socket, heard: Callable[[int], None]) -> None:
-        self._sock = sock
+    def __init__(self, stream: Stream, heard: Callable[[int], None]) -> None:
+        self._stream = stream
         self._heard = heard
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         self._begin = self._end = 0
@@ -60,98 +49,63 @@ class Reader:
         return bytes(taken)
 
     def _receive(self, target: memoryview, missing: int) -> int:
-        count = self._sock.recv_into(target)
+        count = self._stream.recv_into(target)
         if count == 0:
             raise EOFError(missing)
         return count
 
 
 class ControlHandler(Protocol):
-    """Told of each frame that is no message."""
+    """Called with each frame that is no message."""
 
-    def __call__(self, header: Header, label: str, payload: bytes) -> None:
-        """Take it in."""
-
-
-class _Partial(NamedTuple):
-    """A message of which some frames are here."""
-
-    envelope: Envelope
-    arrival: Arrival
-    view: memoryview
-    received: int
+    def __call__(self, kind: FrameKind, number: int, label: str, payload: bytes) -> None:
+        """Handle it."""
 
 
 class Incoming:
-    """Takes in the frames of one peer.
+    """Reads the frames of one peer.
 
-    ``moved`` is called whenever something came, with the bytes of data in it; a chunk may be told twice.
+    ``moved`` is called whenever something came, with the bytes of data in it; a chunk may be counted twice.
     """
 
     def __init__(
         self,
-        sock: socket.socket,
+        stream: Stream,
         peer: int,
         inbox: Inbox,
         *,
         control: ControlHandler,
         moved: Callable[[int], None],
     ) -> None:
-        self._reader = Reader(sock, moved)
+        self._reader = Reader(stream, moved)
         self._moved = moved
-        self._peer = peer
-        self._inbox = inbox
+        self._assembler = Assembler(peer, inbox)
         self._control = control
         self._sequence = 0
-        self._partial: dict[int, _Partial] = {}
 
     def run(self) -> None:
-        """Take in frames until the connection ends, which raises EOFError; raises BadFrame for what is no frame."""
+        """Read frames until the connection ends, which raises EOFError; raises FrameError for a wrong frame."""
         while True:
-            header, extra = self._read_header()
-            if header.kind in (FrameKind.COLLECTIVE, FrameKind.DIRECT, FrameKind.POST):
-                self._read_chunk(header, extra)
-                self._moved(header.length)
+            header, head = self._read_head()
+            if is_message(header.kind):
+                self._reader.fill(self._assembler.place(header, head))
+                self._assembler.commit()
+                self._moved(header.payload_bytes)
             else:
-                self._read_control(header, extra)
+                self._read_control(header, head)
 
-    def _read_header(self) -> tuple[Header, bytes]:
+    def _read_head(self) -> tuple[Header, bytes]:
         fields = self._reader.take(HEADER_BYTES)
-        extra = self._reader.take(extra_bytes(fields))
-        header = unpack(fields, extra, self._sequence)
+        header = unpack_header(fields, max_head=MAX_HEAD_BYTES, max_payload=CHUNK_BYTES)
+        head = self._reader.take(header.head_bytes)
+        check_head(fields, head, sequence=self._sequence)
         self._sequence += 1
-        return header, extra
+        return header, head
 
-    def _read_chunk(self, header: Header, extra: bytes) -> None:
-        partial = self._begin(header, extra) if header.offset == 0 else self._continue(header)
-        end = partial.received + header.length
-        if end > len(partial.view):
-            raise BadFrame(f"a message of {len(partial.view)} bytes goes on to byte {end}")
-        payload = partial.view[partial.received : end]
-        self._reader.fill(payload)
-        check_payload(header, payload)
-        if end < len(partial.view):
-            self._partial[header.channel] = partial._replace(received=end)
-        else:
-            self._inbox.arrived(partial.arrival, partial.envelope)
-
-    def _begin(self, header: Header, extra: bytes) -> _Partial:
-        shape, label = unpack_extra(header, extra)
-        envelope = Envelope(Kind(header.kind), header.channel, header.number, label)
-        arrival = self._inbox.arriving(self._peer, envelope, shape, header.dtype)
-        assert isinstance(arrival.values, Tensor)
-        return _Partial(envelope, arrival, bytes_of(arrival.values), 0)
-
-    def _continue(self, header: Header) -> _Partial:
-        partial = self._partial.pop(header.channel, None)
-        if partial is None or (partial.received, partial.envelope.number) != (header.offset, header.number):
-            raise BadFrame(f"byte {header.offset} of message {header.number} came out of its order")
-        return partial
-
-    def _read_control(self, header: Header, extra: bytes) -> None:
-        if header.length > _MAX_CONTROL_BYTES or header.length != header.total:
-            raise BadFrame(f"a frame of kind {header.kind.name} with {header.length} bytes")
-        payload = self._reader.take(header.length)
-        check_payload(header, payload)
-        _, label = unpack_extra(header, extra)
-        self._control(header, label, payload)
+    def _read_control(self, header: Header, head: bytes) -> None:
+        kind = FrameKind(header.kind)
+        if header.payload_bytes > _MAX_CONTROL_BYTES:
+            raise FrameError(f"a frame of kind {kind.name} with {header.payload_bytes} bytes")
+        payload = self._reader.take(header.payload_bytes)
+        check_payload(header, (payload,))
+        self._control(kind, *unpack_control_head(head), payload)

@@ -9,22 +9,25 @@ import struct
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 
 from torch import Tensor
 
 from siafu.comm.errors import CommError, FrameError, Loss, closed, ended, failed, gone, name_rank
-from siafu.comm.frames import BadFrame, FrameKind, Header, wire_bytes
+from siafu.comm.frames import FrameKind, wire_bytes
 from siafu.comm.gather import Acquaintance, gather
 from siafu.comm.inbox import Inbox
 from siafu.comm.incoming import Incoming
-from siafu.comm.liveness import Beat, Liveness, Waits, work_s
+from siafu.comm.liveness import Liveness
 from siafu.comm.meet import Group, Meet
 from siafu.comm.meter import BEATS, Meter
 from siafu.comm.outbox import Broken, Control, Outbox
 from siafu.comm.transport import Arrival, Envelope, Listener, Ticket
+from siafu.wire import frames
+from siafu.wire.heartbeats import Heartbeat, Waits, work_s
+from siafu.wire.stream import Stream
 
 _BEAT = struct.Struct("<dQi")
+_NOBODY = -1
 _LINGER_S = 5.0
 _MAX_TEXT_BYTES = 1 << 15
 
@@ -51,8 +54,9 @@ class Mesh:
         self.hosts = tuple(names[rank] for rank in range(group.world_size))
         self.meter = Meter()
         self.inbox = Inbox()
-        self._waits = Waits()
+        self._waits = Waits[int]()
         self._liveness = Liveness(self.hosts, deadline_s=group.deadline_s)
+        self._detector = self._liveness.detector
         self._links = {peer: _Link(self, peer, acquaintance.sock) for peer, acquaintance in known.items()}
         self._lock = threading.Lock()
         self._failure: tuple[int, str, str] | None = (
@@ -90,9 +94,9 @@ class Mesh:
     def wait(self, ticket: Ticket, phase: str) -> None:
         """Wait until a ticket is done."""
         if not ticket.done.is_set():
-            since = self._liveness.clock.now()
+            since = self._detector.clock.now()
             with self._waits.entered(ticket.peer, phase):
-                while not ticket.done.wait(min(0.25, self._liveness.tick_s)):
+                while not ticket.done.wait(min(0.25, self._detector.tick_s)):
                     loss = self._liveness.verdict(self.rank, ticket.peer, since)
                     if loss is not None and not ticket.done.is_set():
                         raise loss(phase)
@@ -105,6 +109,9 @@ class Mesh:
 
     def rows_told(self, label: str, rows: Sequence[Tensor]) -> None:
         """Ranks of one owner keep no ledger."""
+
+    def check_rows(self, label: str, rows: Sequence[Tensor]) -> None:
+        """Ranks of one owner trust each other's numbers."""
 
     def fail(self, message: str) -> None:
         """Tell every peer; a failure that this rank was told of itself is passed on as it was."""
@@ -140,7 +147,7 @@ class Mesh:
 
     def _linger(self) -> None:
         """Wait until each peer has seen the farewell; as long as something is sent, and a little longer."""
-        linger_s = min(_LINGER_S, self._liveness.deadline_s)
+        linger_s = min(_LINGER_S, self._detector.deadline_s)
         end, sent = time.monotonic() + linger_s, -1
         for link in self._links.values():
             while not link.answered.wait(0.05) and time.monotonic() < end:
@@ -158,11 +165,11 @@ class Mesh:
         while True:
             waits_for, phase = self._waits.current()
             moved_bytes = sum(link.sent_bytes + link.received_bytes for link in self._links.values())
-            beat = Beat(work_s(), moved_bytes, waits_for, phase)
-            self._liveness.beat(self.rank, beat)
+            beat = Heartbeat(work_s(), moved_bytes, waits_for, phase)
+            self._detector.beat(self.rank, beat)
             for link in self._links.values():
-                link.outbox.beat(Control(FrameKind.BEAT, _BEAT.pack(*beat[:3]), label=phase))
-            if self._ending.wait(self._liveness.tick_s):
+                link.outbox.beat(Control(FrameKind.BEAT, _pack_beat(beat), label=phase))
+            if self._ending.wait(self._detector.tick_s):
                 return
 
     # What links tell.
@@ -170,37 +177,33 @@ class Mesh:
     @property
     def tick_s(self) -> float:
         """How often a link that cannot send asks whether its peer is lost."""
-        return min(0.25, self._liveness.tick_s)
+        return min(0.25, self._detector.tick_s)
 
     def heard(self, peer: int, *, data: bool) -> None:
         """Something came from a peer."""
-        watch = self._liveness.watches[peer]
-        watch.heard_at = self._liveness.clock.now()
-        if data:
-            watch.moved_at = watch.heard_at
+        self._detector.heard(peer, data=data)
 
     def stalled(self, peer: int, stalled_s: float) -> Loss | None:
         """Why it is in vain to go on sending to a peer; None where it is not."""
-        return self._liveness.verdict(self.rank, peer, self._liveness.clock.now() - stalled_s)
+        return self._liveness.verdict(self.rank, peer, self._detector.clock.now() - stalled_s)
 
     def lost(self, peer: int, loss: Loss) -> None:
         """A peer is lost, and with it the group."""
-        self._liveness.watches[peer].ended = True
+        self._detector.peers[peer].ended = True
         self.inbox.break_off(loss)
 
-    def told(self, peer: int, header: Header, label: str, payload: bytes) -> Loss | None:
-        """Take in a frame that is no message; returns why nothing more is sent to that peer."""
-        match header.kind:
+    def handle(self, peer: int, kind: FrameKind, number: int, label: str, payload: bytes) -> Loss | None:
+        """Handle a frame that is no message; returns why nothing more is sent to that peer."""
+        match kind:
             case FrameKind.BEAT:
-                work, moved_bytes, waits_for = _BEAT.unpack(payload)
-                self._liveness.beat(peer, Beat(work, moved_bytes, waits_for, label))
+                self._detector.beat(peer, _unpack_beat(payload, label, self.world_size))
             case FrameKind.BYE:
                 loss = ended(self.rank, peer, self.hosts)
-                self._liveness.watches[peer].ended = True
+                self._detector.peers[peer].ended = True
                 self.inbox.end(peer, loss)
                 return loss
             case FrameKind.ABORT:
-                text, origin = payload.decode(errors="replace"), header.number % self.world_size
+                text, origin = payload.decode(errors="replace"), number % self.world_size
                 with self._lock:
                     self._failure = self._failure or (origin, label, text)
                 loss = failed(origin, self.hosts, where=label, message=text)
@@ -213,18 +216,16 @@ class _Link:
     """The connection to one peer, with its two threads."""
 
     def __init__(self, mesh: Mesh, peer: int, sock: socket.socket) -> None:
-        sock.settimeout(None)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._stream = Stream(sock, tick_s=mesh.tick_s)
         self.outbox = Outbox(
-            sock, tick_s=mesh.tick_s, stalled=self._stalled, broke=self._gone_by, sent=self._sent
+            self._stream, tick_s=mesh.tick_s, stalled=self._stalled, broke=self._gone_by, sent=self._sent
         )
         self.answered = threading.Event()  # the peer has seen our farewell, or is gone
         self.sent_bytes = 0
         self.received_bytes = 0
         self._mesh = mesh
         self._peer = peer
-        self._sock = sock
-        self._incoming = Incoming(sock, peer, mesh.inbox, control=self._control, moved=self._moved)
+        self._incoming = Incoming(self._stream, peer, mesh.inbox, control=self._control, moved=self._moved)
         self._over = False  # nothing more is expected of the peer
         self._threads = [
             threading.Thread(target=run, name=f"siafu-comm {what} rank {peer}", daemon=True)
@@ -238,12 +239,11 @@ class _Link:
     def close(self) -> None:
         self._over = True
         self.outbox.stop()
-        with suppress(OSError):
-            self._sock.shutdown(socket.SHUT_RDWR)
+        self._stream.shut()
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(_LINGER_S)
-        self._sock.close()
+        self._stream.close()
         self.outbox.abandon(closed(self._mesh.rank, self._mesh.hosts))
 
     def _send(self) -> None:
@@ -259,7 +259,7 @@ class _Link:
             self._break(self._gone("its connection closed"))
         except OSError as error:
             self._break(self._gone_by(error))
-        except BadFrame as error:
+        except frames.FrameError as error:
             self._break(self._damaged(str(error)))
         except Exception as error:
             self._break(self._damaged(f"{type(error).__name__}: {error}"))
@@ -271,13 +271,13 @@ class _Link:
         self.outbox.abandon(loss)
         self.answered.set()
 
-    def _control(self, header: Header, label: str, payload: bytes) -> None:
-        loss = self._mesh.told(self._peer, header, label, payload)
+    def _control(self, kind: FrameKind, number: int, label: str, payload: bytes) -> None:
+        loss = self._mesh.handle(self._peer, kind, number, label, payload)
         if loss is not None:
             self._over = True
             self.outbox.refuse(loss)
             self.outbox.urge(Control(FrameKind.SEEN))
-        if loss is not None or header.kind == FrameKind.SEEN:
+        if loss is not None or kind == FrameKind.SEEN:
             self.answered.set()
 
     def _stalled(self, stalled_s: float) -> Loss | None:
@@ -310,3 +310,16 @@ class _Link:
             return FrameError(text, peer=peer, host=hosts[peer], phase=phase)
 
         return error
+
+
+def _pack_beat(beat: Heartbeat[int]) -> bytes:
+    return _BEAT.pack(beat.work_s, beat.moved_bytes, _NOBODY if beat.waits_for is None else beat.waits_for)
+
+
+def _unpack_beat(payload: bytes, phase: str, world_size: int) -> Heartbeat[int]:
+    if len(payload) != _BEAT.size:
+        raise frames.FrameError(f"a heartbeat of {len(payload)} bytes; expected {_BEAT.size}")
+    work, moved_bytes, waits_for = _BEAT.unpack(payload)
+    if not _NOBODY <= waits_for < world_size:
+        raise frames.FrameError(f"a heartbeat that waits for rank {waits_for} in a group of {world_size}")
+    return Heartbeat(work, moved_bytes, None if waits_for == _NOBODY else waits_for, phase)

@@ -4,20 +4,18 @@ Frames of different channels take turns, those of one channel keep their order. 
 Payloads are sent from the memory of their tensors.
 """
 
-import socket
-import struct
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
-from xxhash import xxh3_64_intdigest
 
+from siafu.comm.chunks import Splitter
 from siafu.comm.errors import Loss
-from siafu.comm.frames import CHUNK_BYTES, FrameKind, Header, pack, pack_extra
-from siafu.comm.memory import bytes_of
+from siafu.comm.frames import FrameKind, pack_control_head
 from siafu.comm.transport import Envelope, Ticket
+from siafu.wire.frames import pack
+from siafu.wire.stream import Stream
 
 _AT_ONCE_BYTES = 1 << 16
 
@@ -26,41 +24,20 @@ class Control:
     """A frame of the connection itself: a beat, an abort, a farewell."""
 
     def __init__(self, kind: FrameKind, payload: bytes = b"", *, number: int = 0, label: str = "") -> None:
-        self.header = Header(
-            kind=kind, dtype=torch.uint8, channel=0, sequence=0, number=number, total=len(payload), offset=0,
-            length=len(payload), extra=0, dims=1, payload_sum=xxh3_64_intdigest(payload),
-        )  # fmt: skip
-        self.extra = pack_extra((len(payload),), label)
-        self.payload = payload
+        self._kind, self._payload = kind, payload
+        self._head = pack_control_head(number, label)
+
+    def frame(self, sequence: int) -> bytes:
+        """All of its bytes."""
+        return pack(self._kind, sequence, self._head, (self._payload,)) + self._payload
 
 
-class _Message:
-    """A message of which ``offset`` bytes are sent."""
+class _Message(Splitter):
+    """A message that is being sent."""
 
     def __init__(self, envelope: Envelope, values: Tensor, ticket: Ticket) -> None:
-        self.envelope = envelope
-        self.values = values
+        super().__init__(envelope, values)
         self.ticket = ticket
-        self.view = bytes_of(values)
-        self.offset = 0
-        self.begun = False
-
-    def next_frame(self, sequence: int) -> tuple[bytes, memoryview]:
-        chunk = self.view[self.offset : self.offset + CHUNK_BYTES]
-        extra = b"" if self.offset else pack_extra(self.values.shape, self.envelope.label)
-        header = Header(
-            kind=FrameKind(self.envelope.kind), dtype=self.values.dtype, channel=self.envelope.channel,
-            sequence=sequence, number=self.envelope.number, total=len(self.view), offset=self.offset,
-            length=len(chunk), extra=len(extra), dims=self.values.dim(), payload_sum=xxh3_64_intdigest(chunk),
-        )  # fmt: skip
-        self.offset += len(chunk)
-        self.begun = True
-        return pack(header, extra), chunk
-
-    @property
-    def is_on_its_way(self) -> bool:
-        """Whether its last frame was taken."""
-        return self.begun and self.offset >= len(self.view)
 
 
 class Broken(Exception):
@@ -80,18 +57,14 @@ class Outbox:
 
     def __init__(
         self,
-        sock: socket.socket,
+        stream: Stream,
         *,
         tick_s: float,
         stalled: Callable[[float], Loss | None],
         broke: Callable[[OSError], Loss],
         sent: Callable[[int, bool], None],
     ) -> None:
-        seconds, rest = divmod(tick_s, 1)
-        sock.setsockopt(
-            socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", int(seconds), int(rest * 1e6) or 1)
-        )
-        self._sock = sock
+        self._stream = stream
         self._tick_s = tick_s
         self._stalled = stalled
         self._broke = broke
@@ -141,7 +114,7 @@ class Outbox:
         with self._changed:
             self._loss = self._loss or loss
             queued = [message for stream in self._streams.values() for message in stream]
-            dropped = [message for message in queued if not message.is_on_its_way]
+            dropped = [message for message in queued if not message.is_at_end]
             self._streams.clear()
             self._beat = None
             self._changed.notify_all()
@@ -217,8 +190,7 @@ class Outbox:
         return farewell, None
 
     def _send_control(self, control: Control) -> None:
-        header = control.header._replace(sequence=self._sequence, extra=len(control.extra))
-        self._write(pack(header, control.extra) + control.payload, memoryview(b""), is_data=False)
+        self._write(control.frame(self._sequence), memoryview(b""), is_data=False)
 
     def _send_chunk(self, message: _Message) -> None:
         head, chunk = message.next_frame(self._sequence)
@@ -232,7 +204,7 @@ class Outbox:
             raise
         with self._changed:
             self._take_turns(message)
-        if message.is_on_its_way:
+        if message.is_at_end:
             message.ticket.finish()
 
     def _send_at_once(self, message: _Message) -> None:
@@ -240,7 +212,7 @@ class Outbox:
         head, chunk = message.next_frame(self._sequence)
         data = head + chunk
         try:
-            count = self._sock.send(data, socket.MSG_DONTWAIT)
+            count = self._stream.send_now([memoryview(data)])
         except OSError:  # the thread will meet it again
             count = 0
         if count:
@@ -262,7 +234,7 @@ class Outbox:
         stream = self._streams.get(channel)
         if stream is None or stream[0] is not message:
             return
-        if message.is_on_its_way:
+        if message.is_at_end:
             stream.popleft()
         if stream:
             self._streams.move_to_end(channel)
@@ -275,14 +247,14 @@ class Outbox:
         while done < len(head) + len(payload):
             parts = [memoryview(head)[done:], payload[max(0, done - len(head)) :]]
             try:
-                count = self._sock.sendmsg(parts)
-            except BlockingIOError:  # SO_SNDTIMEO
-                stalls += 1
-                loss = self._stalled(stalls * self._tick_s)
-                if loss is not None:
-                    raise Broken(loss) from None
+                count = self._stream.send(parts)
             except OSError as error:
                 raise Broken(self._broke(error)) from error
-            else:
+            if count:
                 done, stalls = done + count, 0
                 self._sent(count, is_data)
+                continue
+            stalls += 1
+            loss = self._stalled(stalls * self._tick_s)
+            if loss is not None:
+                raise Broken(loss)

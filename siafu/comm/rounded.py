@@ -42,10 +42,10 @@ class RoundedSum:
         mine = sizes[self._comm.rank]
         wire = self._encode("terms", rows)
         came = self._comm.all_to_all(wire, sizes, [mine] * len(sizes), label=label)
-        terms = decode(came, self._precision, width, rows.dtype).view(len(sizes), mine, width)
+        terms = self._decode(came, [mine] * len(sizes), rows.dtype, label).view(len(sizes), mine, width)
         added = add_in_order(list(terms), torch.empty_like(terms[0]))
         sums = self._comm.all_gather(self._encode("sums", added), label=label)
-        return decode(torch.cat(sums), self._precision, width, rows.dtype).view(-1)[: values.numel()]
+        return self._decode(torch.cat(sums), sizes, rows.dtype, label).view(-1)[: values.numel()]
 
     def state(self) -> dict[str, Tensor]:
         """What rounding lost and is still to be sent."""
@@ -55,6 +55,11 @@ class RoundedSum:
         """Go on from such a state."""
         if self._feedback is not None:
             self._feedback.load(state)
+
+    def _decode(self, wire: Tensor, recv: list[int], dtype: torch.dtype, label: str) -> Tensor:
+        rows = decode(wire, self._precision, self._width, dtype)
+        self._comm.check_rows(rows, recv, label=label)
+        return rows
 
     def _encode(self, key: str, rows: Tensor) -> Tensor:
         if self._feedback is None:

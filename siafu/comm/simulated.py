@@ -1,6 +1,7 @@
 """Rounds of many members in one process: nothing moves, every byte is counted, by member and by link.
 
-A message is what one member sends another at once: its rows, each packed by itself, in a short frame.
+A message holds the rows that one member sends another at once, each packed by itself. It travels in short frames: 16
+bytes (the number of the exchange, the length, a checksum), then the payload.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,9 +15,15 @@ from siafu.comm.lengths import EXACT, UpdateWire, row_bytes
 from siafu.comm.levels import LEVELS, Step, seconds_of
 from siafu.comm.meter import Meter
 from siafu.comm.rounds import Links
-from siafu.comm.short import short_bytes
 
+HEAD_BYTES = 16  # of a short frame
+MOST_BYTES = 2**32 - 1  # of its payload; a longer message takes several
 _COUNTS = ("sent", "received", "up", "down")
+
+
+def short_bytes(num_bytes: int) -> int:
+    """The bytes that a message between devices takes, heads included."""
+    return num_bytes + HEAD_BYTES * max(1, -(-num_bytes // MOST_BYTES))
 
 
 class SimulatedRounds:

@@ -14,9 +14,10 @@ from siafu.comm.comm import Comm
 from siafu.comm.errors import closed, ended, failed
 from siafu.comm.frames import wire_bytes
 from siafu.comm.inbox import Inbox
-from siafu.comm.liveness import Beat, Liveness, Waits, work_s
+from siafu.comm.liveness import Liveness
 from siafu.comm.meter import Meter
 from siafu.comm.transport import Arrival, Envelope, Listener, Ticket
+from siafu.wire.heartbeats import Heartbeat, Waits, work_s
 
 
 def connect_threads(world_size: int, *, deadline_s: float = 30.0) -> list[Comm]:
@@ -40,7 +41,7 @@ class ThreadTransport:
         self.hosts = liveness.hosts
         self.world_size = len(liveness.hosts)
         self.meter = Meter()
-        self.waits = Waits()
+        self.waits = Waits[int]()
         self.inbox = Inbox()
         self.moved_bytes = 0
         self._members = members
@@ -79,9 +80,9 @@ class ThreadTransport:
     def wait(self, ticket: Ticket, phase: str) -> None:
         """Wait until a ticket is done."""
         if not ticket.done.is_set():
-            since = self._liveness.clock.now()
+            since = self._liveness.detector.clock.now()
             with self.waits.entered(ticket.peer, phase):
-                while not ticket.done.wait(self._liveness.tick_s):
+                while not ticket.done.wait(self._liveness.detector.tick_s):
                     self._judge(ticket, since, phase)
         if ticket.loss is not None:
             raise ticket.loss(phase)
@@ -91,7 +92,7 @@ class ThreadTransport:
         work, moved = work_s(), sum(member.moved_bytes for member in self._members)
         for member in self._members:
             waits_for, where = member.waits.current()
-            self._liveness.beat(member.rank, Beat(work, moved, waits_for, where))
+            self._liveness.detector.beat(member.rank, Heartbeat(work, moved, waits_for, where))
         loss = self._liveness.verdict(self.rank, ticket.peer, since)
         if loss is not None and not ticket.done.is_set():
             raise loss(phase)
@@ -102,6 +103,9 @@ class ThreadTransport:
 
     def rows_told(self, label: str, rows: Sequence[Tensor]) -> None:
         """Ranks of one owner keep no ledger."""
+
+    def check_rows(self, label: str, rows: Sequence[Tensor]) -> None:
+        """Ranks of one owner trust each other's numbers."""
 
     def fail(self, message: str) -> None:
         """End the waits of every rank."""
@@ -117,9 +121,9 @@ class ThreadTransport:
             if self._closed:
                 return
             self._closed = True
-        self._liveness.watches[self.rank].ended = True
+        self._liveness.detector.peers[self.rank].ended = True
         for member in self._members:
             if member is not self:
                 member.inbox.end(self.rank, ended(member.rank, self.rank, self.hosts))
         self.inbox.break_off(closed(self.rank, self.hosts))
-        self.inbox.close(timeout_s=self._liveness.deadline_s)
+        self.inbox.close(timeout_s=self._liveness.detector.deadline_s)

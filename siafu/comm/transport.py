@@ -87,6 +87,7 @@ class Arrival(Ticket):
         label: the label that the sender gave it.
         expected: whether somebody asked for it.
         whole: whether all of it is here.
+        unasked_bytes: that it counts toward its sender's limit, as long as nobody asked for it.
     """
 
     def __init__(self, peer: int, into: Tensor | None) -> None:
@@ -96,6 +97,7 @@ class Arrival(Ticket):
         self.label = ""
         self.expected = False
         self.whole = False
+        self.unasked_bytes = 0
 
 
 class Transport(Protocol):
@@ -137,6 +139,9 @@ class Transport(Protocol):
 
     def rows_told(self, label: str, rows: Sequence[Tensor]) -> None:
         """Be told which own rows the next messages of a label hold, by rank; for who keeps a ledger."""
+
+    def check_rows(self, label: str, rows: Sequence[Tensor]) -> None:
+        """Be shown decoded rows by the rank they came from; raises CommError where it takes no such numbers."""
 
     def fail(self, message: str) -> None:
         """Tell every peer that this rank fails, and why."""

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import siafu
-from siafu.engine.sites.certificates import Shown, read_certificate, read_identity
 from siafu.engine.sites.config import FederationConfig, read_config
 from siafu.engine.sites.rpc import Dialled, Unreachable
 from siafu.engine.sites.schema import PROTOCOL, make, pack, unpack
@@ -23,8 +22,9 @@ from siafu.folder import RunFolder, existing_folder, new_folder
 from siafu.member import Onlooker
 from siafu.settings import Settings, build, write_toml
 from siafu.sites.followup import Followup, Kept, Outcome, noted_data
-from siafu.sites.roll import check_clock, check_policies, check_together, expiring, slow
+from siafu.sites.roll import check_clock, check_policies, check_together, expiring
 from siafu.trained import Run, load_weights, open_run
+from siafu.wire.certificates import Shown, read_certificate, read_identity
 
 _ASK_S = 10.0
 _AGAIN_S = 0.5
@@ -298,9 +298,10 @@ class Federation:
             attempt.run.followed.look()
             if outcome.lost or any(r.state == "failed" for r in outcome.states.values()):
                 attempt.stop("a site was lost", at_once=True, grace_s=deadline_s)
-            elif (late := slow(attempt.waiting, deadline_s=deadline_s, now=now)) is not None:
-                outcome.lost[late] = f"site {late} kept the others waiting for more than {deadline_s:g} s"
-                outcome.slow.add(late)
+            elif (late := attempt.detector.culprit()) is not None:
+                name = late.peer
+                outcome.lost[name] = f"site {name} kept the others waiting for more than {deadline_s:g} s"
+                outcome.slow.add(name)
             elif reason := self._onlooker.should_stop():
                 attempt.stop(reason, at_once=False, grace_s=10 * deadline_s)
             elif self._away and attempt.run.stage_ended and now - asked_again > _AGAIN_S:

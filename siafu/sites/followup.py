@@ -22,8 +22,8 @@ from siafu.member import Onlooker
 from siafu.ranks import Followed
 from siafu.settings import Settings
 from siafu.sites.pieces import Arriving, into, pieces_of
-from siafu.sites.roll import Waiting
 from siafu.sites.words import printable
+from siafu.wire.heartbeats import FailureDetector, Heartbeat
 
 _ASK_S = 10.0
 _TICK_S = 0.2
@@ -104,7 +104,7 @@ class Followup:
     def __init__(self, run: Kept, members: list[str], sites: dict[str, Dialled], meter: Counter[str]) -> None:
         self.run, self.members, self.sites = run, members, sites
         self.name = secrets.token_bytes(16)
-        self.waiting: dict[str, Waiting] = {}
+        self.detector = FailureDetector(members, deadline_s=run.tree.comm.deadline)
         self.away: set[str] = set()
         self._meter, self._queue = meter, SimpleQueue[tuple[str, Any]]()
         self._calls: dict[str, Call] = {}
@@ -136,9 +136,9 @@ class Followup:
         if outcome.lost or outcome.states:
             self.stop("a site was lost", at_once=True, grace_s=0)
             return False
+        self.detector = FailureDetector(self.members, deadline_s=run.tree.comm.deadline)
         for name in self.members:
             self._open.add(name)
-            self.waiting[name] = Waiting("", 0.0, time.monotonic())
             threading.Thread(target=self._follow, args=(name,), daemon=True).start()
         return True
 
@@ -206,7 +206,7 @@ class Followup:
     def _take(self, name: str, item: Any, outcome: Outcome) -> None:
         if item is None:
             self._open.discard(name)
-            self.waiting.pop(name, None)
+            self.detector.end(name)
             if name not in outcome.states:
                 outcome.lost.setdefault(name, f"site {name} ended without a word")
         elif isinstance(item, Exception):
@@ -215,9 +215,11 @@ class Followup:
             elif name not in outcome.states:
                 outcome.lost[name] = str(item)
         elif item.HasField("piece"):
+            self.detector.heard(name)
             self._take_piece(name, item.piece, outcome)
         else:
-            self.waiting[name] = Waiting(item.waits_for, item.waited, time.monotonic())
+            waits_for = item.waits_for if item.waits_for in self.members else None
+            self.detector.beat(name, Heartbeat(0.0, 0, waits_for, item.phase, item.waited))
             if item.state in ("done", "stopped", "failed"):
                 item.text = printable(item.text)
                 outcome.states[name] = item

@@ -12,7 +12,6 @@ from xxhash import xxh3_64_hexdigest
 
 import siafu
 from siafu.data.config import DataConfig
-from siafu.engine.sites.certificates import Identity, Shown, read_certificate, read_identity
 from siafu.engine.sites.config import COORDINATOR, SiteConfig
 from siafu.engine.sites.rpc import Listed
 from siafu.engine.sites.schema import make
@@ -21,6 +20,8 @@ from siafu.partition.across import CrossEdges, no_cross_edges, node_ids, read_cr
 from siafu.store import Store, open_store
 from siafu.store.manifest import MANIFEST
 from siafu.training.inputs import resolve
+from siafu.wire.certificates import Shown, read_certificate, read_identity
+from siafu.wire.tls import Certificate
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +103,7 @@ class Keys:
         self._seen: tuple[Any, ...] = ()
         self.read()
 
-    def read(self) -> tuple[Identity, Listed]:
+    def read(self) -> tuple[Certificate, Listed]:
         """The newest ones; where new ones are wrong, the last that were right."""
         stamp = self._stamp()
         if stamp != self._seen:
@@ -126,7 +127,7 @@ class Keys:
         found = [each.trouble(now) or each.warning(now) for each in every]
         return [text for text in found if text]
 
-    def _load(self) -> tuple[Identity, Listed]:
+    def _load(self) -> tuple[Certificate, Listed]:
         config = self._config
         own = self.own
         if own.name != config.name:
@@ -134,7 +135,7 @@ class Keys:
                 f"{config.certificate}: is of {own.name}, but this site is called {config.name}; give its own"
             )
         identity = read_identity(config.certificate, config.key)
-        pins = {name: _pins(name, paths) for name, paths in config.peers.items()}
+        pins = {name: _pins(name, peer.certificate) for name, peer in config.peers.items()}
         pins[COORDINATOR] = _pins(COORDINATOR, config.coordinator)
         listed = Listed(pins)
         if listed.name_of(own.fingerprint) is not None:
@@ -145,7 +146,7 @@ class Keys:
 
     def _stamp(self) -> tuple[Any, ...]:
         config = self._config
-        listed = [path for paths in config.peers.values() for path in paths]
+        listed = [path for peer in config.peers.values() for path in peer.certificate]
         files = [config.certificate, config.key, *config.coordinator, *listed]
         return tuple(
             (path.stat().st_mtime_ns, path.stat().st_ino) if path.is_file() else None for path in files

@@ -6,7 +6,8 @@ from typing import Any
 
 from xxhash import xxh3_64_intdigest
 
-from siafu.engine.sites.schema import CHUNK_BYTES, BadMessage, make
+from siafu.comm.frames import CHUNK_BYTES
+from siafu.engine.sites.schema import BadMessage, make
 from siafu.files import write_atomically
 
 MOST_BYTES = 1 << 32  # of a file
@@ -44,6 +45,8 @@ class Arriving:
             part.clear()
         if piece.offset != len(part) or len(part) + len(piece.data) > piece.total:
             raise BadMessage("a piece of a file came out of its order")
+        if piece.total and not piece.data:
+            raise BadMessage("an empty piece of a file that is not empty")
         part += piece.data
         if len(part) == piece.total:
             self._places[piece.file](bytes(self._parts.pop(piece.file)))

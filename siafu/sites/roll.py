@@ -1,41 +1,14 @@
-"""Who is there: sites as they describe themselves, whether they fit together, and who is to blame for a standstill."""
+"""Who is there: sites as they describe themselves, and whether they fit together."""
 
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any
 
-from siafu.engine.sites.certificates import WARN_DAYS
 from siafu.settings import Settings
+from siafu.wire.certificates import WARN_DAYS
 
 SKEW_S = 300.0  # by which clocks may disagree
-
-
-class Waiting(NamedTuple):
-    """What a site last said: whom it waits for, for how long, and when it said so."""
-
-    waits_for: str
-    waited_s: float
-    heard_at: float
-
-
-def slow(waiting: Mapping[str, Waiting], *, deadline_s: float, now: float) -> str | None:
-    """The site that the others have waited for too long; None where nobody has.
-
-    It is at the end of the chain of who waits for whom, or has said nothing for the deadline.
-    """
-    silent = [name for name, said in waiting.items() if now - said.heard_at > deadline_s]
-    if silent:
-        return min(silent, key=lambda name: waiting[name].heard_at)
-    late = [name for name, said in waiting.items() if said.waits_for and said.waited_s > deadline_s]
-    for name in late:
-        seen, at = {name}, waiting[name].waits_for
-        while at in waiting and waiting[at].waits_for and at not in seen:
-            seen.add(at)
-            at = waiting[at].waits_for
-        if at not in seen:
-            return at
-    return None
 
 
 def check_clock(name: str, theirs: float, asked_at: float, answered_at: float) -> None:

@@ -253,6 +253,22 @@ class Site:
             text = f"{config.name} does not train with {', '.join(unknown) or 'such a group'}: it does not list them"
             self._say(text)
             raise NotNow(f"{text}; ask it to, or leave them out")
+        for member in order.members[: names.index(config.name)]:  # which this site calls; the others call it
+            self._check_address(member.name, member.address)
+
+    def _check_address(self, peer: str, address: str) -> None:
+        """Refuse to call a peer at an address that this site's own settings do not list for it."""
+        config = self.holdings.config
+        listed = config.peers[peer].addresses
+        if address in listed:
+            return
+        text = (
+            f"{config.name} does not call {peer} at {printable(address)!r}, which its site.toml does not list"
+        )
+        self._say(f"{text}; it lists {', '.join(listed) or 'none'}")
+        raise NotNow(
+            f"{text}; add the address to peers.{peer}.addresses there, or correct it in federation.toml"
+        )
 
     def _check_version(self, protocol: int, version: str) -> None:
         if (protocol, version) != (PROTOCOL, siafu.__version__):

@@ -12,7 +12,14 @@ import torch
 from torch import Tensor
 
 from siafu import native
-from siafu.engine.sites.certificates import (
+from siafu.engine.sites.config import COORDINATOR, SiteConfig
+from siafu.files import replacing, write_atomically
+from siafu.graph import Graph
+from siafu.native import Csr
+from siafu.partition.across import node_ids
+from siafu.partition.cut import NODE_FIELDS
+from siafu.store import write_store
+from siafu.wire.certificates import (
     DAYS,
     issue,
     make_authority,
@@ -24,13 +31,6 @@ from siafu.engine.sites.certificates import (
     write_authority,
     write_key,
 )
-from siafu.engine.sites.config import COORDINATOR, SiteConfig
-from siafu.files import replacing, write_atomically
-from siafu.graph import Graph
-from siafu.native import Csr
-from siafu.partition.across import node_ids
-from siafu.partition.cut import NODE_FIELDS
-from siafu.store import write_store
 
 _PORT = 7400
 _SITE = """\
@@ -48,10 +48,7 @@ features = "boundary"     # or never
 labels = "never"
 embeddings = "boundary"   # or never
 structure = "boundary"    # or sampled, which method sampled needs
-
-[peers]
-{peers}
-"""
+{peers}"""
 _FEDERATION = """\
 certificate = "site.pem"
 key = "site.key"
@@ -104,7 +101,12 @@ def init_trial(folder: Path, names: Sequence[str], *, days: float = DAYS) -> Mad
             if other != name:
                 (folder / name / "peers" / f"{other}.pem").write_bytes(shown[other])
     for place, name in enumerate(names):
-        peers = "\n".join(f'{other} = "peers/{other}.pem"' for other in names if other != name)
+        peers = "".join(
+            f'\n[peers.{other}]\ncertificate = "peers/{other}.pem"\n'
+            f'addresses = ["127.0.0.1:{_PORT + at}"]   # at which it is called, and no other\n'
+            for at, other in enumerate(names)
+            if other != name
+        )
         text = _SITE.format(name=name, port=_PORT + place, peers=peers)
         (folder / name / "site.toml").write_text(text, encoding="utf-8")
         _write_cross(folder / name / "cross.csv", [], torch.empty(0).long(), torch.empty(0).long())
@@ -150,7 +152,7 @@ def rotate(config: SiteConfig, *, authority: Path | None, finish: bool) -> Made:
     write_atomically(after, issue(config.name, key.public_key(), signer, key))
     return Made(
         (after, secret),
-        f"give {after.name} to the others, who list it beside the old one, such as {config.name} = "
+        f"give {after.name} to the others, who list it beside the old one: peers.{config.name}.certificate = "
         f'["old.pem", "new.pem"]; when all have, run "siafu site rotate --finish"',
     )
 

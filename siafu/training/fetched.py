@@ -7,7 +7,6 @@ from torch import Tensor
 
 from siafu import native
 from siafu.comm import Comm
-from siafu.comm.codec import decode, encode
 from siafu.comm.config import Precision
 from siafu.nn.streamed import Rows, Streamed
 from siafu.training.neighbourhood import Asked, Neighbourhood
@@ -104,8 +103,7 @@ class StaticRows:
             if not table.width:
                 came.append(torch.empty(position.numel(), 0, dtype=table.rows.dtype))
                 continue
-            wire = asked.answer_rows(encode(table.take(row), table.precision))
-            came.append(decode(wire, table.precision, table.width, table.rows.dtype))
+            came.append(asked.answer_rows(table.take(row), precision=table.precision))
         return came
 
 

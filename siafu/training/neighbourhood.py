@@ -11,6 +11,8 @@ from torch import Tensor
 
 from siafu import native
 from siafu.comm import Comm
+from siafu.comm.codec import decode, encode
+from siafu.comm.config import Precision
 from siafu.graph import Block
 from siafu.native import Csr
 from siafu.nn.streamed import Spill
@@ -141,9 +143,11 @@ class Asked:
         answers = Drawn(torch.cat([came.new_zeros(1), came.cumsum(0)]), source, weight)
         return _merged(came.numel(), [(self._order, answers)])
 
-    def answer_rows(self, rows: Tensor) -> Tensor:
+    def answer_rows(self, rows: Tensor, *, precision: Precision = "fp32") -> Tensor:
         """One row for each question, in the order in which they were asked: (Q, F) -> (R, F). Collective."""
-        came = self._comm.all_to_all(rows, self._recv, self._send, label="fetch")
+        wire = self._comm.all_to_all(encode(rows, precision), self._recv, self._send, label="fetch")
+        came = wire if precision == "fp32" else decode(wire, precision, rows.shape[1], rows.dtype)
+        self._comm.check_rows(came, self._send, label="fetch")
         out = torch.empty_like(came)
         out[self._order] = came
         return out

@@ -4,21 +4,20 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from xxhash import xxh3_64_intdigest
 
+from siafu.comm.errors import Loss
 from siafu.comm.frames import (
     CHUNK_BYTES,
     MAX_BYTES,
-    BadFrame,
+    ChunkHead,
     FrameKind,
-    Header,
-    pack,
-    pack_extra,
+    MessageInfo,
+    pack_chunk_head,
+    pack_control_head,
     wire_bytes,
 )
 from siafu.comm.inbox import Inbox
@@ -26,6 +25,8 @@ from siafu.comm.incoming import Incoming
 from siafu.comm.memory import DTYPES, bytes_of
 from siafu.comm.outbox import Outbox
 from siafu.comm.transport import Envelope, Kind, Ticket
+from siafu.wire.frames import FrameError, pack
+from siafu.wire.stream import Stream
 
 ENVELOPE = Envelope(Kind.DIRECT, 7, 0, "test")
 
@@ -37,13 +38,26 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield ours, theirs
 
 
+def outbox_of(sock: socket.socket, *, tick_s: float) -> Outbox:
+    """An outbox of a connection that never breaks."""
+
+    def broke(error: OSError) -> Loss:
+        raise AssertionError(error)
+
+    return Outbox(
+        Stream(sock, tick_s=tick_s),
+        tick_s=tick_s,
+        stalled=lambda seconds: None,
+        broke=broke,
+        sent=lambda count, is_data: None,
+    )
+
+
 def sent_bytes(values: Tensor, *, envelope: Envelope = ENVELOPE) -> bytes:
     """What an outbox writes for a message."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        outbox = Outbox(
-            ours, tick_s=1, stalled=lambda seconds: None, broke=lambda error: None, sent=lambda count, is_data: None  # type: ignore[arg-type, return-value]
-        )  # fmt: skip
+        outbox = outbox_of(ours, tick_s=1)
         thread = threading.Thread(target=outbox.run)
         thread.start()
         ticket = Ticket(0)
@@ -64,13 +78,16 @@ def take_in(pair: tuple[socket.socket, socket.socket], data: bytes) -> Inbox:
     inbox = Inbox()
 
     def feed() -> None:
-        theirs.sendall(data)
-        theirs.shutdown(socket.SHUT_WR)
+        with suppress(BrokenPipeError, ConnectionResetError):  # refused before the end
+            theirs.sendall(data)
+            theirs.shutdown(socket.SHUT_WR)
 
     thread = threading.Thread(target=feed)
     thread.start()
     try:
-        Incoming(ours, 1, inbox, control=lambda header, label, payload: None, moved=lambda count: None).run()
+        Incoming(
+            Stream(ours, tick_s=1), 1, inbox, control=lambda *frame: None, moved=lambda count: None
+        ).run()
     except EOFError:
         return inbox
     finally:
@@ -103,12 +120,12 @@ def flip(at: int) -> Callable[[bytes], bytes]:
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
-        (lambda data: b"HTTP/1.1 400 Bad Request\r\n" + data, r"begins with b'HTTP', expected b'SIAF'"),
-        (flip(4), "a frame of protocol 5, expected 1"),
-        (flip(6), "checksum of a frame's header"),
-        (flip(17), "checksum of a frame's header"),
-        (flip(50), "checksum of a frame's header|begins with"),
-        (flip(75), "checksum of a frame's header"),
+        (lambda data: b"HTTP/1.1 400 Bad Request\r\n" + data, r"begins with b'HTTP', expected b'SF'"),
+        (flip(2), "a frame of protocol 7, expected 3"),
+        (flip(3), "checksum of a frame's header"),
+        (flip(5), "checksum of a frame's header"),
+        (flip(26), "checksum of a frame's header"),
+        (flip(70), "checksum of a frame's header"),
         (flip(-100), "checksum of a frame's payload"),
         (lambda data: data[1:], "begins with"),
         (lambda data: data + data, "frame 0 came where frame 1 was expected"),
@@ -117,7 +134,7 @@ def flip(at: int) -> Callable[[bytes], bytes]:
 def test_damage_is_noticed(
     pair: tuple[socket.socket, socket.socket], damage: Callable[[bytes], bytes], reason: str
 ) -> None:
-    with pytest.raises(BadFrame, match=reason):
+    with pytest.raises(FrameError, match=reason):
         take_in(pair, damage(sent_bytes(torch.arange(100))))
 
 
@@ -130,7 +147,7 @@ def test_every_single_flipped_bit_is_noticed() -> None:
         with ours, theirs:
             try:
                 inbox = take_in((ours, theirs), bytes(damaged))
-            except BadFrame:
+            except FrameError:
                 continue
             # Only a header that claims to be longer than what came is left waiting, and then nothing was delivered.
             assert not inbox.expect(1, ENVELOPE, None).whole
@@ -142,27 +159,48 @@ def test_a_truncated_frame_delivers_nothing(pair: tuple[socket.socket, socket.so
     assert not inbox.expect(1, ENVELOPE, None).whole
 
 
-def handmade(payload: bytes = b"", shape: tuple[int, ...] = (0,), **changes: Any) -> bytes:
-    extra = pack_extra(shape, "test")
-    header = Header(
-        kind=FrameKind.DIRECT, dtype=torch.uint8, channel=7, sequence=0, number=0, total=len(payload), offset=0,
-        length=len(payload), extra=len(extra), dims=len(shape), payload_sum=xxh3_64_intdigest(payload),
-    )  # fmt: skip
-    return pack(header._replace(**changes), extra) + payload
+def handmade(
+    payload: bytes = b"",
+    shape: tuple[int, ...] = (0,),
+    *,
+    kind: int = FrameKind.DIRECT,
+    total: int | None = None,
+    sequence: int = 0,
+    offset: int = 0,
+    head: Callable[[bytes], bytes] = bytes,
+) -> bytes:
+    info = MessageInfo(len(payload) if total is None else total, torch.uint8, shape, "test")
+    packed = pack_chunk_head(ChunkHead(7, 0, offset, None if offset else info))
+    return pack(kind, sequence, head(packed), (payload,)) + payload
 
 
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (handmade(total=MAX_BYTES + 1), "expected at most 1099511627776"),
-        (handmade(length=CHUNK_BYTES + 1), "frames of at most 1048576"),
+        (handmade(shape=(MAX_BYTES + 1,), total=MAX_BYTES + 1), "expected at most 1099511627776"),
+        (handmade(bytes(CHUNK_BYTES + 1), shape=(CHUNK_BYTES + 1,)), r"expected at most \d+ \+ 1048576"),
         (handmade(shape=(2**39, 2**39), total=8), "a message of shape .* in 8 bytes"),
         (handmade(b"abc", shape=(2,)), "in 3 bytes"),
         (handmade(b"abc", shape=(2,), total=2), "goes on to byte 3"),
-        (handmade(b"abc", offset=5, total=9), "byte 5 of message 0 came out of its order"),
-        (handmade(dims=60), "60 dimensions with"),
-        (handmade(b"abc", kind=FrameKind.BEAT, total=5), "a frame of kind BEAT"),
+        (handmade(b"", shape=(2,), total=2), "a message of 2 bytes goes on to byte 0"),
+        (handmade(b"abc", offset=5), "byte 5 of message 0 came out of its order"),
+        (handmade(b"abc", offset=5, head=lambda head: head + b"x"), "begins a message"),
+        (handmade(head=lambda head: head[:33] + b"<" + head[34:]), "60 dimensions described in"),
+        (handmade(head=lambda head: head[:32] + b"\xff" + head[33:]), "a message of type 255"),
+        (handmade(head=lambda head: head[:20]), "a chunk with a head of 20 bytes"),
+        (handmade(head=lambda head: head[:30]), "described in 6 bytes"),
+        (handmade(head=lambda head: head + b"x" * 200), "a label of 204"),
+        (handmade(kind=99), "a frame of kind 99"),
+        (
+            pack(FrameKind.BEAT, 0, pack_control_head(0, ""), (b"x" * 70_000,)),
+            "a frame of kind BEAT with 70000",
+        ),
+        (pack(FrameKind.BYE, 0, b"abc"), "a head of 3 bytes"),
         (handmade(b"a", shape=(1,)) + handmade(b"a", shape=(1,), sequence=1), "came twice"),
+        (
+            handmade(b"a", shape=(2,), total=2) + handmade(b"a", shape=(2,), total=2, sequence=1),
+            'message "test" began before the one before it on its channel ended',
+        ),
     ],
 )
 def test_a_frame_that_says_impossible_things_is_refused(
@@ -188,9 +226,7 @@ def test_small_messages_to_a_slow_reader_arrive_whole_and_in_order(
     theirs.setsockopt(
         socket.SOL_SOCKET, socket.SO_SNDBUF, 20_000
     )  # less than a message: none is sent in one go
-    outbox = Outbox(
-        theirs, tick_s=0.01, stalled=lambda seconds: None, broke=lambda error: None, sent=lambda count, is_data: None  # type: ignore[arg-type, return-value]
-    )  # fmt: skip
+    outbox = outbox_of(theirs, tick_s=0.01)
     sender = threading.Thread(target=outbox.run)
     sender.start()
     tickets = [Ticket(0) for _ in range(20)]
@@ -199,7 +235,9 @@ def test_small_messages_to_a_slow_reader_arrive_whole_and_in_order(
         outbox.put(ENVELOPE._replace(number=number, channel=7 + number % 2), values, ticket)
     assert not tickets[-1].done.is_set()
     inbox = Inbox()
-    incoming = Incoming(ours, 1, inbox, control=lambda header, label, payload: None, moved=lambda count: None)
+    incoming = Incoming(
+        Stream(ours, tick_s=1), 1, inbox, control=lambda *frame: None, moved=lambda count: None
+    )
 
     def read() -> None:
         with suppress(EOFError):

@@ -51,7 +51,7 @@ def test_ranks_of_one_group_meet() -> None:
     [
         (
             {"version": "0.2.0"},
-            r"rank 1 on host1 runs siafu 0.2.0 \(protocol 1\), rank 0 on host0 0.1.0 .*; install the same version",
+            r"rank 1 on host1 runs siafu 0.2.0 \(protocol 3\), rank 0 on host0 0.1.0 .*; install the same version",
         ),
         (
             {"settings": "other"},
@@ -73,10 +73,10 @@ def test_a_rank_with_another_token_is_not_let_in() -> None:
     first, second = meet_both(Board(), patience_s=SHORT_S, token=b"another secret")
     assert isinstance(first, PeerLost)  # it might be anybody; the listener goes on waiting for its rank
     assert "rank 1 did not call rank 0 on host0" in str(first)
-    assert "from 127.0.0.1: it has another token" in str(first)
+    assert "from 127.0.0.1: it holds another secret" in str(first)
     assert isinstance(second, PeerMismatch)
     assert "rank 1 on host1 called rank 0 on host0" in str(second)
-    assert "it has another token" in str(second)
+    assert "it holds another secret" in str(second)
 
 
 def test_who_does_not_come_is_named() -> None:
@@ -116,9 +116,9 @@ def test_strangers_are_dropped_and_ranks_still_meet(monkeypatch: pytest.MonkeyPa
     greetings = [
         b"GET / HTTP/1.1\r\n\r\n",
         b"\x00" * 500,
-        b"siafu rank\n",
+        b"siafu peer\n",
         b"",
-        b"siafu rank\n\x00\r\n\xff\x00" + b"x" * 64,
+        b"siafu peer\n\x00\r\n\xff\x00" + b"x" * 64,
     ]
     with ExitStack() as strangers, rank_zero_waiting(board) as (future, address):
         for turn in range(60):  # more than are heard at once
@@ -135,7 +135,7 @@ def test_strangers_are_dropped_and_ranks_still_meet(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    "answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"siafu rank\n\x00\r\n\xff\x00" + b"x" * 64]
+    "answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"siafu peer\n\x00\r\n\xff\x00" + b"x" * 64]
 )
 def test_a_peer_that_answers_something_else_is_an_error(answer: bytes) -> None:
     board = Board()

@@ -5,7 +5,8 @@ import time
 import pytest
 
 from siafu.comm.errors import CommError
-from siafu.comm.liveness import Beat, Clock, Liveness, Waits, work_s
+from siafu.comm.liveness import Liveness
+from siafu.wire.heartbeats import AwakeClock, Heartbeat, Waits, work_s
 
 
 class Hand:
@@ -23,12 +24,12 @@ class Ranks:
     def __init__(self) -> None:
         self.clock = Hand()
         self.liveness = Liveness(["a", "b", "c"], deadline_s=10)
-        self.liveness.clock = self.clock  # type: ignore[assignment]
-        for watch in self.liveness.watches:
+        self.liveness.detector.clock = self.clock  # type: ignore[assignment]
+        for watch in self.liveness.detector.peers.values():
             watch.heard_at = watch.moved_at = 0.0
         self.work = [0.0, 0.0, 0.0]
         self.moved = [0, 0, 0]
-        self.waits_for = [1, -1, -1]
+        self.waits_for: list[int | None] = [1, None, None]
         self.silent: set[int] = set()
 
     def go(
@@ -40,8 +41,8 @@ class Ranks:
                 self.work[rank] += share if rank in busy else 0.0001  # beats alone
                 self.moved[rank] += rank in moving
                 if rank not in self.silent:
-                    beat = Beat(self.work[rank], self.moved[rank], self.waits_for[rank], f"phase {rank}")
-                    self.liveness.beat(rank, beat)
+                    beat = Heartbeat(self.work[rank], self.moved[rank], self.waits_for[rank], f"phase {rank}")
+                    self.liveness.detector.beat(rank, beat)
 
     def verdict(self, *, since: float = 0.0) -> str | None:
         loss = self.liveness.verdict(0, 1, since)
@@ -93,7 +94,7 @@ def test_silence_counts_whatever_was_computed_before(ranks: Ranks) -> None:
 
 
 def test_the_chain_of_waits_is_followed(ranks: Ranks) -> None:
-    ranks.waits_for = [1, 2, -1]
+    ranks.waits_for = [1, 2, None]
     ranks.go(30, busy=(2,))
     assert ranks.verdict() is None
     ranks.go(30)
@@ -116,7 +117,7 @@ def test_a_circle_of_waits_is_named(ranks: Ranks) -> None:
 
 
 def test_a_stop_of_this_process_is_not_counted() -> None:
-    clock = Clock(0.01)
+    clock = AwakeClock(0.01)
     first = clock.now()
     time.sleep(0.3)
     assert clock.now() - first <= 0.011
@@ -124,14 +125,14 @@ def test_a_stop_of_this_process_is_not_counted() -> None:
 
 
 def test_the_longest_wait_is_told() -> None:
-    waits = Waits()
+    waits = Waits[int]()
     waits.phase = "loss"
-    assert waits.current() == (-1, "loss")
+    assert waits.current() == (None, "loss")
     with waits.entered(3, "first"):
         with waits.entered(4, "second"):
             assert waits.current() == (3, "first")
         assert waits.current() == (3, "first")
-    assert waits.current() == (-1, "loss")
+    assert waits.current() == (None, "loss")
 
 
 def test_work_grows_with_computing() -> None:

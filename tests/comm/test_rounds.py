@@ -12,8 +12,7 @@ from siafu.comm.levels import LEVELS, Level, Step, seconds_of
 from siafu.comm.meter import Meter
 from siafu.comm.packed import pack
 from siafu.comm.rounds import Links, QuorumMissed, Rounds, links_of
-from siafu.comm.short import HEAD_BYTES, short_bytes
-from siafu.comm.simulated import SimulatedRounds
+from siafu.comm.simulated import HEAD_BYTES, SimulatedRounds, short_bytes
 
 # 0 -> 1, 0 -> 2, 1 -> 2, 2 -> 0, 0 -> 3, and a loop 3 -> 3; node 4 is alone
 INDPTR, INDICES = torch.tensor([0, 1, 2, 4, 6, 6]), torch.tensor([2, 0, 0, 1, 0, 3], dtype=torch.int32)

@@ -43,7 +43,13 @@ class Trial:
         """Start a site, at the address that it had before."""
         config = read_config(self.folder / name / "site.toml", SiteConfig)
         listen = self.addresses.get(name, "127.0.0.1:0")
-        config = config.model_copy(update={"listen": listen})
+        peers = {
+            other: peer.model_copy(
+                update={"addresses": (self.addresses[other],)} if other in self.addresses else {}
+            )
+            for other, peer in config.peers.items()
+        }  # those of a lower rank serve already, and they alone are called
+        config = config.model_copy(update={"listen": listen, "peers": peers})
         holdings = hold(config, self.folder / name / "store")
         self.served[name] = open_site(config, holdings, say=self.said[name].append)
         self.addresses[name] = self.served[name][1].address

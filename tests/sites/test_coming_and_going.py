@@ -13,11 +13,12 @@ from federations import Trial, serving, trained_here
 from siafu.engine.sites.schema import make
 from siafu.graph import Graph
 from siafu.member import Onlooker
+from siafu.settings import build
 from siafu.sites.federation import FederationFailed
 from siafu.sites.followup import Followup, Outcome
 from siafu.sites.pieces import pieces_of
-from siafu.sites.roll import Waiting, slow
 from siafu.sites.site import Site
+from siafu.wire.heartbeats import Suspicion
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -112,9 +113,23 @@ def test_a_site_that_comes_back_and_does_not_fit_ends_nobody_s_run(trial: Trial)
     assert [text for text in trial.said["c"] if why in text]  # where it can be mended
 
 
+def followed(members: list[str], **places: Any) -> Followup:
+    """An attempt that was not begun."""
+    run: Any = SimpleNamespace(places=places, tree=build({}, {"comm": {"deadline": 10}}))
+    return Followup(run, members, {}, Counter())
+
+
+def test_a_wait_for_a_site_that_is_no_member_blames_nobody() -> None:
+    followup, outcome = followed(["a", "b"]), Outcome()
+    followup._take("a", make("Report", state="training", waits_for="nobody", waited=99), outcome)
+    assert followup.detector.culprit() is None
+    followup._take("a", make("Report", state="training", waits_for="b", waited=99), outcome)
+    assert followup.detector.culprit() == Suspicion("b")
+
+
 def test_files_of_the_run_are_taken_from_the_first_site_alone_and_whole() -> None:
     kept: list[bytes] = []
-    followup = Followup(SimpleNamespace(places={"model": kept.append}), ["a", "b"], {}, Counter())  # type: ignore[arg-type]
+    followup = followed(["a", "b"], model=kept.append)
     outcome, (piece,) = Outcome(), pieces_of("model", b"weights")
     followup._take("b", make("Report", piece=piece), outcome)
     assert outcome.lost == {"b": "site b sent a file of the run, which a alone sends"}
@@ -127,7 +142,7 @@ def test_files_of_the_run_are_taken_from_the_first_site_alone_and_whole() -> Non
 
 
 def test_what_a_site_says_of_its_end_is_shown_without_what_a_terminal_obeys() -> None:
-    followup = Followup(SimpleNamespace(places={}), ["a"], {}, Counter())  # type: ignore[arg-type]
+    followup = followed(["a"])
     outcome = Outcome()
     followup._take("a", make("Report", state="failed", text="\x1b[2Jgone\n"), outcome)
     assert outcome.states["a"].text == " [2Jgone "
@@ -194,21 +209,6 @@ def test_nobody_waits_while_the_first_site_is_sent_a_checkpoint(
     trial.federate(**SETTINGS | {"train.epochs": 2})
     assert begun[0] == "a"
     assert sorted(begun) == ["a", "b", "c"]
-
-
-def test_one_who_waits_for_nobody_is_the_slow_one() -> None:
-    now = 100.0
-    waiting = {
-        "a": Waiting("b", 12.0, now),
-        "b": Waiting("c", 11.0, now),
-        "c": Waiting("", 0.0, now),
-    }
-    assert slow(waiting, deadline_s=10, now=now) == "c"
-    assert slow(waiting, deadline_s=13, now=now) is None
-    assert (
-        slow(waiting | {"b": Waiting("a", 11.0, now)}, deadline_s=10, now=now) is None
-    )  # nobody is to blame
-    assert slow(waiting | {"c": Waiting("", 0.0, now - 11)}, deadline_s=10, now=now) == "c"  # silent
 
 
 def test_a_slow_site_delays_nobody_past_the_deadline(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,14 +13,28 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.serialization import Encoding
 from federations import Trial, ended, make_trial
 from google.protobuf import descriptor_pb2
 
 import siafu
-from siafu.comm.inbox import Inbox
+from siafu.comm.frames import CHUNK_BYTES, ChunkHead, FrameKind, MessageInfo, pack_chunk_head
 from siafu.comm.transport import Envelope, Kind
-from siafu.engine.sites.certificates import (
-    Identity,
+from siafu.engine.sites.config import SiteConfig, read_config
+from siafu.engine.sites.frames import Incoming, Outgoing
+from siafu.engine.sites.inbox import SiteInbox
+from siafu.engine.sites.rpc import Dialled, Listed, Server, Unreachable
+from siafu.engine.sites.schema import MAX_MESSAGE_BYTES, PROTOCOL, BadMessage, make, pack, unpack
+from siafu.graph import Graph
+from siafu.sites.holdings import Keys
+from siafu.sites.site import Site
+from siafu.sites.trial import read_authority
+from siafu.wire import frames as wire_frames
+from siafu.wire.certificates import (
+    Authority,
+    _sign,
     issue,
     make_authority,
     make_key,
@@ -28,12 +42,8 @@ from siafu.engine.sites.certificates import (
     shown,
     write_key,
 )
-from siafu.engine.sites.frames import Incoming, Outgoing, _sum_of
-from siafu.engine.sites.rpc import Dialled, Unreachable
-from siafu.engine.sites.schema import CHUNK_BYTES, MAX_MESSAGE_BYTES, PROTOCOL, BadMessage, make, pack, unpack
-from siafu.graph import Graph
-from siafu.sites.site import Site
-from siafu.sites.trial import read_authority
+from siafu.wire.frames import FrameError
+from siafu.wire.tls import Certificate
 
 MANY = 10_000
 CONFIG = 'engine = "sites"\nmethod = "lazy"\nranks = 2\n'
@@ -57,24 +67,26 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return got
 
 
-def identity_of(trial: Trial, name: str) -> Identity:
+def identity_of(trial: Trial, name: str) -> Certificate:
     return read_identity(trial.folder / name / "site.pem", trial.folder / name / "site.key")
 
 
-def dial(trial: Trial, identity: Identity, *, pin: str = "a") -> Dialled:
+def dial(trial: Trial, identity: Certificate, *, pin: str = "a") -> Dialled:
     pins = (shown((trial.folder / pin / "site.pem").read_bytes(), pin),)
     return Dialled(trial.addresses["a"], "a", pins, identity)
 
 
 def made_by(
     trial: Trial, folder: Path, *, days: float = 1, own_authority: bool = True, name: str = "b"
-) -> Identity:
+) -> Certificate:
     """A certificate that no site lists."""
     key = make_key()
     folder.mkdir()
     write_key(key, folder / "key")
     authority = read_authority(trial.folder / "authority") if own_authority else make_authority()
-    return Identity(issue(name, key.public_key(), authority, None, days=days), (folder / "key").read_bytes())
+    return Certificate(
+        issue(name, key.public_key(), authority, None, days=days), (folder / "key").read_bytes()
+    )
 
 
 def ask() -> bytes:
@@ -85,7 +97,7 @@ def ask() -> bytes:
 def test_a_caller_without_the_right_certificate_is_refused_before_a_payload_is_read(
     who: str, trial: Trial, asked: list[str], tmp_path: Path
 ) -> None:
-    nothing = Identity(b"", b"")
+    nothing = Certificate(b"", b"")
     match who:
         case "unlisted":
             identity = made_by(trial, tmp_path / "made")
@@ -111,6 +123,57 @@ def test_a_server_with_another_certificate_than_the_listed_one_is_not_spoken_to(
         dialled.ask("Describe", ask(), timeout_s=10)
     dialled.close()
     assert asked == []
+
+
+def signed_by(signer: Certificate, *, name: str = "b") -> Certificate:
+    """A leaf that a site signed with the key of its own certificate, as if that were an authority's."""
+    key = make_key()
+    own = x509.load_pem_x509_certificate(signer.certificate)
+    authority = Authority(serialization.load_pem_private_key(signer.key, None), own)
+    return Certificate(issue(name, key.public_key(), authority, None) + signer.certificate, private_pem(key))
+
+
+def authority_named(name: str) -> Certificate:
+    """A certificate in a site's name that may sign others."""
+    key = make_key()
+    made = _sign(name, key.public_key(), None, key, 1, authority=True)
+    return Certificate(made.public_bytes(Encoding.PEM), private_pem(key))
+
+
+def private_pem(key: Any) -> bytes:
+    form = serialization.PrivateFormat.PKCS8
+    return key.private_bytes(Encoding.PEM, form, serialization.NoEncryption())
+
+
+def test_a_leaf_that_a_listed_site_signed_is_refused_in_the_handshake(trial: Trial, asked: list[str]) -> None:
+    dialled = dial(trial, signed_by(identity_of(trial, "coordinator"), name="coordinator"))
+    with pytest.raises(Unreachable, match=r"ended the connection|cannot be reached"):
+        dialled.ask("Describe", ask(), timeout_s=10)
+    dialled.close()
+    assert asked == []
+    assert not any("may not make" in text for text in trial.said["a"])  # it never came as far as a call
+
+
+def test_a_server_that_shows_a_leaf_signed_by_the_listed_certificate_is_not_spoken_to(
+    trial: Trial, asked: list[str]
+) -> None:
+    listed = Listed({"coordinator": (shown(identity_of(trial, "coordinator").certificate, "coordinator"),)})
+    identity = signed_by(identity_of(trial, "a"), name="a")
+    server = Server("127.0.0.1:0", trial.served["a"][0], lambda: (identity, listed), refused=print)
+    pins = (shown((trial.folder / "a" / "site.pem").read_bytes(), "a"),)
+    dialled = Dialled(server.address, "a", pins, identity_of(trial, "coordinator"))
+    with pytest.raises(Unreachable, match="another certificate than the one that is listed"):
+        dialled.ask("Describe", ask(), timeout_s=10)
+    dialled.close()
+    server.stop()
+    assert asked == []
+
+
+def test_a_certificate_that_may_sign_others_is_not_listed(trial: Trial) -> None:
+    (trial.folder / "a" / "peers" / "b.pem").write_bytes(authority_named("b").certificate)
+    config = read_config(trial.folder / "a" / "site.toml", SiteConfig)
+    with pytest.raises(ValueError, match=r"b.pem: may sign certificates of others.*CA:FALSE"):
+        Keys(config)
 
 
 def test_nothing_before_tls_1_3_is_agreed_on(trial: Trial, tmp_path: Path) -> None:
@@ -164,9 +227,10 @@ def good_frames() -> list[bytes]:
     ]
 
 
-def summed(frame: Any) -> bytes:
-    frame.frame_sum = _sum_of(frame)
-    return pack(frame)
+def message_of(num_numbers: int) -> bytes:
+    """The first frame of a message that says that it is so large."""
+    info = MessageInfo(4 * num_numbers, torch.float32, (num_numbers,), "halo 1")
+    return wire_frames.pack(FrameKind.COLLECTIVE, 0, pack_chunk_head(ChunkHead(7, 0, 0, info)))
 
 
 def bad_frames(rng: random.Random) -> Iterator[list[bytes]]:
@@ -181,24 +245,24 @@ def bad_frames(rng: random.Random) -> Iterator[list[bytes]]:
         at = rng.randrange(len(first))
         yield [first[:at] + bytes([first[at] ^ (1 << rng.randrange(8))]) + first[at + 1 :], first]
         yield [b"\0" * (MAX_MESSAGE_BYTES + 1)]
-        huge = {"shape": [1 << rng.randrange(31, 60)], "dtype": 7, "kind": 1}
-        yield [summed(make("Frame", label="halo 1", **huge))]
-        yield [summed(make("Frame", kind=rng.randrange(7, 99)))]
+        yield [message_of(1 << rng.randrange(31, 60))]
+        yield [wire_frames.pack(rng.choice([0, 3, 4, *range(7, 256)]), 0, bytes(24))]
+        yield [first + b"more"]
         yield [*good[:4], good[5]]  # a piece is missing
 
 
 def test_ten_thousand_bad_frames_change_nothing_and_take_no_memory() -> None:
-    rng, inbox, process = random.Random(0), Inbox(), psutil.Process(os.getpid())
+    rng, process = random.Random(0), psutil.Process(os.getpid())
     made = bad_frames(rng)
     before, refused = process.memory_info().rss, 0
     for _ in range(MANY):
-        frames = Incoming(1, inbox := Inbox(), most_bytes=1 << 26)
+        frames = Incoming(1, inbox := SiteInbox(most_bytes=1 << 26))
         try:
             for data in next(made):
                 frames.take(data)
-        except BadMessage:
+        except FrameError:
             refused += 1
-        assert inbox.unasked_bytes(1) <= 4 * CHUNK_BYTES
+        assert inbox.unasked(1)[1] <= 4 * CHUNK_BYTES
     assert refused == MANY
     assert process.memory_info().rss - before < 100e6
 
@@ -240,24 +304,78 @@ def test_bad_frames_within_an_attempt_end_it_alone(trial: Trial) -> None:
     assert set(site.ledger.totals.by_what) <= {"control", "ids"}  # it had greeted, and begun to ask
 
 
+def test_an_order_to_call_a_peer_elsewhere_is_refused_and_nobody_is_called(trial: Trial) -> None:
+    coordinator = dial(trial, identity_of(trial, "coordinator"))
+    with socket.create_server(("127.0.0.1", 0)) as elsewhere:
+        addresses = {"b": f"127.0.0.1:{elsewhere.getsockname()[1]}", "a": trial.addresses["a"]}
+        members = [make("Member", name=name, address=address) for name, address in addresses.items()]
+        order = make("Order", attempt=b"x" * 16, run="r", config=CONFIG, members=members)
+        with pytest.raises(Unreachable, match=r"a does not call b at '127\.0\.0\.1:"):
+            coordinator.give("Begin", iter([pack(order)]), timeout_s=60)
+        elsewhere.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            elsewhere.accept()
+    coordinator.close()
+    assert trial.served["a"][0]._attempt is None
+
+
 def test_room_for_secure_aggregation_is_refused_as_long_as_nobody_knows_it() -> None:
-    frame = make("Frame", kind=1, label="halo 1")
+    order = make("Order", run="r")
     for field in (30, 39):
         tagged = bytes([(field << 3) & 127 | 128, field >> 4])  # a number follows
         with pytest.raises(BadMessage, match="fields that this version does not know"):
-            unpack("Frame", pack(frame) + tagged + b"\x01")
+            unpack("Order", pack(order) + tagged + b"\x01")
     described = descriptor_pb2.DescriptorProto()
-    frame.DESCRIPTOR.CopyToProto(described)
+    order.DESCRIPTOR.CopyToProto(described)
     assert [(each.start, each.end) for each in described.reserved_range] == [(30, 40)]
 
 
 def test_a_peer_may_not_fill_the_memory_with_what_nobody_asked_for() -> None:
-    inbox, frames = Inbox(), Outgoing()
-    incoming = Incoming(1, inbox, most_bytes=10_000)
+    inbox, frames = SiteInbox(most_bytes=10_000), Outgoing()
+    incoming = Incoming(1, inbox)
     values = torch.zeros(1000)
     sent = [frames.message(Envelope(Kind.COLLECTIVE, 1, number, "halo 1"), values)[0] for number in range(3)]
     for data in sent[:2]:
         incoming.take(data)
-    with pytest.raises(BadMessage, match="at most 10000"):
+    with pytest.raises(FrameError, match="at most 10000"):
         incoming.take(sent[2])
-    assert inbox.unasked_bytes(1) == 8000
+    assert inbox.unasked(1) == (2, 8000)
+
+
+def test_empty_messages_count_toward_the_limit_and_so_does_their_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def taken(inbox: SiteInbox) -> int:
+        frames, incoming = Outgoing(), Incoming(1, inbox)
+        for number in range(20):
+            envelope = Envelope(Kind.COLLECTIVE, 1, number, "halo 1")
+            try:
+                incoming.take(frames.message(envelope, torch.empty(0))[0])
+            except FrameError:
+                return number
+        return 20
+
+    assert taken(SiteInbox(most_bytes=10 * 1024)) == 10
+    monkeypatch.setattr("siafu.engine.sites.inbox.MAX_UNASKED", 7)
+    inbox = SiteInbox(most_bytes=1 << 30)
+    assert taken(inbox) == 7
+    inbox.expect(1, Envelope(Kind.COLLECTIVE, 1, 3, "halo 1"), None)
+    assert inbox.unasked(1) == (6, 6 * 1024)
+
+
+def test_after_its_farewell_a_peer_says_nothing_more() -> None:
+    frames, incoming = Outgoing(), Incoming(1, SiteInbox(most_bytes=1 << 20))
+    assert incoming.take(frames.control(FrameKind.BYE)) == FrameKind.BYE
+    with pytest.raises(FrameError, match="after the one that said farewell"):
+        incoming.take(frames.control(FrameKind.BYE))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_numbers_that_are_not_finite_are_refused_as_they_come(bad: float, dtype: torch.dtype) -> None:
+    frames, inbox = Outgoing(), SiteInbox(most_bytes=1 << 20)
+    values, envelope = torch.zeros(3, 4, dtype=dtype), Envelope(Kind.COLLECTIVE, 1, 0, "gradients 1")
+    values[1, 2] = bad
+    with pytest.raises(FrameError, match='NaN or infinite numbers in "gradients 1"'):
+        Incoming(1, inbox).take(frames.message(envelope, values)[0])
+    assert not inbox.expect(1, envelope, None).done.is_set()

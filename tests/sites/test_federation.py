@@ -1,5 +1,6 @@
 """A run over sites is the run in one process with the same assignment, and each site's ledger says what left it."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,9 +8,13 @@ from typing import Any
 import pytest
 import torch
 from federations import NAMES, serving, trained_here
+from torch import Tensor
 
+from siafu.comm.transport import Envelope, Ticket
 from siafu.engine.sites.ledger import read_ledger
+from siafu.engine.sites.transport import SiteTransport
 from siafu.graph import Graph
+from siafu.sites.federation import FederationFailed
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -51,6 +56,47 @@ def test_edges_have_their_weights_at_sites_too(graph: Graph, tmp_path: Path) -> 
     weights = [(each.directory / "model.safetensors").read_bytes() for each in (run, here, plain)]
     assert weights[0] == weights[1]
     assert weights[1] != weights[2]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [RUNS["full"], RUNS["published"], RUNS["full"] | {"comm.precision": "int8", "comm.gradients": "int8"}],
+    ids=["full", "packed", "int8"],
+)
+def test_numbers_that_are_not_finite_are_refused_and_their_sender_is_named(
+    settings: dict[str, Any], graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = SiteTransport.send
+
+    def spoil(
+        self: SiteTransport, peer: int, envelope: Envelope, values: Tensor, *, copy: bool = False
+    ) -> Ticket:
+        if (
+            self.hosts[self.rank] == "b"
+            and envelope.label.startswith(("halo", "gradients"))
+            and values.numel()
+        ):
+            values = spoiled(values)
+        return sent(self, peer, envelope, values, copy=copy)
+
+    monkeypatch.setattr(SiteTransport, "send", spoil)
+    with serving(tmp_path / "sites", graph) as trial, pytest.raises(FederationFailed) as raised:
+        trial.federate(**settings)
+    assert re.search(
+        r'[ac] cannot use what b sent: NaN or infinite numbers in "(halo|gradients)[ 1]*"', str(raised.value)
+    )
+
+
+def spoiled(values: Tensor) -> Tensor:
+    """Values with an infinite number in them, however they are encoded."""
+    values = values.clone()
+    if values.is_floating_point():
+        values.view(-1)[-1] = float("nan")
+    elif values.dtype == torch.uint8 and values.dim() == 2:
+        values[:, -4:] = torch.tensor([float("inf")]).view(torch.uint8)  # the scale of each row
+    elif values.dtype == torch.uint8 and values.numel() > 8:
+        values[-4:] = torch.tensor([float("nan")]).view(torch.uint8)  # the last number of a packed table
+    return values
 
 
 def test_another_run_of_the_same_settings_is_counted_by_itself(graph: Graph, tmp_path: Path) -> None:

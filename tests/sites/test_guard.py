@@ -171,6 +171,36 @@ def test_a_ledger_counts_what_it_held_before_and_survives_a_cut_off_line(tmp_pat
         assert last.totals.by_peer == {"b": 100, "c": 100, "coordinator": 100}
 
 
+def test_a_ledger_is_for_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    with closing(Ledger(path)):
+        assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o644)  # as an earlier version left it
+    with closing(Ledger(path)):
+        assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_ledger_that_is_a_link_is_refused_and_what_it_names_stays(tmp_path: Path) -> None:
+    target, path = tmp_path / "precious", tmp_path / "ledger.jsonl"
+    target.write_text("kept")
+    path.symlink_to(target)
+    with pytest.raises(ValueError, match=r"ledger.jsonl: the ledger is a symbolic link; expected a file"):
+        Ledger(path)
+    assert target.read_text() == "kept"
+    target.unlink()
+    with pytest.raises(ValueError, match="symbolic link"):
+        Ledger(path)  # which would make a file elsewhere
+    assert not target.exists()
+
+
+def test_a_ledger_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "ledger.jsonl"
+    path.touch()
+    monkeypatch.setattr("os.geteuid", lambda: path.stat().st_uid + 1)
+    with pytest.raises(ValueError, match="the ledger belongs to user"):
+        Ledger(path)
+
+
 def test_a_ledger_knows_what_earlier_processes_of_a_run_sent(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     with closing(Ledger(path)) as first:

@@ -14,7 +14,6 @@ from in_process import command
 
 import siafu
 from siafu.comm import connect_threads
-from siafu.engine.sites.certificates import issue, make_key, read_certificate, read_identity, shown, write_key
 from siafu.engine.sites.config import FederationConfig, SiteConfig, read_config
 from siafu.engine.sites.rpc import NotNow
 from siafu.engine.sites.schema import PROTOCOL, make, pack
@@ -22,8 +21,9 @@ from siafu.graph import Graph
 from siafu.partition.across import across, read_cross_edges
 from siafu.sites.federation import FederationFailed
 from siafu.sites.holdings import Holdings, Keys
-from siafu.sites.trial import init_site
+from siafu.sites.trial import init_site, init_trial
 from siafu.store import write_store
+from siafu.wire.certificates import issue, make_key, read_certificate, read_identity, shown, write_key
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -81,7 +81,7 @@ def test_a_rotated_key_is_taken_up_by_a_site_that_serves(
             new = trial.folder / other / "peers" / "b-new.pem"
             new.write_bytes((trial.folder / "b" / "next-site.pem").read_bytes())
             trial.end(other)
-            trial.change(other, 'b = "peers/b.pem"', 'b = ["peers/b.pem", "peers/b-new.pem"]')
+            trial.change(other, '"peers/b.pem"', '["peers/b.pem", "peers/b-new.pem"]')
             trial.serve(other)
         assert command("site", "rotate", "--config", config, "--finish", capsys=capsys)[0] == 0
         coordinator = trial.folder / "coordinator" / "peers" / "b.pem"
@@ -248,11 +248,48 @@ def test_a_clock_that_is_wrong_is_told_in_the_log_of_the_site(graph: Graph, tmp_
     assert len(told) == len(trial.said["a"]) == 2
 
 
+def test_a_site_calls_a_peer_only_at_an_address_that_it_lists(graph: Graph, tmp_path: Path) -> None:
+    with serving(tmp_path / "sites", graph) as trial:
+        listed = trial.addresses["a"]
+        trial.addresses["a"] = other = f"localhost:{listed.rpartition(':')[2]}"
+        refused = (
+            rf"b does not call a at '{other}', which its site.toml does not list; add the address to peers.a"
+        )
+        with pytest.raises(FederationFailed, match=refused):
+            trial.federate(**QUICK)
+        assert any(f"it lists {listed}" in text for text in trial.said["b"])
+        trial.addresses["a"] = listed
+        assert trial.federate("again", **QUICK).metrics["finished"]
+
+
+@pytest.mark.parametrize(
+    "peers", ['b = "b.pem"', 'b = ["b.pem", "new.pem"]', '[peers.b]\ncertificate = "b.pem"']
+)
+def test_a_peer_that_only_calls_needs_no_address(peers: str, tmp_path: Path) -> None:
+    path = tmp_path / "site.toml"
+    own = 'name = "a"\nlisten = "x:1"\ncertificate = "a.pem"\nkey = "a.key"\ncoordinator = "c.pem"\n'
+    path.write_text(f"{own}[peers]\n{peers}\n")
+    peer = read_config(path, SiteConfig).peers["b"]
+    assert peer.certificate[0] == tmp_path / "b.pem"
+    assert peer.addresses == ()
+
+
+def test_an_address_without_a_port_is_refused_by_its_place_in_the_settings(tmp_path: Path) -> None:
+    init_trial(tmp_path / "sites", ["a", "b"])
+    path = tmp_path / "sites" / "a" / "site.toml"
+    assert read_config(path, SiteConfig).peers["b"].addresses == ("127.0.0.1:7401",)
+    for address in ("unix:/run/b.sock", "10.0.0.1", "dns:///b:1", "b:1\\n"):
+        text = path.read_text().replace("127.0.0.1:7401", address)
+        (tmp_path / "wrong.toml").write_text(text)
+        with pytest.raises(ValueError, match=r"wrong.toml: peers.b.addresses.0 is .*; expected"):
+            read_config(tmp_path / "wrong.toml", SiteConfig)
+
+
 def test_a_site_that_names_one_that_the_federation_lacks_is_told(graph: Graph, tmp_path: Path) -> None:
     trial = make_trial(tmp_path / "sites", graph)
     text = (trial.folder / "a" / "site.toml").read_text()
     with ended(trial):
-        (trial.folder / "a" / "site.toml").write_text(text + 'd = "peers/b.pem"\n')
+        (trial.folder / "a" / "site.toml").write_text(text + '\n[peers]\nd = "peers/b.pem"\n')
         with pytest.raises(ValueError, match="is the certificate of b, but is listed for d"):
             Keys(read_config(trial.folder / "a" / "site.toml", SiteConfig))
 

@@ -43,8 +43,10 @@ class Processes:
         self._start(name, [*command, "--listen", self.address.get(name, "127.0.0.1:0")])
 
     def wait_for(self, name: str) -> None:
-        found = self._said(name, r"serves on (\S+)")
-        self.address[name] = found
+        found = self.address[name] = self._said(name, r"serves on (\S+)")
+        for other in NAMES[NAMES.index(name) + 1 :]:  # which call it
+            path = self.folder / other / "site.toml"
+            path.write_text(path.read_text().replace(f"127.0.0.1:{7400 + NAMES.index(name)}", found))
 
     def federate(self) -> None:
         places = [part for name in NAMES for part in ("--address", f"{name}={self.address[name]}")]
@@ -96,7 +98,6 @@ def processes(graph: Graph, tmp_path: Path) -> Iterator[Processes]:
     try:
         for name in NAMES:
             made.serve(name)
-        for name in NAMES:
             made.wait_for(name)
         yield made
     finally:

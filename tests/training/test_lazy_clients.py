@@ -13,7 +13,7 @@ from torch import Tensor
 from siafu.comm import alone
 from siafu.comm.config import CommConfig, Precision
 from siafu.comm.rounds import QuorumMissed
-from siafu.comm.short import short_bytes
+from siafu.comm.simulated import short_bytes
 from siafu.graph import Graph
 from siafu.nn.model import ModelConfig
 from siafu.partition.cut import whole

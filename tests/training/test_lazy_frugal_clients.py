@@ -10,8 +10,7 @@ from siafu.comm.attendance import Attendance
 from siafu.comm.config import CommConfig
 from siafu.comm.lengths import UpdateWire
 from siafu.comm.rounds import QuorumMissed, links_of
-from siafu.comm.short import short_bytes
-from siafu.comm.simulated import SimulatedRounds
+from siafu.comm.simulated import SimulatedRounds, short_bytes
 from siafu.graph import Graph
 from siafu.partition.cut import whole
 from siafu.training.config import TrainConfig

@@ -24,6 +24,9 @@ def _beside(value: Any, info: ValidationInfo) -> Any:
 
 SiteName = Annotated[str, Field(pattern=NAME)]
 BesidePath = Annotated[Path, BeforeValidator(_beside)]
+Address = Annotated[
+    str, Field(pattern=r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?):[0-9]{1,5}$")
+]
 # One certificate, or several while keys change hands.
 Pins = Annotated[tuple[BesidePath, ...], BeforeValidator(_as_list), Field(min_length=1)]
 
@@ -46,6 +49,25 @@ class Policy(BaseModel):
     structure: Literal["boundary", "sampled"] = "boundary"
 
 
+def _as_peer(value: Any) -> Any:
+    """A peer of which only the certificates are given."""
+    return {"certificate": value} if isinstance(value, str | list) else value
+
+
+class Peer(BaseModel):
+    """Another site, as a site lists it.
+
+    Attributes:
+        certificate: by which it is known.
+        addresses: at which it may be called, host:port; none of one that only calls.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    certificate: Pins
+    addresses: tuple[Address, ...] = ()
+
+
 class SiteConfig(BaseModel):
     """One site.
 
@@ -54,7 +76,7 @@ class SiteConfig(BaseModel):
         listen: address and port; port 0 lets the system pick one.
         certificate, key: its own, PEM.
         coordinator: the certificates of who may coordinate.
-        peers: the certificates of each other site; who is not listed is not let in.
+        peers: each other site; one that is not listed is not let in and not called.
         cross_edges: a table of edges from nodes of other sites to own nodes, or None.
         ledger: the file that says what left.
         work: a folder for runs.
@@ -70,7 +92,7 @@ class SiteConfig(BaseModel):
     certificate: BesidePath
     key: BesidePath
     coordinator: Pins
-    peers: dict[SiteName, Pins] = Field(min_length=1)
+    peers: dict[SiteName, Annotated[Peer, BeforeValidator(_as_peer)]] = Field(min_length=1)
     cross_edges: BesidePath | None = None
     ledger: BesidePath = Path("ledger.jsonl")
     work: BesidePath = Path("work")

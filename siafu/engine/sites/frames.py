@@ -1,19 +1,15 @@
-"""A tensor as messages of the schema, and back: sizes, order and checksums are held to before anything is kept."""
-
-from math import prod
-from typing import Any, NamedTuple
+"""Frames between sites: those of ranks, each one message of gRPC."""
 
 from torch import Tensor
-from xxhash import xxh3_64_intdigest
 
-from siafu.comm.frames import MAX_LABEL_BYTES
+from siafu.comm.chunks import Assembler, Splitter
+from siafu.comm.frames import CHUNK_BYTES, MAX_HEAD_BYTES, FrameKind, pack_control_head
 from siafu.comm.inbox import Inbox
-from siafu.comm.memory import DTYPES, MAX_DIMS, bytes_of
-from siafu.comm.transport import Arrival, Envelope, Kind
-from siafu.engine.sites.schema import CHUNK_BYTES, BadMessage, make, pack, unpack
+from siafu.comm.transport import Envelope
+from siafu.wire.frames import HEADER_BYTES, FrameError, Header, check_head, pack, unpack_header
 
-FAILED, BYE = 5, 6  # kinds of a frame that is no part of a message
-_KINDS = {Kind.COLLECTIVE.value, Kind.DIRECT.value}  # sites send no posts
+_MESSAGES = (FrameKind.COLLECTIVE, FrameKind.DIRECT)  # sites send no posts
+_FAREWELLS = (FrameKind.ABORT, FrameKind.BYE)
 _RECORD = 1 << 14  # of TLS, and of a data frame of HTTP/2
 _RECORD_BYTES, _PREFIX_BYTES = 22 + 9, 5
 
@@ -26,112 +22,53 @@ class Outgoing:
 
     def message(self, envelope: Envelope, values: Tensor) -> list[bytes]:
         """The frames of a message; its bytes are copied."""
-        view, frames = bytes_of(values), []
-        for offset in range(0, len(view) or 1, CHUNK_BYTES):
-            chunk = bytes(view[offset : offset + CHUNK_BYTES])
-            frame = make(
-                "Frame",
-                sequence=self._next(),
-                kind=envelope.kind.value,
-                channel=envelope.channel,
-                number=envelope.number,
-                label="" if offset else envelope.label,
-                dtype=DTYPES.index(values.dtype),
-                shape=[] if offset else list(values.shape),
-                offset=offset,
-                payload=chunk,
-            )
-            frame.frame_sum = _sum_of(frame)
-            frames.append(pack(frame))
+        splitter, frames = Splitter(envelope, values), list[bytes]()
+        while not splitter.is_at_end:
+            frames.append(b"".join(splitter.next_frame(self._next())))
         return frames
 
-    def control(self, kind: int) -> bytes:
-        """A frame that says that this side failed, or ends in good order."""
-        frame = make("Frame", sequence=self._next(), kind=kind)
-        frame.frame_sum = _sum_of(frame)
-        return pack(frame)
+    def control(self, kind: FrameKind) -> bytes:
+        """A frame that says that this side failed (ABORT), or ends in good order (BYE)."""
+        return pack(kind, self._next(), pack_control_head(0, ""))
 
     def _next(self) -> int:
         self._sequence += 1
         return self._sequence - 1
 
 
-class _Partial(NamedTuple):
-    envelope: Envelope
-    arrival: Arrival
-    view: memoryview
-    received: int
-
-
 class Incoming:
-    """Takes in the frames of one connection; ``most_bytes`` may be sent at once, or be here unasked for."""
+    """Takes in the frames of one connection."""
 
-    def __init__(self, peer: int, inbox: Inbox, *, most_bytes: int) -> None:
-        self._peer, self._inbox, self._most = peer, inbox, most_bytes
+    def __init__(self, peer: int, inbox: Inbox) -> None:
+        self._assembler = Assembler(peer, inbox, kinds=_MESSAGES)
         self._sequence = 0
-        self._partial: dict[int, _Partial] = {}
+        self._over = False
 
-    def take(self, data: bytes) -> int | None:
-        """Take a frame in; returns its kind where it is no part of a message. Raises BadMessage."""
-        frame = unpack("Frame", data)
-        if frame.frame_sum != _sum_of(frame):
-            raise BadMessage("a frame whose checksum is wrong")
-        if frame.sequence != self._sequence:
-            raise BadMessage(f"frame {frame.sequence} came where frame {self._sequence} was expected")
+    def take(self, data: bytes) -> FrameKind | None:
+        """Take a frame in; returns its kind where it is no part of a message. Raises FrameError."""
+        header, head, payload = split_frame(data)
+        check_head(data, head, sequence=self._sequence)
         self._sequence += 1
-        if frame.kind in (FAILED, BYE):
-            return int(frame.kind)
-        if frame.kind not in _KINDS:
-            raise BadMessage(f"a frame of kind {frame.kind}, which nobody sends")
-        self._take_chunk(frame)
-        return None
-
-    def _take_chunk(self, frame: Any) -> None:
-        payload: bytes = frame.payload
-        if len(payload) > CHUNK_BYTES:
-            raise BadMessage(f"a frame of {len(payload)} bytes; expected at most {CHUNK_BYTES}")
-        partial = self._continue(frame) if frame.offset else self._begin(frame)
-        end = partial.received + len(payload)
-        if end > len(partial.view) or (not payload and len(partial.view)):
-            raise BadMessage(f"a message of {len(partial.view)} bytes goes on to byte {end}")
-        partial.view[partial.received : end] = payload
-        if end < len(partial.view):
-            self._partial[partial.envelope.channel] = partial._replace(received=end)
-        else:
-            self._inbox.arrived(partial.arrival, partial.envelope)
-
-    def _begin(self, frame: Any) -> _Partial:
-        shape = tuple(frame.shape)
-        label, dtype = frame.label, frame.dtype
-        if dtype >= len(DTYPES) or len(shape) > MAX_DIMS or len(label.encode()) > MAX_LABEL_BYTES:
-            raise BadMessage(f"a message of type {dtype} and {len(shape)} dimensions")
-        if frame.channel in self._partial:
-            raise BadMessage("a message began before the one before it ended")
-        size = prod(shape) * DTYPES[dtype].itemsize
-        if size + self._inbox.unasked_bytes(self._peer) > self._most:
-            raise BadMessage(
-                f"a message of {size} bytes; expected at most {self._most} with those not asked for"
-            )
-        envelope = Envelope(Kind(frame.kind), frame.channel, frame.number, label)
-        try:
-            arrival = self._inbox.arriving(self._peer, envelope, shape, DTYPES[dtype])
-        except ValueError as error:
-            raise BadMessage(str(error)) from None
-        assert isinstance(arrival.values, Tensor)
-        return _Partial(envelope, arrival, bytes_of(arrival.values), 0)
-
-    def _continue(self, frame: Any) -> _Partial:
-        partial = self._partial.pop(frame.channel, None)
-        found = (frame.offset, frame.number, frame.kind)
-        if partial is None or (partial.received, partial.envelope.number, partial.envelope.kind) != found:
-            raise BadMessage("a piece of a message came out of its order")
-        return partial
+        if self._over:
+            raise FrameError("a frame after the one that said farewell")
+        if header.kind not in _FAREWELLS:
+            self._assembler.take(header, head, payload)
+            return None
+        if payload:
+            raise FrameError(f"a farewell with a payload of {len(payload)} bytes; expected none")
+        self._over = True
+        return FrameKind(header.kind)
 
 
-def _sum_of(frame: Any) -> int:
-    """The checksum of all that a frame says."""
-    said = (frame.sequence, frame.kind, frame.channel, frame.number, frame.dtype, *frame.shape, frame.offset)
-    return xxh3_64_intdigest(frame.payload, seed=xxh3_64_intdigest(f"{said}{frame.label}".encode()))
+def split_frame(data: bytes) -> tuple[Header, bytes, memoryview]:
+    """Header, head and payload of a frame, which must be all there is; raises FrameError."""
+    if len(data) < HEADER_BYTES:
+        raise FrameError(f"{len(data)} bytes that are no frame; expected at least {HEADER_BYTES}")
+    header = unpack_header(data, max_head=MAX_HEAD_BYTES, max_payload=CHUNK_BYTES)
+    begin = HEADER_BYTES + header.head_bytes
+    if len(data) != begin + header.payload_bytes:
+        raise FrameError(f"a frame in {len(data)} bytes; its header says {begin + header.payload_bytes}")
+    return header, data[HEADER_BYTES:begin], memoryview(data)[begin:]
 
 
 def wire_bytes(message: bytes) -> int:

@@ -1,12 +1,14 @@
 """The ledger of a site: every byte that left, to whom, which tensor, which rows. A line of JSON each.
 
 A line is handed to the system before its bytes are handed to the network, so the ledger never says less than what
-left. Rows are ids of own nodes; a set of them is written out once and then called by its checksum.
+left. Rows are ids of own nodes; a set of them is written out once and then called by its checksum. The ids are why
+nobody but its owner may read the file.
 """
 
 import errno
 import json
 import os
+import stat
 import threading
 import time
 from collections import defaultdict
@@ -19,7 +21,6 @@ from xxhash import xxh3_64_hexdigest
 
 from siafu.comm.memory import bytes_of
 from siafu.engine.sites.policy import Refused, What
-from siafu.files import append_to
 
 
 @dataclass(frozen=True)
@@ -75,8 +76,13 @@ class Ledger:
         self.path, self.max_bytes = path, max_bytes
         self._lock, self._sets = threading.Lock(), set[str]()
         self.totals = Totals()
-        self._read()
-        self._file = append_to(path, mode=0o600, buffering=0)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = os.fdopen(_open_private(path), "r+b", buffering=0)
+        try:
+            self._read()
+        except BaseException:
+            self._file.close()
+            raise
 
     def write(self, sent: Sent) -> None:
         """Note a message that is about to leave; raises Refused where it may not, or where it cannot be noted."""
@@ -131,22 +137,45 @@ class Ledger:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _read(self) -> None:
-        if not self.path.is_file():
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+        if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
             return
-        for line in read_ledger(self.path):
+        data = self._file.read()
+        for line in _parse(data, self.path):
             self.totals.add(line)
             if "ids" in line:
                 self._sets.add(line["rows"])
-        if not self.path.read_bytes().endswith(b"\n") and self.path.stat().st_size:
-            with append_to(self.path) as file:  # a kill cut the last line off
-                file.write(b"\n")
+        if data and not data.endswith(b"\n"):  # a kill cut the last line off
+            self._file.write(b"\n")
 
 
 def read_ledger(path: Path) -> list[dict[str, Any]]:
     """The lines of a ledger; one that a kill cut off is left out, since its bytes did not leave."""
+    return _parse(path.read_bytes(), path)
+
+
+def _open_private(path: Path) -> int:
+    """Open a ledger for appending, a new one for its owner alone; raises ValueError for a link or another's file."""
+    try:
+        file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        why = "is a symbolic link" if path.is_symlink() else f"cannot be opened ({error.strerror})"
+        raise ValueError(
+            f"{path}: the ledger {why}; expected a file, or none, in a folder of this user's"
+        ) from None
+    found = os.fstat(file)
+    if stat.S_ISREG(found.st_mode) and found.st_uid != os.geteuid():
+        os.close(file)
+        raise ValueError(
+            f"{path}: the ledger belongs to user {found.st_uid}, but this is user {os.geteuid()}; expected an own one"
+        )
+    if stat.S_ISREG(found.st_mode) and found.st_mode & 0o077:
+        os.fchmod(file, 0o600)  # it was written before ledgers were private
+    return file
+
+
+def _parse(data: bytes, path: Path) -> list[dict[str, Any]]:
     lines = []
-    for number, text in enumerate(path.read_text("utf-8").splitlines(), 1):
+    for number, text in enumerate(data.decode("utf-8").splitlines(), 1):
         if not text.strip():
             continue
         try:

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
 
-from siafu.engine.sites.certificates import Identity, Shown, dns_name, shown
 from siafu.engine.sites.config import COORDINATOR
 from siafu.engine.sites.schema import MAX_MESSAGE_BYTES, BadMessage
 from siafu.extras import needed_for
+from siafu.wire.certificates import Shown, dns_name, shown
+from siafu.wire.tls import Certificate
 
 # Ciphers of TLS before 1.3 that need an RSA key, which no site has: so nothing before 1.3 can be agreed on.
 _NO_EARLIER_TLS = "ECDHE-RSA-AES128-GCM-SHA256"
@@ -104,7 +105,7 @@ class Server:
         self,
         listen: str,
         service: Service,
-        credentials: Callable[[], tuple[Identity, Listed]],
+        credentials: Callable[[], tuple[Certificate, Listed]],
         *,
         refused: Callable[[str], None],
     ) -> None:
@@ -215,7 +216,7 @@ def _code(grpc: Any, error: NotNow) -> Any:
 class Dialled:
     """A connection to one site, made when it is first needed and again when it was lost."""
 
-    def __init__(self, address: str, name: str, pins: tuple[Shown, ...], identity: Identity) -> None:
+    def __init__(self, address: str, name: str, pins: tuple[Shown, ...], identity: Certificate) -> None:
         grpc = _grpc()
         self.address, self.name = address, name
         roots = b"".join(pin.pem for pin in pins)

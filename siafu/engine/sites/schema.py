@@ -1,8 +1,8 @@
-"""The messages between sites and to their coordinator: fixed protobuf schemas, written out here and nowhere compiled.
+"""Messages to and from the coordinator, and the greeting of sites: fixed protobuf schemas, nowhere compiled.
 
-``docs/sites.md`` shows them as a .proto file. A message is parsed only after TLS has shown who sent it, and only if it
-is not larger than allowed. Fields 30 to 39 of ``Frame`` and ``Order`` are left free for secure aggregation and
-differential privacy; who does not know them must refuse a message that has them, not skip them.
+Tensors travel in the frames of ranks (``frames``). A message is parsed only after TLS has shown who sent it, and only
+if it is not larger than allowed. Fields 30 to 39 of ``Order`` are left free for secure aggregation and differential
+privacy; whoever does not know them must refuse a message that has them, not skip them.
 """
 
 from typing import Any
@@ -13,11 +13,13 @@ with needed_for("training among sites", "google.protobuf"):
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
     from google.protobuf.message import DecodeError
 
-PROTOCOL = 1
-CHUNK_BYTES = 1 << 20
-MAX_MESSAGE_BYTES = CHUNK_BYTES + (1 << 16)  # of one protobuf message, header included
+from siafu.comm.frames import CHUNK_BYTES
+from siafu.wire.frames import FrameError
 
-_ROOM, _WITH_ROOM = range(30, 40), ("Frame", "Order")  # for what a later version may agree on
+PROTOCOL = 2
+MAX_MESSAGE_BYTES = CHUNK_BYTES + (1 << 16)  # of one message of gRPC, header included
+
+_ROOM, _WITH_ROOM = range(30, 40), ("Order",)  # for what a later version may agree on
 
 _KINDS = descriptor_pb2.FieldDescriptorProto
 _TYPES = {
@@ -34,18 +36,6 @@ _TYPES = {
 # Of each message its fields, numbered from 1 as they stand; "*" means any number of them.
 _MESSAGES: dict[str, tuple[str, ...]] = {
     "Hello": ("uint32 protocol", "string version", "bytes attempt"),
-    "Frame": (
-        "uint64 sequence",
-        "uint32 kind",
-        "fixed64 channel",
-        "int64 number",
-        "string label",
-        "uint32 dtype",
-        "*uint64 shape",
-        "uint64 offset",
-        "bytes payload",
-        "fixed64 frame_sum",
-    ),
     "Ask": ("uint32 protocol", "string version", "double time"),
     "About": (
         "string name",
@@ -103,7 +93,7 @@ _MESSAGES: dict[str, tuple[str, ...]] = {
 }
 
 
-class BadMessage(ValueError):
+class BadMessage(FrameError):
     """Bytes that are no message of the schema."""
 
 

@@ -13,14 +13,15 @@ from contextlib import suppress
 from torch import Tensor
 
 from siafu.comm.errors import CommError, FrameError, Loss, PeerFailed, PeerLost, closed, ended
-from siafu.comm.inbox import Inbox
-from siafu.comm.liveness import Waits
+from siafu.comm.frames import FrameKind
 from siafu.comm.transport import Arrival, Envelope, Listener, Ticket
-from siafu.engine.sites.frames import BYE, FAILED, Incoming, Outgoing, wire_bytes
+from siafu.engine.sites.frames import Incoming, Outgoing, wire_bytes
 from siafu.engine.sites.guard import Guard
+from siafu.engine.sites.inbox import SiteInbox, check_finite
 from siafu.engine.sites.policy import Refused
 from siafu.engine.sites.rpc import Unreachable
-from siafu.engine.sites.schema import BadMessage
+from siafu.wire.frames import FrameError as ProtocolError
+from siafu.wire.heartbeats import Waits
 
 _LINGER_S = 5.0
 _TICK_S = 0.25
@@ -50,7 +51,7 @@ class Link:
             self._changed.notify_all()
         ticket.finish()
 
-    def say(self, kind: int) -> None:
+    def say(self, kind: FrameKind) -> None:
         """Queue a last word, after which nothing follows."""
         with self._changed:
             if not self._closing:
@@ -78,13 +79,13 @@ class Link:
     def read(self, incoming: Iterator[bytes]) -> None:
         """Take in frames until they end."""
         transport, peer = self._transport, self._peer
-        frames = Incoming(peer, transport.inbox, most_bytes=transport.most_bytes)
+        frames = Incoming(peer, transport.inbox)
         try:
             for data in incoming:
                 kind = frames.take(data)
                 if kind is not None:
                     self._last_word(kind)
-        except BadMessage as error:
+        except ProtocolError as error:
             transport.lose(_damaged(transport.rank, peer, transport.hosts, str(error)))
         except Exception as error:  # what gRPC raises when a call is cut off is its own
             how = "its connection broke" if not isinstance(error, Unreachable) else "it does not answer"
@@ -102,10 +103,10 @@ class Link:
             self._queue.clear()
             self._changed.notify_all()
 
-    def _last_word(self, kind: int) -> None:
+    def _last_word(self, kind: FrameKind) -> None:
         transport, peer = self._transport, self._peer
         self._said_bye = True
-        if kind == BYE:
+        if kind == FrameKind.BYE:
             transport.inbox.end(peer, ended(transport.rank, peer, transport.hosts))
         else:
             transport.lose(_failed(peer, transport.hosts))
@@ -124,7 +125,6 @@ class SiteTransport:
         hosts: the names of the sites, by rank.
         guard: what every message passes.
         inbox: what came.
-        most_bytes: that a peer may send at once.
         loss: why the group ended, where it did not end well.
         own_id: (D,) int64, the ids of own rows, for the ledger; None before they are known.
     """
@@ -133,11 +133,11 @@ class SiteTransport:
         self, rank: int, names: Sequence[str], guard: Guard, *, most_bytes: int, limit_s: float
     ) -> None:
         self.rank, self.world_size, self.hosts = rank, len(names), tuple(names)
-        self.guard, self.inbox, self.most_bytes = guard, Inbox(), most_bytes
+        self.guard, self.inbox = guard, SiteInbox(most_bytes=most_bytes)
         self.meter = guard.meter
         self.links = {peer: Link(self, peer) for peer in range(len(names)) if peer != rank}
         self._limit_s = limit_s
-        self._waits = Waits()
+        self._waits = Waits[int]()
         self._since: dict[int, float] = {}
         self._lock, self._closed = threading.Lock(), False
         self.loss: Loss | None = None
@@ -180,10 +180,19 @@ class SiteTransport:
         if self.own_id is not None:
             self.guard.rows_told(label, [self.own_id[each] for each in rows])
 
+    def check_rows(self, label: str, rows: Sequence[Tensor]) -> None:
+        """Refuse numbers of another site that are not finite, once they are decoded."""
+        for peer, each in enumerate(rows):
+            if peer != self.rank:
+                try:
+                    check_finite(each, label)
+                except ProtocolError as error:
+                    raise _damaged(self.rank, peer, self.hosts, str(error))(label) from None
+
     def waiting(self) -> tuple[str, float, str]:
         """Whom this site waits for, for how many seconds, and in which phase; nobody where it works itself."""
         peer, phase = self._waits.current()
-        if peer < 0:
+        if peer is None:
             return "", 0.0, phase
         return self.hosts[peer], time.monotonic() - self._since.get(peer, time.monotonic()), phase
 
@@ -196,7 +205,7 @@ class SiteTransport:
     def fail(self, message: str) -> None:
         """Tell every peer that this site fails, and nothing more: the reason may speak of its data."""
         for link in self.links.values():
-            link.say(FAILED)
+            link.say(FrameKind.ABORT)
         self.inbox.break_off(closed(self.rank, self.hosts, why="failed"))
 
     def close(self) -> None:
@@ -207,7 +216,7 @@ class SiteTransport:
             self._closed = True
         self.inbox.break_off(closed(self.rank, self.hosts))
         for link in self.links.values():
-            link.say(BYE)
+            link.say(FrameKind.BYE)
         end = time.monotonic() + _LINGER_S
         for link in self.links.values():
             link.drained.wait(max(0.0, end - time.monotonic()))

@@ -1,7 +1,8 @@
-"""Keys and certificates of sites: made, requested, signed, read, and looked at for their age.
+"""Keys and certificates: made, requested, signed, read, and checked for their age.
 
-A site is known by its certificate itself (a pin), whoever signed it; an authority is a convenience for a trial. Keys
-are on the curve P-256, since the server allows no cipher with which TLS before 1.3 could use such a key.
+Ranks and graph servers make a certificate of their own for each run (:func:`self_signed`). A site is known by its
+certificate itself (a pin), whoever signed it; an authority is a convenience for a trial. Keys are on the curve P-256,
+since the sites' server allows no cipher with which TLS before 1.3 could use such a key.
 """
 
 import hashlib
@@ -11,6 +12,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from siafu.wire.tls import Certificate
 
 DAYS = 365
 WARN_DAYS = 30
@@ -59,14 +67,6 @@ class Shown:
         )
 
 
-@dataclass(frozen=True, repr=False)
-class Identity:
-    """An own certificate and its key, PEM."""
-
-    certificate: bytes
-    key: bytes
-
-
 def dns_name(site: str) -> str:
     """How a certificate names a site."""
     return site + _SUFFIX
@@ -83,21 +83,24 @@ def read_certificate(path: Path) -> Shown:
 
 def shown(pem: bytes, what: str) -> Shown:
     """What a certificate, PEM, says."""
-    x509 = _x509()
     try:
         read = x509.load_pem_x509_certificate(pem)
         names = read.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         (name,) = names.get_values_for_type(x509.DNSName)
     except (ValueError, x509.ExtensionNotFound):
         raise ValueError(f'{what}: not a certificate of a site; make one with "siafu site init"') from None
-    from cryptography.hazmat.primitives.asymmetric import ec
 
     if not name.endswith(_SUFFIX) or not isinstance(read.public_key(), ec.EllipticCurvePublicKey):
         raise ValueError(
             f"{what}: names {name!r}; expected a name that ends in {_SUFFIX} and a key on an elliptic curve, as "
             '"siafu site init" makes them'
         )
-    from cryptography.hazmat.primitives.serialization import Encoding
+
+    if _can_sign(read):
+        raise ValueError(
+            f"{what}: may sign certificates of others, which the handshake would then let in; expected one with "
+            '"CA:FALSE", as "siafu site init" makes them'
+        )
 
     der = read.public_bytes(Encoding.DER)
     return Shown(
@@ -109,7 +112,21 @@ def shown(pem: bytes, what: str) -> Shown:
     )
 
 
-def read_identity(certificate: Path, key: Path) -> Identity:
+def _can_sign(certificate: Any) -> bool:
+    """Whether TLS would take what this certificate signed, where it is listed."""
+    extensions = certificate.extensions
+    try:
+        if extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
+            return True
+    except x509.ExtensionNotFound:
+        pass
+    try:
+        return bool(extensions.get_extension_for_class(x509.KeyUsage).value.key_cert_sign)
+    except x509.ExtensionNotFound:
+        return False
+
+
+def read_identity(certificate: Path, key: Path) -> Certificate:
     """An own certificate and its key, which must belong together and be for its owner's eyes alone."""
     seen = read_certificate(certificate)
     try:
@@ -118,43 +135,38 @@ def read_identity(certificate: Path, key: Path) -> Identity:
         raise ValueError(f"{key}: {error.strerror}; expected the key of {certificate}") from None
     if mode & 0o077:
         raise ValueError(f"{key}: others may read this key; take that from them with: chmod 600 {key}")
-    from cryptography.hazmat.primitives import serialization
 
     try:
         own = serialization.load_pem_private_key(secret, None).public_key()
     except (ValueError, TypeError):
         raise ValueError(f"{key}: not a private key, PEM without a password") from None
-    if own != _x509().load_pem_x509_certificate(seen.pem).public_key():
+    if own != x509.load_pem_x509_certificate(seen.pem).public_key():
         raise ValueError(f"{key}: not the key of {certificate}; give the one that was made with it")
-    return Identity(seen.pem, secret)
+    return Certificate(seen.pem, secret)
 
 
 def make_key() -> Any:
     """A new private key."""
-    _x509()
-    from cryptography.hazmat.primitives.asymmetric import ec
-
     return ec.generate_private_key(ec.SECP256R1())
 
 
-def write_key(key: Any, path: Path) -> None:
-    """Write a private key for its owner's eyes alone."""
-    from cryptography.hazmat.primitives import serialization
+def self_signed(name: str = "siafu", *, days: float = 30) -> Certificate:
+    """A new certificate with its key, for one run."""
+    key = make_key()
+    return Certificate(issue(name, key.public_key(), None, key, days=days), _private_pem(key))
 
-    form = serialization.PrivateFormat.PKCS8
-    data = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+
+def write_key(key: Any, path: Path) -> None:
+    """Write a private key that only its owner can read."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(data)
+        file.write(_private_pem(key))
 
 
 def request(name: str, key: Any) -> bytes:
     """A certificate request of a site, PEM, for an authority of your own."""
-    x509 = _x509()
-    from cryptography.hazmat.primitives import hashes, serialization
-
     builder = x509.CertificateSigningRequestBuilder().subject_name(_subject(name))
     made = builder.add_extension(_names(name), critical=False).sign(key, hashes.SHA256())
-    return made.public_bytes(serialization.Encoding.PEM)
+    return made.public_bytes(Encoding.PEM)
 
 
 @dataclass(frozen=True, repr=False)
@@ -174,15 +186,12 @@ class Authority:
 
 def make_authority(*, days: float = DAYS) -> Authority:
     """A new authority, signed by itself."""
-    x509, key = _x509(), make_key()
-    return Authority(key, _sign("authority", key.public_key(), x509, None, key, days, authority=True))
+    key = make_key()
+    return Authority(key, _sign("authority", key.public_key(), None, key, days, authority=True))
 
 
 def read_authority(folder: Path) -> Authority:
     """The authority that :func:`write_authority` wrote."""
-    from cryptography.hazmat.primitives import serialization
-
-    x509 = _x509()
     try:
         key = serialization.load_pem_private_key((folder / "authority.key").read_bytes(), None)
         return Authority(key, x509.load_pem_x509_certificate((folder / "authority.pem").read_bytes()))
@@ -201,17 +210,14 @@ def write_authority(authority: Authority, folder: Path) -> None:
 
 def issue(name: str, public_key: Any, authority: Authority | None, key: Any, *, days: float = DAYS) -> bytes:
     """A certificate of a site, PEM, signed by an authority, or by its own ``key`` where there is none."""
-    from cryptography.hazmat.primitives.serialization import Encoding
-
     signer = authority.key if authority else key
     issuer = authority.certificate.subject if authority else None
-    made = _sign(name, public_key, _x509(), issuer, signer, days, authority=False)
+    made = _sign(name, public_key, issuer, signer, days, authority=False)
     return made.public_bytes(Encoding.PEM)
 
 
 def sign_request(data: bytes, authority: Authority, *, days: float = DAYS) -> tuple[str, bytes]:
     """The name in a request and its certificate, PEM."""
-    x509 = _x509()
     try:
         asked = x509.load_pem_x509_csr(data)
         names = asked.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -224,31 +230,34 @@ def sign_request(data: bytes, authority: Authority, *, days: float = DAYS) -> tu
     return site, issue(site, asked.public_key(), authority, None, days=days)
 
 
-def _sign(
-    name: str, public_key: Any, x509: Any, issuer: Any, signer: Any, days: float, *, authority: bool
-) -> Any:
-    from cryptography.hazmat.primitives import hashes
+def _sign(name: str, public_key: Any, issuer: Any, signer: Any, days: float, *, authority: bool) -> Any:
 
     now, subject = datetime.now(UTC), _subject(name)
     builder = x509.CertificateBuilder(issuer or subject, subject, public_key, x509.random_serial_number())
     builder = builder.not_valid_before(now + min(timedelta(days=days), timedelta()) - timedelta(hours=1))
     builder = builder.not_valid_after(now + timedelta(days=days))
-    builder = builder.add_extension(x509.BasicConstraints(authority, None), critical=True)
+    builder = builder.add_extension(x509.BasicConstraints(authority, 0 if authority else None), critical=True)
+    builder = builder.add_extension(_usage(authority), critical=True)
     return builder.add_extension(_names(name), critical=False).sign(signer, hashes.SHA256())
 
 
 def _subject(name: str) -> Any:
     """A subject that no other certificate has: TLS looks issuers up by it, and a site may have two for a while."""
-    x509 = _x509()
     return x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, f"{name} {secrets.token_hex(4)}")])
 
 
+def _usage(authority: bool) -> Any:
+    """An authority signs certificates and nothing else; a site signs handshakes and no certificate."""
+    others = "content_commitment key_encipherment data_encipherment key_agreement crl_sign encipher_only decipher_only"
+    return x509.KeyUsage(
+        digital_signature=not authority, key_cert_sign=authority, **dict.fromkeys(others.split(), False)
+    )
+
+
 def _names(name: str) -> Any:
-    x509 = _x509()
     return x509.SubjectAlternativeName([x509.DNSName(dns_name(name))])
 
 
-def _x509() -> Any:
-    from cryptography import x509
-
-    return x509
+def _private_pem(key: Any) -> bytes:
+    form = serialization.PrivateFormat.PKCS8
+    return key.private_bytes(Encoding.PEM, form, serialization.NoEncryption())

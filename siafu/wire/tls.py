@@ -1,0 +1,60 @@
+"""TLS 1.3 between peers that know each other by a secret or a fingerprint, and not by a name. Standard library alone.
+
+A listener shows a certificate that it made for itself. Who dials accepts any certificate in the TLS handshake, and then
+holds it to a fingerprint (:func:`dial`), or binds the proof of a shared secret to it (``wire.handshake``).
+"""
+
+import hashlib
+import socket
+import ssl
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, repr=False)
+class Certificate:
+    """A certificate and its private key, PEM."""
+
+    certificate: bytes
+    key: bytes
+
+    @property
+    def fingerprint(self) -> bytes:
+        """SHA-256 of the certificate."""
+        return hashlib.sha256(ssl.PEM_cert_to_DER_cert(self.certificate.decode())).digest()
+
+    def server_context(self) -> ssl.SSLContext:
+        """TLS of the listener that owns the certificate."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        with tempfile.TemporaryDirectory(prefix="siafu-") as folder:  # only its owner can enter it
+            both = Path(folder, "both.pem")
+            both.write_bytes(self.key + self.certificate)
+            context.load_cert_chain(both)
+        return context
+
+
+class WrongCertificate(ValueError):
+    """A listener showed another certificate than the expected one."""
+
+
+def dial(sock: socket.socket, *, fingerprint: bytes | None = None) -> tuple[ssl.SSLSocket, bytes]:
+    """TLS over a connected socket; returns it with the fingerprint of the listener's certificate.
+
+    Raises WrongCertificate where that is not the given one. Without one, the caller must bind a proof to it.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = (
+        False  # the listener is known by its fingerprint or its secret, whatever its name
+    )
+    context.verify_mode = ssl.CERT_NONE
+    secure = context.wrap_socket(sock)
+    shown = hashlib.sha256(secure.getpeercert(binary_form=True) or b"").digest()
+    if fingerprint is not None and shown != fingerprint:
+        secure.close()
+        raise WrongCertificate(
+            "the listener shows another certificate than expected: somebody stands between, or another run answers"
+        )
+    return secure, shown
