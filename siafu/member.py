@@ -1,5 +1,6 @@
 """What one rank does in a run: it trains on its part, and rank 0 writes what comes of it."""
 
+import os
 import statistics
 import tempfile
 from collections.abc import Callable
@@ -49,6 +50,8 @@ from siafu.training.snapshots.links import LinkTask as LinksOverTime
 from siafu.training.snapshots.task import TemporalTask
 from siafu.training.snapshots.trainer import SnapshotsTrainer
 from siafu.training.task import SPLITS, Task, task_of
+from siafu.workers.crew import BILLED
+from siafu.workers.signing import lease_key
 
 ENDS = ("done", "patience")
 
@@ -240,6 +243,8 @@ def _clients_trainer(
 
 
 def _check_pipeline(tree: Settings) -> None:
+    if tree.pipeline.workers in BILLED:
+        lease_key(os.environ, tree.pipeline.lease_key_file)  # or it says what to do
     if tree.model.norm == "batch":
         raise ValueError(
             "model.norm is batch, which is not row by row, so that no worker could do it; set it to layer, or use "

@@ -185,6 +185,7 @@ class PipelineTrainer(FullTrainer):
             address=self.pipeline.address,
             function=self.pipeline.function,
             endpoint=self.pipeline.endpoint,
+            key_file=self.pipeline.lease_key_file,
         )
 
     @property
