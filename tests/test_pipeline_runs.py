@@ -175,11 +175,15 @@ def assert_same(run: Path, other: Path) -> None:
     assert (run / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
 
 
-def test_a_worker_that_a_person_starts_does_its_share(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    process = start(*PIPELINE, "--epochs", 150, "--set", "pipeline.num_workers=1", "--out", run)
+@pytest.mark.parametrize(
+    "where", [(), ("pipeline.host=0.0.0.0", "pipeline.address=127.0.0.1")], ids=["here", "tls"]
+)
+def test_a_worker_that_a_person_starts_does_its_share(where: tuple[str, ...], tmp_path: Path) -> None:
+    run, listening = tmp_path / "run", [item for each in where for item in ("--set", each)]
+    process = start(*PIPELINE, "--epochs", 150, "--set", "pipeline.num_workers=1", *listening, "--out", run)
     lease = wait_for(lambda: next(run.glob("lease-0.json"), None) if run.is_dir() else None)
     assert lease.stat().st_mode & 0o077 == 0
+    assert (json.loads(lease.read_text())["fingerprint"] is None) == (not where)
     worker = start("worker", lease)
     end(process)
     out, err = worker.communicate(timeout=LONG_S)

@@ -8,7 +8,7 @@ import numpy as np
 from siafu.workers.setup import Setup
 from siafu.workers.task import Arrays, Direction, Key, Result, Task
 
-LONG_S = 20.0  # no test should take this long, however busy the machine
+LONG_S = 240.0  # no test should take this long, however busy the machine
 
 SETUP = Setup(
     model={"jump": "none"},
