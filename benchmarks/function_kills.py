@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import random
+import secrets
 import signal
 import subprocess
 import sys
@@ -61,6 +62,7 @@ def run(
 ) -> tuple[dict[str, Any], float, int, int]:
     """What a run measured, its seconds, how many workers were killed, and how many came."""
     began_s, draw = time.monotonic(), random.Random(args.seed)
+    os.environ |= {"SIAFU_LEASE_KEY": secrets.token_hex(32), "SIAFU_LEASE_ADDRESSES": "127.0.0.1"}
     with emulators(args.emulators, folder / "function", handler=HANDLER) as places:
         process = start(folder / name, listening(places), args)
         doomed: dict[int, float] = {}

@@ -287,7 +287,9 @@ def package(
     found = {"package": str(out / "worker.zip"), "template": str(out / "template.json"), "bytes": size}
     text = (
         f"wrote {found['package']} ({size:,} bytes) and {found['template']}\n"
-        f"deploy it with: sam deploy --guided --template-file {found['template']}"
+        f"deploy it with: sam deploy --guided --template-file {found['template']}\n"
+        "it asks for LeaseKey, the key that leases are signed with (make one: openssl rand -hex 32), and for "
+        "LeaseAddresses, the hosts and networks that the function may dial"
     )
     _print(found, as_json, text)
 

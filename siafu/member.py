@@ -51,6 +51,8 @@ from siafu.training.snapshots.links import LinkTask as LinksOverTime
 from siafu.training.snapshots.task import TemporalTask
 from siafu.training.snapshots.trainer import SnapshotsTrainer
 from siafu.training.task import SPLITS, Task, task_of
+from siafu.workers.crew import BILLED
+from siafu.workers.signing import lease_key
 
 ENDS = ("done", "patience")
 
@@ -244,6 +246,8 @@ def _clients_trainer(
 
 
 def _check_pipeline(tree: Settings) -> None:
+    if tree.pipeline.workers in BILLED:
+        lease_key(os.environ, tree.pipeline.lease_key_file)  # or it says what to do
     if tree.model.norm == "batch":
         raise ValueError(
             "model.norm is batch, which is not row by row, so that no worker could do it; set it to layer, or use "

@@ -24,7 +24,7 @@ from siafu.graph import Graph
 from siafu.member import Onlooker
 from siafu.results.read import read_run
 from siafu.results.report import write_report
-from siafu.workers.lease import Lease
+from siafu.workers.signing import accept, parse
 from siafu.workers.torch_compute import TorchCompute
 from siafu.workers.worker import serve
 
@@ -175,11 +175,15 @@ def assert_same(run: Path, other: Path) -> None:
     assert (run / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
 
 
-def test_a_worker_that_a_person_starts_does_its_share(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    process = start(*PIPELINE, "--epochs", 150, "--set", "pipeline.num_workers=1", "--out", run)
+@pytest.mark.parametrize(
+    "where", [(), ("pipeline.host=0.0.0.0", "pipeline.address=127.0.0.1")], ids=["here", "tls"]
+)
+def test_a_worker_that_a_person_starts_does_its_share(where: tuple[str, ...], tmp_path: Path) -> None:
+    run, listening = tmp_path / "run", [item for each in where for item in ("--set", each)]
+    process = start(*PIPELINE, "--epochs", 150, "--set", "pipeline.num_workers=1", *listening, "--out", run)
     lease = wait_for(lambda: next(run.glob("lease-0.json"), None) if run.is_dir() else None)
     assert lease.stat().st_mode & 0o077 == 0
+    assert (json.loads(lease.read_text())["fingerprint"] is None) == (not where)
     worker = start("worker", lease)
     _, err = process.communicate(timeout=LONG_S)
     assert process.returncode == 0, err
@@ -199,6 +203,7 @@ def test_random_labels_are_not_learned(tmp_path: Path) -> None:
     assert run.metrics["test_accuracy"] < 0.14
 
 
+@pytest.mark.usefixtures("_key")
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -215,6 +220,24 @@ def test_what_cannot_be_is_refused(given: dict[str, Any], said: str, tmp_path: P
         siafu.train(siafu.load("karate"), method="pipeline", epochs=2, out=tmp_path / "run", **given)
 
 
+@pytest.mark.parametrize("workers", ["lambda", "http"])
+def test_a_run_whose_leases_could_not_be_signed_is_refused_with_what_to_do(
+    workers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SIAFU_LEASE_KEY", "SIAFU_LEASE_KEY_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    given: dict[str, Any] = {"workers": workers, "function": "http://127.0.0.1:9/", "host": "0.0.0.0"}
+    with pytest.raises(ValueError, match=r"no key to sign .*set SIAFU_LEASE_KEY_FILE .*openssl rand -hex 32"):
+        siafu.train(siafu.load("karate"), method="pipeline", epochs=2, out=tmp_path / "run", **given)
+    open_to_all = tmp_path / "lease.key"
+    open_to_all.write_text("5a" * 32)
+    open_to_all.chmod(0o644)
+    given["lease_key_file"] = str(open_to_all)
+    with pytest.raises(ValueError, match="others may read or change this key"):
+        siafu.train(siafu.load("karate"), method="pipeline", epochs=2, out=tmp_path / "run", **given)
+
+
+@pytest.mark.usefixtures("_key")
 def test_a_run_whose_functions_cannot_be_had_goes_on_by_itself_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,12 +258,20 @@ def test_a_run_whose_functions_cannot_be_had_goes_on_by_itself_and_says_so(
 
 
 @pytest.fixture
-def function() -> Iterator[str]:
+def _key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key of leases, at the run and at functions."""
+    monkeypatch.setenv("SIAFU_LEASE_KEY", "5a" * 32)
+    monkeypatch.setenv("SIAFU_LEASE_ADDRESSES", "127.0.0.1")
+
+
+@pytest.fixture
+def function(_key: None) -> Iterator[str]:
     """A function that is called by HTTP and serves the lease that a request carries."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            report = serve(Lease.from_json(self.rfile.read(int(self.headers["Content-Length"]))))
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            report = serve(accept(parse(body), os.environ))
             body = json.dumps(asdict(report)).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))

@@ -146,6 +146,14 @@ class FailureDetector(Generic[K]):
         now = self.clock.now()
         self.peers: dict[K, PeerState[K]] = {peer: PeerState(now) for peer in peers}
 
+    def join(self, peer: K) -> None:
+        """Watch one peer more."""
+        self.peers[peer] = PeerState(self.clock.now())
+
+    def leave(self, peer: K) -> None:
+        """Watch a peer no more."""
+        self.peers.pop(peer, None)
+
     def beat(self, peer: K, beat: Heartbeat[K]) -> None:
         """Record a peer's heartbeat."""
         self.peers[peer].update(self.clock.now(), beat, deadline_s=self.deadline_s)

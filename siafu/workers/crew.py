@@ -14,10 +14,12 @@ from siafu.cost import Lease, Meter, Rates
 from siafu.workers.launcher import Ended, Holder, Launcher
 from siafu.workers.lease import Compute
 from siafu.workers.local import start_local, work
+from siafu.workers.outcome import Expected
 from siafu.workers.pool import Pool, is_loopback
 from siafu.workers.processes import Processes
 from siafu.workers.setup import Setup
 from siafu.workers.shared import Segments
+from siafu.workers.signing import lease_key
 from siafu.workers.task import Arrays, Result, Task
 from siafu.workers.tasks import Tasks
 from siafu.workers.torch_compute import TorchCompute
@@ -43,6 +45,7 @@ class Wanted:
         address: what these are told of that; empty: the same.
         function: the name of the function (lambda), or its URL (http).
         endpoint: of the API that functions are invoked by, or several with commas; empty for AWS itself.
+        key_file: of the key that leases of functions are signed with; empty: the environment names it.
     """
 
     kind: str
@@ -52,6 +55,7 @@ class Wanted:
     address: str = ""
     function: str = ""
     endpoint: str = ""
+    key_file: str = ""
 
 
 class Crew:
@@ -138,13 +142,19 @@ class Crew:
         self._threads.append(start_local(self._tasks, TorchCompute(self._setup)))
 
     def _start_pool(self) -> None:
-        wanted, segments = self.wanted, self._segments
-        address = wanted.address or None
+        wanted = self.wanted
         self._pool = Pool(
-            self._tasks, self._setup, run=wanted.run, host=wanted.host, address=address, segments=segments
+            self._tasks,
+            self._setup,
+            run=wanted.run,
+            host=wanted.host,
+            address=wanted.address or None,
+            segments=self._segments,
+            expected=Expected(self._do()),
+            say=self._say,
         )
         self._threads.append(start_local(self._tasks, self._do()))
-        self._launcher = Launcher(_holder(wanted), on_end=self._lease_ended)
+        self._launcher = Launcher(_holder(wanted, self._pool), on_end=self._lease_ended)
         self.resize(wanted.count)
 
     def resize(self, count: int) -> None:
@@ -217,10 +227,10 @@ def _serve(tasks: Tasks, name: str, setup: Setup) -> None:
     work(tasks, name, TorchCompute(setup))
 
 
-def _holder(wanted: Wanted) -> Holder:
+def _holder(wanted: Wanted, pool: Pool) -> Holder:
     match wanted.kind:
         case "processes":
-            return Processes()
+            return Processes(adopt=pool.adopt)
         case "lambda":
             from siafu.workers.functions import Functions
 
@@ -234,11 +244,12 @@ def _holder(wanted: Wanted) -> Holder:
                     "pipeline.address to an address of this machine that functions reach"
                 )
             urls = [url.strip() for url in wanted.endpoint.split(",") if url.strip()]
-            return Functions(wanted.function, endpoint_urls=urls, most=max(1, len(urls) or MOST))
+            key = lease_key(os.environ, wanted.key_file)
+            return Functions(wanted.function, key=key, endpoint_urls=urls, most=max(1, len(urls) or MOST))
         case "http":
             from siafu.workers.http import Http
 
-            return Http(wanted.function)
+            return Http(wanted.function, key=lease_key(os.environ, wanted.key_file))
         case "ray":
             from siafu.workers.on_ray import RayTasks
 

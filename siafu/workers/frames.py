@@ -1,12 +1,10 @@
-"""Frames: the form in which tasks travel between a graph server and a worker. Packing and checking, no socket.
+"""The frames of tasks between a graph server and a worker: a head of JSON and arrays. Packing and checking, no socket.
 
-A frame is a header of 28 bytes, a head of JSON, and the bytes of the arrays that the head names, one after the other.
-Two checksums cover all of it. Nothing is allocated for a frame before its lengths were found to be allowed.
+They travel as frames of :mod:`siafu.wire.frames`. The head names the arrays, with dtype and shape; the payload is their
+bytes, one array after the other. Nothing is allocated for a frame before its lengths were found to be allowed.
 """
 
 import json
-import struct
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -15,49 +13,37 @@ from typing import Any
 
 import numpy as np
 
+from siafu.wire import frames as wire
+from siafu.wire.frames import HEADER_BYTES, MAX_HEAD_BYTES, FrameError, Header
 from siafu.workers.task import Arrays
 
-PROTOCOL = 2
 MAX_FRAME_BYTES = 1 << 30
-MAX_HEAD_BYTES = 1 << 20
 MAX_DIMS = 8
 DTYPES = {
     name: np.dtype(name).newbyteorder("<")
     for name in ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
 }
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
-_MAGIC = b"SIAW"
-_FIELDS = struct.Struct("<4sHBBIQII")  # magic, protocol, kind, flags; head, arrays; body sum | header sum
-_BEFORE_SUM = _FIELDS.size - 4
-HEADER_BYTES = _FIELDS.size
 _ARRAYS = "arrays"
 
 
 class Kind(IntEnum):
-    """What a frame says."""
+    """The kinds of frames."""
 
-    CHALLENGE = 1  # server: prove that you hold the token
-    ANSWER = 2  # worker: the proof, and the same question
-    WELCOME = 3  # server: its proof
-    REFUSED = 4  # server: why not
-    SETUP = 5  # server: the model's tensor work
-    READY = 6  # worker: what it took to get here
-    OFFER = 7  # server: a task
-    ACCEPT = 8  # worker: send its arrays; the weights, and rows that never change, if it says so
-    DECLINE = 9  # worker: no more
-    TASK = 10  # server: the arrays
-    RESULT = 11  # worker: what came of it
-    FAILED = 12  # worker: nothing came of it
-    BEAT = 13  # worker: it lives
-    STOP = 14  # server: end when you are done
-    BYE = 15  # worker: it ends
+    SETUP = 1  # server: the model's tensor work
+    READY = 2  # worker: it can do tasks
+    OFFER = 3  # server: a task
+    ACCEPT = 4  # worker: send its arrays; the weights, and rows that never change, if it says so
+    DECLINE = 5  # worker: no more
+    TASK = 6  # server: the arrays
+    RESULT = 7  # worker: the arrays and gradients that a task gave
+    FAILED = 8  # worker: the task gave nothing
+    BEAT = 9  # worker: it lives
+    STOP = 10  # server: end when you are done; with a reason, at once
+    BYE = 11  # worker: it ends; where it is the server's fault, it says so
 
 
 _KINDS = frozenset(map(int, Kind))
-
-
-class FrameError(ValueError):
-    """Bytes that are no frame, or a damaged one, or one that is not allowed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,8 +51,8 @@ class Frame:
     """A frame that was received whole.
 
     Attributes:
-        kind: what it says.
-        head: its particulars.
+        kind: one of the protocol's kinds.
+        head: its fields.
         arrays: by name; they are the receiver's own.
     """
 
@@ -75,73 +61,47 @@ class Frame:
     arrays: Arrays = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Header:
-    """The lengths and checksum of a frame that is to be read."""
-
-    kind: Kind
-    head_bytes: int
-    array_bytes: int
-    checksum: int
-
-
-def pack(kind: Kind, head: Mapping[str, Any], arrays: Arrays) -> list[memoryview]:
+def pack(kind: Kind, sequence: int, head: Mapping[str, Any], arrays: Arrays) -> list[memoryview]:
     """The bytes of a frame, in pieces: those of the arrays are not copied."""
     whole = {name: _plain(name, array) for name, array in arrays.items()}
     shapes = [[name, _NAMES[array.dtype], array.shape] for name, array in whole.items()]
     text = json.dumps({**head, _ARRAYS: shapes} if shapes else dict(head), separators=(",", ":")).encode()
-    if len(text) > MAX_HEAD_BYTES:
-        raise FrameError(
-            f"the head of a {kind.name} frame has {len(text)} bytes, expected at most {MAX_HEAD_BYTES}"
-        )
     pieces = [raw(array) for array in whole.values() if array.size]
-    checksum = zlib.crc32(text)
-    for piece in pieces:
-        checksum = zlib.crc32(piece, checksum)
-    length = sum(piece.nbytes for piece in pieces)
-    fields = _FIELDS.pack(_MAGIC, PROTOCOL, kind, 0, len(text), length, checksum, 0)[:_BEFORE_SUM]
-    return [memoryview(fields + struct.pack("<I", zlib.crc32(fields)) + text), *pieces]
-
-
-def unpack_header(fields: bytes | bytearray | memoryview, limit_bytes: int) -> Header:
-    """A frame's header, checked; raises FrameError."""
-    magic, protocol, kind, flags, head, arrays, checksum, own_sum = _FIELDS.unpack(fields)
-    if magic != _MAGIC:
-        raise FrameError(f"a frame begins with {magic!r}, expected {_MAGIC!r}: it speaks another protocol")
-    if own_sum != zlib.crc32(fields[:_BEFORE_SUM]):
-        raise FrameError("a frame's header has a bad checksum: it was damaged on its way")
-    if protocol != PROTOCOL:
+    size = sum(piece.nbytes for piece in pieces)
+    if size > MAX_FRAME_BYTES:
         raise FrameError(
-            f"a frame of protocol {protocol}, expected {PROTOCOL}: install the same siafu on both sides"
+            f"a {kind.name} frame has {size} bytes of arrays; expected at most {MAX_FRAME_BYTES}"
         )
-    if kind not in _KINDS or flags:
-        raise FrameError(f"a frame of kind {kind} with flags {flags}, which protocol {PROTOCOL} has not")
-    if head > MAX_HEAD_BYTES:
-        raise FrameError(f"a frame's head has {head} bytes, expected at most {MAX_HEAD_BYTES}")
-    if HEADER_BYTES + head + arrays > limit_bytes:
-        raise FrameError(
-            f"a {Kind(kind).name} frame has {HEADER_BYTES + head + arrays} bytes, expected at most {limit_bytes}"
-        )
-    return Header(Kind(kind), head, arrays, checksum)
+    return [memoryview(wire.pack(kind, sequence, text, pieces)), *pieces]
 
 
-def unpack_head(header: Header, text: bytes | bytearray) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """A frame's particulars, and memory for its arrays; raises FrameError before any is allocated."""
+def unpack_header(fields: wire.Buffer, limit_bytes: int) -> Header:
+    """A frame's header, whose lengths are within the limit; raises FrameError."""
+    header = wire.unpack_header(fields, max_head=min(MAX_HEAD_BYTES, limit_bytes), max_payload=limit_bytes)
+    if header.kind not in _KINDS:
+        raise FrameError(f"a frame of kind {header.kind}, which protocol {wire.PROTOCOL} of workers has not")
+    size = HEADER_BYTES + header.head_bytes + header.payload_bytes
+    if size > limit_bytes:
+        raise FrameError(f"a {Kind(header.kind).name} frame has {size} bytes; expected at most {limit_bytes}")
+    return header
+
+
+def unpack_head(header: Header, text: wire.Buffer) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """A frame's fields, and memory for its arrays; raises FrameError before any is allocated."""
+    kind = Kind(header.kind).name
     try:
         head = json.loads(bytes(text))
     except (ValueError, RecursionError):
-        raise FrameError(f"the head of a {header.kind.name} frame is no JSON: it was damaged") from None
+        raise FrameError(f"the head of a {kind} frame is no JSON: it was damaged") from None
     if not isinstance(head, dict):
-        raise FrameError(
-            f"the head of a {header.kind.name} frame is a {type(head).__name__}, expected an object"
-        )
+        raise FrameError(f"the head of a {kind} frame is a {type(head).__name__}, expected an object")
     shapes = head.pop(_ARRAYS, [])
     if not isinstance(shapes, list):
         raise FrameError(f"a frame's arrays are {str(shapes)[:40]}, expected a list")
     found = [_shape_of(entry) for entry in shapes]
     total = sum(DTYPES[dtype].itemsize * prod(shape) for _, dtype, shape in found)
-    if total != header.array_bytes:
-        raise FrameError(f"a frame names arrays of {total} bytes, but carries {header.array_bytes}")
+    if total != header.payload_bytes:
+        raise FrameError(f"a frame names arrays of {total} bytes, but carries {header.payload_bytes}")
     if len({name for name, _, _ in found}) != len(found):
         raise FrameError("a frame names an array twice")
     return head, {name: np.empty(shape, DTYPES[dtype]) for name, dtype, shape in found}
@@ -152,14 +112,9 @@ def raw(array: np.ndarray) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
 
 
-def check(header: Header, text: bytes | bytearray, arrays: Arrays) -> None:
-    """Raise FrameError unless head and arrays are what was sent."""
-    checksum = zlib.crc32(text)
-    for array in arrays.values():
-        if array.size:
-            checksum = zlib.crc32(raw(array), checksum)
-    if checksum != header.checksum:
-        raise FrameError(f"a {header.kind.name} frame has a bad checksum: it was damaged on its way")
+def check(header: Header, arrays: Arrays) -> None:
+    """Raise FrameError unless the arrays are undamaged."""
+    wire.check_payload(header, [raw(array) for array in arrays.values() if array.size])
 
 
 def _plain(name: str, array: np.ndarray) -> np.ndarray:

@@ -12,6 +12,7 @@ from typing import Any
 from siafu.extras import needed_for
 from siafu.workers.launcher import LeaseError
 from siafu.workers.lease import Lease
+from siafu.workers.signing import LeaseRefused, sign
 
 _LONGEST_S = 960  # Lambda ends an invocation after 15 minutes
 _NEVER = {
@@ -24,15 +25,21 @@ _NEVER = {
 
 
 class Functions:
-    """An invocation per lease.
+    """An invocation per lease, which is signed with ``key``.
 
     ``endpoint_urls`` stand in for AWS, such as emulators, each of which serves one lease at a time.
     """
 
     def __init__(
-        self, function: str, *, region: str | None = None, endpoint_urls: Sequence[str] = (), most: int = 1000
+        self,
+        function: str,
+        *,
+        key: bytes,
+        region: str | None = None,
+        endpoint_urls: Sequence[str] = (),
+        most: int = 1000,
     ) -> None:
-        self._function = function
+        self._function, self._key = function, key
         self._clients: queue.SimpleQueue[Any] = queue.SimpleQueue()
         if not endpoint_urls:
             client = _client(region, None, most)
@@ -56,7 +63,7 @@ class Functions:
         from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
         try:
-            response = client.invoke(FunctionName=self._function, Payload=lease.to_json().encode())
+            response = client.invoke(FunctionName=self._function, Payload=sign(lease, self._key).encode())
             body = response["Payload"].read()
         except NoCredentialsError:
             raise LeaseError(
@@ -115,6 +122,5 @@ def _check(body: bytes, *, failed: bool, function: str) -> None:
     if error is None and not failed:
         return
     kind, said = (error or {}).get("errorType", "Error"), (error or {}).get("errorMessage", body[:200])
-    raise LeaseError(
-        f"the function {function!r} failed: {kind}: {said}", fatal=str(kind).startswith("Runtime.Import")
-    )
+    fatal = str(kind).startswith("Runtime.Import") or kind == LeaseRefused.__name__
+    raise LeaseError(f"the function {function!r} failed: {kind}: {said}", fatal=fatal)

@@ -12,23 +12,24 @@ from urllib.request import Request, urlopen
 
 from siafu.workers.launcher import LeaseError
 from siafu.workers.lease import Lease
+from siafu.workers.signing import sign
 
 _MORE_S = 30.0  # for the answer, once the lease has ended
 _NEVER = {400, 401, 403, 404, 405, 411, 415}
 
 
 class Http:
-    """A request per lease. ``headers`` may hold what the place asks for, such as Authorization."""
+    """A request per lease, which is signed with ``key``. ``headers`` may hold what the place asks for."""
 
-    def __init__(self, url: str, *, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(self, url: str, *, key: bytes, headers: Mapping[str, str] | None = None) -> None:
         if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
             raise ValueError(f"workers are called at {url!r}, expected an address such as https://host/path")
-        self._url, self._headers = url, dict(headers or {})
+        self._url, self._key, self._headers = url, key, dict(headers or {})
 
     def hold(self, lease: Lease) -> None:
         """Post a lease and wait for the answer; raises LeaseError."""
         headers = {"Content-Type": "application/json", **self._headers}
-        request = Request(self._url, lease.to_json().encode(), headers, method="POST")
+        request = Request(self._url, sign(lease, self._key).encode(), headers, method="POST")
         try:
             with urlopen(request, timeout=max(0.0, lease.deadline_s - time.time()) + _MORE_S) as response:
                 body = response.read(1 << 16)

@@ -1,6 +1,7 @@
 """Leases: all that a worker needs to find its graph server and to be let in. A few hundred bytes of JSON."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
@@ -9,6 +10,7 @@ from siafu import __version__
 
 MAX_BYTES = 1024
 Compute = Literal["twin", "torch"]
+_FINGERPRINT = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,16 @@ class Lease:
         if self.compute not in get_args(Compute):
             raise ValueError(
                 f"a lease's compute is {self.compute!r:.60}, expected {' or '.join(get_args(Compute))}"
+            )
+        if not 0 < self.port < 1 << 16:
+            raise ValueError(f"a lease's port is {self.port}, expected 1 to 65535")
+        if not 0 <= self.deadline_s < 1e11:
+            raise ValueError(f"a lease's deadline_s is {self.deadline_s}, expected seconds since the epoch")
+        if not self.token:
+            raise ValueError("a lease's token is empty, expected the run's secret")
+        if self.fingerprint is not None and not _FINGERPRINT.fullmatch(self.fingerprint):
+            raise ValueError(
+                f"a lease's fingerprint is {self.fingerprint!r:.60}, expected 64 hexadecimal digits"
             )
 
     def __repr__(self) -> str:
@@ -83,4 +95,10 @@ class Lease:
             raise ValueError(
                 f"a lease of {str(found)[:200]}, expected {sorted(names)}: is it of another siafu?"
             )
-        return cls(**{**given, "deadline_s": float(given["deadline_s"])})
+        try:
+            deadline_s = float(given["deadline_s"])
+        except (TypeError, ValueError, OverflowError):
+            raise ValueError(
+                f"a lease's deadline_s is {given['deadline_s']!r:.60}, expected a time"
+            ) from None
+        return cls(**{**given, "deadline_s": deadline_s})

@@ -10,12 +10,12 @@ import ssl
 import threading
 import time
 from collections.abc import Generator, Mapping
-from contextlib import suppress
 from selectors import EVENT_READ, EVENT_WRITE
 from typing import Any, TypeVar
 
+from siafu.wire.frames import HEADER_BYTES, check_head
+from siafu.wire.stream import Stream
 from siafu.workers.frames import (
-    HEADER_BYTES,
     MAX_FRAME_BYTES,
     Frame,
     Kind,
@@ -46,25 +46,30 @@ class Link:
     """
 
     def __init__(self, sock: socket.socket, *, send_wait_s: float = 30.0) -> None:
-        sock.setblocking(False)
         if sock.family in (socket.AF_INET, socket.AF_INET6):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MS)
-        self._sock = sock
+        self._stream = Stream(sock, tick_s=1.0)
         self._send_wait_s = send_wait_s
         self._writing = threading.Lock()
-        self._secret = threading.Lock() if isinstance(sock, ssl.SSLSocket) else None  # TLS state has one user
         self._buffer = bytearray(_AHEAD_BYTES)
         self._ahead = memoryview(b"")  # what of the buffer was received and not yet read
+        self._frames_in = self._frames_out = 0
         self.bytes_in = 0
         self.bytes_out = 0
 
     def send(self, kind: Kind, head: Mapping[str, Any] | None = None, arrays: Arrays | None = None) -> None:
         """Send a frame; raises LinkLost, or FrameError for what cannot be sent."""
-        pieces = pack(kind, head or {}, arrays or {})
         with self._writing:
-            self._write(pieces)
+            self._write(self.pack(kind, head, arrays))
+
+    def pack(
+        self, kind: Kind, head: Mapping[str, Any] | None = None, arrays: Arrays | None = None
+    ) -> list[memoryview]:
+        """The pieces of the next frame, for :meth:`writing`; they must be written in the order of packing."""
+        pieces = pack(kind, self._frames_out, head or {}, arrays or {})
+        self._frames_out += 1
+        return pieces
 
     def receive(
         self,
@@ -82,20 +87,22 @@ class Link:
             fields = yield from self._read_bytes(HEADER_BYTES)
             header = unpack_header(fields, limit_bytes)
             text = yield from self._read_bytes(header.head_bytes)
+            check_head(fields, text, sequence=self._frames_in)
             head, arrays = unpack_head(header, text)
             for array in arrays.values():
                 if array.size:
                     yield from self._read(raw(array))
         except OSError as error:
             raise _lost(error) from error
-        check(header, text, arrays)
-        return Frame(header.kind, head, arrays)
+        check(header, arrays)
+        self._frames_in += 1
+        return Frame(Kind(header.kind), head, arrays)
 
     def writing(self, pieces: list[memoryview]) -> Steps[None]:
         """The steps of sending the pieces of a frame."""
         while pieces:
             try:
-                count = self._write_some(pieces)
+                count = self._stream.send_now(pieces[:_PIECES])
             except (*_AGAIN, ssl.SSLWantWriteError) as again:
                 yield EVENT_READ if isinstance(again, ssl.SSLWantReadError) else EVENT_WRITE
                 continue
@@ -109,31 +116,15 @@ class Link:
 
     def fileno(self) -> int:
         """The descriptor of the connection, to wait for."""
-        return self._sock.fileno()
+        return self._stream.fileno()
 
     def shut(self) -> None:
         """End the connection: whoever reads or writes learns it at once."""
-        with suppress(OSError):
-            socket.socket.shutdown(self._sock, socket.SHUT_RDWR)  # SSLSocket's own would take its state away
-
-    def part(self, *, wait_s: float = 1.0, limit_bytes: int = 1 << 16) -> None:
-        """Let the other side read what was sent: what it says meanwhile is dropped, until it closes."""
-        until_s = time.monotonic() + wait_s
-        with suppress(OSError):
-            socket.socket.shutdown(self._sock, socket.SHUT_WR)
-            while limit_bytes > 0:
-                self._wait(EVENT_READ, None, until_s)
-                got = len(
-                    socket.socket.recv(self._sock, 4096)
-                )  # unread bytes would make the kernel drop ours
-                if not got:
-                    return
-                limit_bytes -= got
+        self._stream.shut()
 
     def close(self) -> None:
         """End the connection and free it; nobody may use it any more."""
-        self.shut()
-        self._sock.close()
+        self._stream.close()
 
     def _read_bytes(self, count: int) -> Steps[bytearray]:
         got = bytearray(count)
@@ -149,7 +140,7 @@ class Link:
                 continue
             few = into.nbytes < len(self._buffer)
             try:
-                count = self._read_some(memoryview(self._buffer) if few else into)
+                count = self._stream.receive_now(memoryview(self._buffer) if few else into)
             except (*_AGAIN, ssl.SSLWantWriteError) as again:
                 yield EVENT_WRITE if isinstance(again, ssl.SSLWantWriteError) else EVENT_READ
                 continue
@@ -160,12 +151,6 @@ class Link:
                 self._ahead = memoryview(self._buffer)[:count]
             else:
                 into = into[count:]
-
-    def _read_some(self, into: memoryview) -> int:
-        if self._secret is None:
-            return self._sock.recv_into(into)
-        with self._secret:
-            return self._sock.recv_into(into)
 
     def _write(self, pieces: list[memoryview]) -> None:
         self._finish(self.writing(pieces), self._send_wait_s, None)
@@ -183,18 +168,12 @@ class Link:
             except OSError as error:
                 raise _lost(error) from error
 
-    def _write_some(self, pieces: list[memoryview]) -> int:
-        if self._secret is None:
-            return self._sock.sendmsg(pieces[:_PIECES])
-        with self._secret:
-            return self._sock.send(pieces[0])
-
     def _wait(self, event: int, silence_s: float | None, until_s: float | None) -> None:
         left = [] if silence_s is None else [silence_s]
         if until_s is not None:
             left.append(max(0.0, until_s - time.monotonic()))
         poll = select.poll()
-        poll.register(self._sock.fileno(), select.POLLIN if event == EVENT_READ else select.POLLOUT)
+        poll.register(self.fileno(), select.POLLIN if event == EVENT_READ else select.POLLOUT)
         if not poll.poll(1000 * min(left) if left else None):
             raise LinkLost(f"it was silent for {min(left):.1f} s")
 

@@ -1,12 +1,14 @@
 """What a graph server and a worker say to each other, as frames: keys, tasks, results. No socket."""
 
+import mmap
 from typing import Any, TypeVar
 
 import numpy as np
 
-from siafu.workers.frames import DTYPES, Frame, FrameError
-from siafu.workers.shared import Mapped, Placed, Segments
-from siafu.workers.slots import Desk, Slot
+from siafu.wire.frames import FrameError
+from siafu.workers.frames import DTYPES, MAX_DIMS, Frame
+from siafu.workers.shared import Placed, Received, Segments
+from siafu.workers.slots import Slot, write_result
 from siafu.workers.task import Arrays, Direction, Key, Result, Task
 
 T = TypeVar("T")
@@ -52,30 +54,41 @@ def ask(
         if placed is not None:
             shared[name] = [*placed, array.dtype.name, list(array.shape)]
             del sent[name]
-    head = {"key": list(task.key), "version": task.version, "training": task.training, "shared": shared}
-    return head | {"into": [] if slot is None else [slot.name, slot.path, slot.size]}, sent
+    head = {"key": list(task.key), "version": task.version, "training": task.training}
+    head |= {"shared": shared} if shared else {}
+    return head | ({} if slot is None else {"slot": slot.number}), sent
 
 
-def asked(frame: Frame, mapped: Mapped) -> tuple[Task, Arrays]:
-    """The task of a frame, and the weights that came with it."""
+def asked(frame: Frame, received: Received | None) -> tuple[Task, Arrays]:
+    """The task of a frame, and the weights that came with it; arrays that it names lie in memory that was received."""
     version, training = field_of(frame, "version", int), field_of(frame, "training", bool)
     arrays = dict(frame.arrays)
-    for name, (segment, offset, dtype, shape) in field_of(frame, "shared", dict).items():
-        arrays[name] = mapped.array(Placed(segment, offset), _dtype(frame, name, dtype), tuple(shape))
+    if "shared" in frame.head:
+        for name, place in field_of(frame, "shared", dict).items():
+            arrays[name] = _shared(frame, name, place, received)
     return Task(key_of(frame), version, _of(arrays, _ROWS), training), _of(arrays, _WEIGHTS)
 
 
-def answer(task: Task, result: Result, desk: Desk, into: list[Any]) -> tuple[dict[str, Any], Arrays]:
-    """The head and arrays of a result; it is laid into a slot where one is named and large enough."""
+def slot_of(frame: Frame, received: Received | None) -> mmap.mmap | None:
+    """The memory for the result of a task, which was received; None where its frame names none."""
+    if "slot" not in frame.head:
+        return None
+    if received is None:
+        raise FrameError("a task names shared memory for its result, which this worker has none of")
+    return received.slot(field_of(frame, "slot", int))
+
+
+def answer(task: Task, result: Result, slot: mmap.mmap | None) -> tuple[dict[str, Any], Arrays]:
+    """The head and arrays of a result; it is written into the slot where there is one that is large enough."""
     head = {"key": list(task.key), "seconds": float(result.seconds)}
     arrays = _named(_ROWS, result.arrays) | _named(_GRADS, result.grads)
-    laid = desk.lay(arrays, *into) if into else None
+    laid = None if slot is None else write_result(arrays, slot)
     return (head, arrays) if laid is None else (head | {"laid": laid}, {})
 
 
 def answered(frame: Frame, slot: Slot | None = None) -> Result:
     """The result of a frame, or of the slot that its task had."""
-    seconds = field_of(frame, "seconds", float)
+    seconds = seconds_of(frame)
     if "laid" not in frame.head:
         return Result(_of(frame.arrays, _ROWS), _of(frame.arrays, _GRADS), seconds)
     arrays = {}
@@ -86,14 +99,35 @@ def answered(frame: Frame, slot: Slot | None = None) -> Result:
     return Result(_of(arrays, _ROWS), grads, seconds, spent=slot.free)
 
 
-def _laid(frame: Frame, name: str, place: object, slot: Slot | None) -> np.ndarray:
-    found = None
+def seconds_of(frame: Frame) -> float:
+    """The seconds of computing that a result says it took."""
+    seconds = field_of(frame, "seconds", float)
+    if not 0 <= seconds < 1e9:
+        raise FrameError(f"a {frame.kind.name} frame has seconds {seconds}, expected 0 or more")
+    return seconds
+
+
+def _shared(frame: Frame, name: str, place: object, received: Received | None) -> np.ndarray:
+    if received is None:
+        raise FrameError(f"array {name!r:.60} is named in shared memory, which this worker has none of")
     match place:
-        case [int(offset), dtype, list(shape)] if all(type(each) is int and each >= 0 for each in shape):
-            found = None if slot is None else slot.array(offset, _dtype(frame, name, dtype), tuple(shape))
-    if found is None:
-        raise FrameError(f"array {name!r} is said to be laid at {str(place)[:60]}, where it had no room")
-    return found
+        case [int(segment), int(offset), dtype, list(shape)] if _is_shape(shape):
+            found = Placed(segment, offset)
+            return received.segment(found, _dtype(frame, name, dtype), tuple(shape))
+    raise FrameError(
+        f"array {name!r:.60} is named at {str(place)[:60]}, expected [segment, offset, dtype, shape]"
+    )
+
+
+def _laid(frame: Frame, name: str, place: object, slot: Slot | None) -> np.ndarray:
+    match place:
+        case [int(offset), dtype, list(shape)] if slot is not None and _is_shape(shape):
+            return slot.array(offset, _dtype(frame, name, dtype), tuple(shape))
+    raise FrameError(f"array {name!r:.60} is said to be laid at {str(place)[:60]}, where it had no room")
+
+
+def _is_shape(shape: list[object]) -> bool:
+    return len(shape) <= MAX_DIMS and all(type(size) is int and 0 <= size < 1 << 48 for size in shape)
 
 
 def _dtype(frame: Frame, name: str, dtype: object) -> np.dtype:

@@ -1,4 +1,4 @@
-"""The package that AWS Lambda runs: the worker and NumPy in a zip, and a template that deploys it."""
+"""The package that AWS Lambda runs: the worker, NumPy and xxhash in a zip, and a template that deploys it."""
 
 import ast
 import json
@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path, PurePosixPath
@@ -15,6 +15,8 @@ from typing import Literal, get_args
 
 import siafu
 from siafu.files import replacing, write_atomically
+from siafu.workers.addresses import ADDRESSES
+from siafu.workers.signing import KEY
 
 Architecture = Literal["x86_64", "arm64"]
 HANDLER = "siafu.workers.handler"
@@ -29,6 +31,7 @@ _GLIBC = (
     "manylinux_2_28",
     "manylinux_2_34",
 )
+DISTRIBUTIONS = ("numpy", "xxhash")  # what the worker needs beside siafu
 _UNUSED = ("tests", "testing", "f2py", "include", "doc", "distutils", "__pycache__")
 _UNUSED_ENDINGS = (".pyi", ".pyc", ".h", ".c", ".a", ".pxd", ".pyx")
 
@@ -62,15 +65,18 @@ class Function:
             raise ValueError(f"timeout_s is {self.timeout_s}, expected 1 to 900: what Lambda offers")
 
 
-def write_package(path: Path, *, function: Function | None = None, numpy_wheel: Path | None = None) -> int:
-    """Write the zip; returns its bytes. The same siafu and NumPy give the same bytes, whenever it is written.
+def write_package(
+    path: Path, *, function: Function | None = None, wheels: Mapping[str, Path] | None = None
+) -> int:
+    """Write the zip; returns its bytes. The same siafu, NumPy and xxhash give the same bytes, whenever it is written.
 
-    NumPy is of the version that is installed here, so that results agree to the bit: taken from this environment
-    where it fits the function, else downloaded by pip, else from a wheel that is given.
+    NumPy and xxhash are of the versions that are installed here, so that results agree to the bit: taken from this
+    environment where they fit the function, else downloaded by pip, or from ``wheels`` by their names.
     """
     function = function or Function()
     files = {name: source.read_bytes() for name, source in _own_files()}
-    files |= dict(_numpy_files(function, numpy_wheel))
+    for name in DISTRIBUTIONS:
+        files |= dict(_files_in(name, function, (wheels or {}).get(name)))
     path.parent.mkdir(parents=True, exist_ok=True)
     with (
         replacing(path) as file,
@@ -94,6 +100,7 @@ def write_sam(path: Path, *, package: Path, function: Function | None = None) ->
 
 
 def _template(package: Path, function: Function) -> dict[str, object]:
+    trust = {KEY: {"Ref": "LeaseKey"}, ADDRESSES: {"Ref": "LeaseAddresses"}}
     one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     properties = {
         "FunctionName": function.name,
@@ -104,7 +111,7 @@ def _template(package: Path, function: Function) -> dict[str, object]:
         "Architectures": [function.architecture],
         "MemorySize": function.memory_mb,
         "Timeout": function.timeout_s,
-        "Environment": {"Variables": one_thread},
+        "Environment": {"Variables": one_thread | trust},
         "VpcConfig": {
             "Fn::If": [
                 "InVpc",
@@ -114,12 +121,28 @@ def _template(package: Path, function: Function) -> dict[str, object]:
         },
     }
     listed = {"Type": "CommaDelimitedList", "Default": ""}
+    key = {
+        "Type": "String",
+        "NoEcho": True,
+        "AllowedPattern": "([0-9a-fA-F]{2}){32,512}",
+        "Description": "Key that leases are signed with: 64 hexadecimal digits or more, as at the run.",
+    }
+    addresses = {
+        "Type": "String",
+        "AllowedPattern": ".+",
+        "Description": "Hosts and networks of the graph servers that the function may dial, with commas.",
+    }
     joined = {"Fn::Join": ["", {"Ref": "SubnetIds"}]}
     return {
         "AWSTemplateFormatVersion": "2010-09-09",
         "Transform": "AWS::Serverless-2016-10-31",
         "Description": "Tensor workers of siafu. Give subnets and security groups from which they reach your servers.",
-        "Parameters": {"SubnetIds": listed, "SecurityGroupIds": listed},
+        "Parameters": {
+            "LeaseKey": key,
+            "LeaseAddresses": addresses,
+            "SubnetIds": listed,
+            "SecurityGroupIds": listed,
+        },
         "Conditions": {"InVpc": {"Fn::Not": [{"Fn::Equals": [joined, ""]}]}},
         "Resources": {"Worker": {"Type": "AWS::Serverless::Function", "Properties": properties}},
         "Outputs": {"Function": {"Value": {"Ref": "Worker"}}},
@@ -166,32 +189,33 @@ def _imports(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def _numpy_files(function: Function, wheel: Path | None) -> Iterator[tuple[str, bytes]]:
+def _files_in(name: str, function: Function, wheel: Path | None) -> Iterator[tuple[str, bytes]]:
+    """The files of a distribution that the worker may need."""
     if wheel is not None:
-        yield from _of_wheel(wheel)
-    elif _installed_fits(function):
-        for file in distribution("numpy").files or []:
-            if _is_used(PurePosixPath(file.as_posix())):
+        yield from _of_wheel(name, wheel)
+    elif _installed_fits(name, function):
+        for file in distribution(name).files or []:
+            if _is_used(name, PurePosixPath(file.as_posix())):
                 yield file.as_posix(), Path(str(file.locate())).read_bytes()
     else:
         with tempfile.TemporaryDirectory(prefix="siafu-") as folder:
-            yield from _of_wheel(_download(function, Path(folder)))
+            yield from _of_wheel(name, _download(name, function, Path(folder)))
 
 
-def _installed_fits(function: Function) -> bool:
-    """Whether the NumPy of this environment is one that Lambda's Python can load."""
+def _installed_fits(name: str, function: Function) -> bool:
+    """Whether a distribution of this environment is one that Lambda's Python can load."""
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
     if function.python != here or platform.machine() != _WHEELS[function.architecture]:
         return False
     try:
-        return "manylinux" in (distribution("numpy").read_text("WHEEL") or "")
+        return "manylinux" in (distribution(name).read_text("WHEEL") or "")
     except PackageNotFoundError:
         return False
 
 
-def _download(function: Function, folder: Path) -> Path:
+def _download(name: str, function: Function, folder: Path) -> Path:
     platforms = [f"--platform={glibc}_{_WHEELS[function.architecture]}" for glibc in _GLIBC]
-    wanted = f"numpy=={distribution('numpy').version}"
+    wanted = f"{name}=={distribution(name).version}"
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", *platforms,
                f"--python-version={function.python}", "--implementation=cp", f"--dest={folder}", wanted]  # fmt: skip
     try:
@@ -205,19 +229,19 @@ def _download(function: Function, folder: Path) -> Path:
     return next(folder.glob("*.whl"))
 
 
-def _of_wheel(wheel: Path) -> Iterator[tuple[str, bytes]]:
-    if not wheel.name.startswith("numpy-") or "manylinux" not in wheel.name:
-        raise ValueError(f"{wheel} is no wheel of NumPy for Linux, expected numpy-…-manylinux….whl")
+def _of_wheel(name: str, wheel: Path) -> Iterator[tuple[str, bytes]]:
+    if not wheel.name.startswith(f"{name}-") or "manylinux" not in wheel.name:
+        raise ValueError(f"{wheel} is no wheel of {name} for Linux, expected {name}-…-manylinux….whl")
     with zipfile.ZipFile(wheel) as package:
-        for name in package.namelist():
-            if _is_used(PurePosixPath(name)):
-                yield name, package.read(name)
+        for file in package.namelist():
+            if _is_used(name, PurePosixPath(file)):
+                yield file, package.read(file)
 
 
-def _is_used(name: PurePosixPath) -> bool:
-    """Whether a worker may need a file of NumPy's wheel."""
-    if name.is_absolute() or ".." in name.parts or not name.parts[0].startswith("numpy"):
+def _is_used(name: str, file: PurePosixPath) -> bool:
+    """Whether a worker may need a file of a distribution."""
+    if file.is_absolute() or ".." in file.parts or not file.parts[0].startswith(name):
         return False
-    if name.parts[0].endswith(".dist-info"):
-        return name.name in ("METADATA", "LICENSE.txt")
-    return not (set(name.parts) & set(_UNUSED) or name.name.endswith(_UNUSED_ENDINGS))
+    if file.parts[0].endswith(".dist-info"):
+        return file.name in ("METADATA", "LICENSE", "LICENSE.txt")
+    return not (set(file.parts) & set(_UNUSED) or file.name.endswith(_UNUSED_ENDINGS))

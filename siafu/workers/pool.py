@@ -10,27 +10,31 @@ from collections.abc import Callable
 from contextlib import suppress
 from ipaddress import ip_address
 
-from siafu.workers.certificate import make_certificate
-from siafu.workers.frames import FrameError
-from siafu.workers.handshake import Refused, admit, refuse
+from siafu.wire.certificates import self_signed
+from siafu.wire.heartbeats import FailureDetector
+from siafu.workers.door import Refused, admit
 from siafu.workers.lease import Compute, Lease
-from siafu.workers.link import Link, LinkLost
+from siafu.workers.link import Link
 from siafu.workers.loop import Loop
+from siafu.workers.outcome import Expected
 from siafu.workers.setup import Setup
-from siafu.workers.shared import Segments
+from siafu.workers.shared import Handing, Segments
 from siafu.workers.tasks import Tasks
-from siafu.workers.visit import Limits, Served, Visit
+from siafu.workers.visit import Limits, Room, Served, Visit
 
 _STRANGERS = 64  # who may be at the door at once without having proved anything
 _DOOR_S = 10.0  # in which they have to
+_START_S = 600.0  # in which a process that was started here has to; where it dies, that is noticed at once
+_HERE = "this host"  # the address of such a process
 
 
 class Pool:
     """Listens for workers that hold a lease of this run, and has them do the tasks.
 
-    Workers of this host see ``segments`` where they are. TLS is used where ``host`` is not this host's own loopback,
-    unless told otherwise. ``address`` is what leases say where the pool is, if that is not ``host``. Close it before
-    the tasks.
+    Worker processes that this process started (:meth:`adopt`) see ``segments`` where they are; no other worker does.
+    TLS is used where ``host`` is not this host's own loopback, unless told otherwise. ``address`` is what leases say
+    where the pool is, if that is not ``host``. ``expected`` says what results must look like; without it they are
+    believed. ``say`` is told of workers that are let go. Close it before the tasks.
     """
 
     def __init__(
@@ -45,11 +49,14 @@ class Pool:
         tls: bool | None = None,
         limits: Limits | None = None,
         segments: Segments | None = None,
+        expected: Expected | None = None,
+        say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._tasks, self._setup, self._run, self._segments = tasks, setup, run, segments
+        self._expected, self._say = expected, say
         self._limits = limits or Limits()
         self._token = secrets.token_hex(32)
-        self._certificate = make_certificate() if (not is_loopback(host) if tls is None else tls) else None
+        self._certificate = self_signed() if (not is_loopback(host) if tls is None else tls) else None
         self._context = self._certificate.server_context() if self._certificate else None
         self._changed = threading.Condition()
         self._visits: dict[str, Visit] = {}
@@ -62,6 +69,8 @@ class Pool:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, port), family=family, backlog=512)
         self._loop = Loop("siafu-workers")
+        self._detector = FailureDetector[str]([], deadline_s=self._limits.silence_s)
+        self._loop.ask(self._watch)
         self._address = address or (socket.gethostname() if host in ("", "0.0.0.0", "::") else host)
         self.port: int = self._listener.getsockname()[1]
         self._door = threading.Thread(target=self._open_door, name="siafu-workers-door", daemon=True)
@@ -80,8 +89,17 @@ class Pool:
             token=self._token,
             deadline_s=time.time() + seconds,
             compute=compute,
-            fingerprint=self._certificate.fingerprint if self._certificate else None,
+            fingerprint=self._certificate.fingerprint.hex() if self._certificate else None,
         )
+
+    def adopt(self, connection: socket.socket, memory: socket.socket) -> None:
+        """Serve a worker process that this process started, and that has the other ends of these two sockets."""
+        room = None if self._segments is None else Room(self._segments, Handing(memory))
+        if room is None:
+            memory.close()
+        threading.Thread(
+            target=self._receive, args=(connection, _HERE, room), name="siafu-workers-here", daemon=True
+        ).start()
 
     @property
     def present(self) -> int:
@@ -160,36 +178,44 @@ class Pool:
                 continue
             self._strangers.acquire()
             name = f"siafu-workers-{peer}"
-            threading.Thread(target=self._receive, args=(sock, peer), name=name, daemon=True).start()
+            threading.Thread(target=self._meet, args=(sock, peer), name=name, daemon=True).start()
 
-    def _receive(self, sock: socket.socket, peer: str) -> None:
-        link = self._let_in(sock, peer)
-        if link is not None:
-            self._enter(*link, peer)
+    def _watch(self) -> None:
+        """Lose workers of which nothing is heard."""
+        for visit in list(self._visits.values()):
+            visit.look_after()
+        self._loop.at(time.monotonic() + self._detector.tick_s, self._watch)
 
-    def _let_in(self, sock: socket.socket, peer: str) -> tuple[str, Link] | None:
-        """Find out who it is; None for who is not one of ours."""
-        link = None
+    def _meet(self, sock: socket.socket, peer: str) -> None:
         try:
-            sock.settimeout(_DOOR_S)
-            if self._context is not None:
-                sock = self._context.wrap_socket(sock, server_side=True)
-            link = Link(sock, send_wait_s=self._limits.silence_s)
-            return admit(link, self._token, wait_s=_DOOR_S), link
-        except (OSError, Refused, FrameError) as error:  # ssl's errors are OSErrors, LinkLost too
-            with self._changed:
-                self._refused = [*self._refused[-99:], f"{peer}: {_told(error)}"]
-            if link is not None and not isinstance(error, OSError):
-                refuse(link, str(error))
-            (sock if link is None else link).close()
-            return None
+            self._receive(sock, peer, None)
         finally:
             self._strangers.release()
 
-    def _enter(self, name: str, link: Link, peer: str) -> None:
+    def _receive(self, sock: socket.socket, peer: str, room: Room | None) -> None:
+        """Let a worker in, or find out why not."""
+        certificate = self._certificate if peer != _HERE else None
+        wait_s = _DOOR_S if peer != _HERE else _START_S
+        try:
+            binding = b""
+            if self._context is not None and certificate is not None:
+                sock.settimeout(wait_s)
+                sock, binding = self._context.wrap_socket(sock, server_side=True), certificate.fingerprint
+            name = admit(sock, self._token, binding=binding, wait_s=wait_s)
+            self._enter(name, Link(sock, send_wait_s=self._limits.silence_s), peer, room)
+        except (OSError, Refused) as error:  # ssl's errors are OSErrors
+            with self._changed:
+                self._refused = [*self._refused[-99:], f"{peer}: {_told(error)}"]
+            sock.close()
+            if room is not None:
+                room.handing.close()
+
+    def _enter(self, name: str, link: Link, peer: str, room: Room | None) -> None:
         with self._changed:
             if self._closing:
                 link.close()
+                if room is not None:
+                    room.handing.close()
                 return
             self._names[name] += 1
             worker = name if self._names[name] == 1 else f"{name}.{self._names[name]}"
@@ -201,7 +227,9 @@ class Pool:
                 tasks=self._tasks,
                 setup=self._setup,
                 limits=self._limits,
-                segments=self._segments,
+                detector=self._detector,
+                room=room,
+                expected=self._expected,
                 on_ready=self.wake,
                 on_end=self._leave,
             )
@@ -212,6 +240,8 @@ class Pool:
             del self._visits[visit.worker]
             self._past.append(visit.served())
             self._changed.notify_all()
+        if visit.let_go:
+            self._say(f"{visit.worker}: {visit.let_go}")
 
 
 def is_loopback(host: str) -> bool:
@@ -225,5 +255,4 @@ def is_loopback(host: str) -> bool:
 def _told(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
         return f"it does not speak TLS as it should ({error.reason})"
-    plain = isinstance(error, OSError) and not isinstance(error, LinkLost)
-    return f"the connection broke: {error}" if plain else str(error)
+    return f"the connection broke: {error}" if isinstance(error, OSError) else str(error)

@@ -1,10 +1,12 @@
 """Workers as processes of this host, one thread each. They do not outlive the process that started them."""
 
 import os
+import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import siafu
@@ -12,19 +14,21 @@ from siafu.workers.launcher import LeaseError
 from siafu.workers.lease import Lease
 
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+_SECRETS = ("SIAFU_LEASE_KEY", "SIAFU_LEASE_KEY_FILE")
+Adopt = Callable[[socket.socket, socket.socket], None]
 
 
 class Processes:
-    """A process per lease. ``command`` starts a worker that reads its lease from standard input."""
+    """A process per lease. ``command`` starts a worker that reads its lease from standard input.
 
-    def __init__(self, command: Sequence[str] | None = None) -> None:
-        self._command = command or [
-            sys.executable,
-            "-m",
-            "siafu.workers.worker",
-            "--parent",
-            str(os.getpid()),
-        ]
+    With ``adopt``, each process inherits two sockets, ``--inherited CONNECTION,MEMORY``, and ``adopt`` gets their
+    other ends. Without it, the process dials the address that its lease names.
+    """
+
+    def __init__(self, command: Sequence[str] | None = None, *, adopt: Adopt | None = None) -> None:
+        parent = ["--parent", str(os.getpid())]
+        self._command = list(command or [sys.executable, "-m", "siafu.workers.worker", *parent])
+        self._adopt = adopt
         self._lock = threading.Lock()
         self._running: set[subprocess.Popen[bytes]] = set()
         self._closed = False
@@ -57,13 +61,30 @@ class Processes:
                 process.kill()
 
     def _start(self) -> "subprocess.Popen[bytes]":
+        if self._adopt is None:
+            return self._run([])
+        with ExitStack() as theirs:
+            pairs = [socket.socketpair() for _ in range(2)]
+            far = [theirs.enter_context(there) for _, there in pairs]
+            try:
+                process = self._run(far)
+            except BaseException:
+                for near, _ in pairs:
+                    near.close()
+                raise
+        self._adopt(*(near for near, _ in pairs))
+        return process
+
+    def _run(self, inherited: list[socket.socket]) -> "subprocess.Popen[bytes]":
+        numbers = [sock.fileno() for sock in inherited]
+        more = ["--inherited", ",".join(map(str, numbers))] if numbers else []
         with self._lock:
             if self._closed:
                 raise LeaseError("the launcher is closed")
             try:
                 process = subprocess.Popen(
-                    self._command, env=_environment(), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
-                    stderr=subprocess.PIPE,
+                    [*self._command, *more], env=_environment(), stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, pass_fds=numbers,
                 )  # fmt: skip
             except OSError as error:
                 raise LeaseError(f"no process could be started: {error}") from error
@@ -72,9 +93,10 @@ class Processes:
 
 
 def _environment() -> dict[str, str]:
-    """That of this process, with one thread, and this siafu."""
+    """That of this process without its secrets, with one thread, and this siafu."""
     paths = [str(Path(siafu.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    return {**os.environ, **_ONE_THREAD, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    own = {name: value for name, value in os.environ.items() if name not in _SECRETS}
+    return {**own, **_ONE_THREAD, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
 def _told(code: int, said: str) -> str:

@@ -2,7 +2,8 @@
 
 Workers take tasks when they are free. A task may be taken several times; the first result is committed as a whole, its
 arrays and its gradients, and every later one is dropped. What a worker gave up, or was lost with, is done again at
-once; what two gave up is left to a local worker; what that one gives up too ends the run.
+once; what two gave up is left to a local worker; what that one gives up too ends the run. A local worker also does what
+another one gave a wrong result for, or one that is not finite though all that it read was.
 """
 
 import threading
@@ -14,6 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
+from siafu.workers.outcome import is_finite
 from siafu.workers.pace import Pace
 from siafu.workers.task import Arrays, Key, Result, Task
 from siafu.workers.waiting import Priority, Waiting
@@ -86,7 +88,9 @@ class _Entry:
     priority: Priority
     began_s: dict[str, float] = field(default_factory=dict)  # by who runs it now
     reasons: list[str] = field(default_factory=list)
-    local: bool = False
+    local: bool = False  # it is left to a local worker
+    distrusted: bool = False  # it will be
+    doubted: set[str] = field(default_factory=set)  # workers whose result was not finite
 
 
 class Taker(Protocol):
@@ -142,6 +146,7 @@ class Tasks:
         self._gone: set[str] = set()
         self._pace = Pace()
         self._watcher: tuple[float, Taker] | None = None  # who looks for overdue tasks next, and when
+        self._failures: dict[str, list[str]] = {}  # why a worker failed, each time
         self._put = self._committed = self._relaunched = self._dropped = 0
         self._weights: dict[int, Arrays] = {}
         self._closed = False
@@ -241,6 +246,8 @@ class Tasks:
                 result.spent()
                 return False
             self._committed += 1
+            for other in entry.doubted if entry.doubted and is_finite(result) else ():
+                self._failures.setdefault(other, []).append(_not_finite(key))
             began_s = entry.began_s.get(worker, now_s)
             self._pace.ended(key)
             if worker in entry.began_s:
@@ -249,12 +256,36 @@ class Tasks:
         self._deliver(Done(entry.task, result, worker, began_s, now_s))
         return True
 
-    def fail(self, key: Key, worker: str, reason: str) -> None:
-        """A worker will give no result: have the task done again, at once."""
+    def fail(self, key: Key, worker: str, reason: str, *, distrust: bool = False) -> None:
+        """A worker will give no result: have the task done again, at once; by a local worker, with ``distrust``."""
         with self._lock:
+            entry = self._entries.get(key)
+            if entry is not None and worker in entry.began_s:
+                self._failures.setdefault(worker, []).append(reason)
+                entry.distrusted |= distrust
             failed = self._give_up(key, worker, reason)
         if failed is not None:
             self._deliver(failed)
+
+    def doubt(self, key: Key, worker: str) -> None:
+        """A worker's result is not finite: have a local worker do the task. It failed where that one's is finite."""
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is not None and worker in entry.began_s:
+                entry.distrusted = True
+                entry.doubted.add(worker)
+            failed = self._give_up(key, worker, _not_finite(key))
+        if failed is not None:
+            self._deliver(failed)
+
+    def failures(self, worker: str) -> int:
+        """How often a worker has failed."""
+        return len(self._failures.get(worker, ()))
+
+    def failure(self, worker: str) -> str:
+        """Why a worker failed last."""
+        with self._lock:
+            return self._failures[worker][-1]
 
     def release(self, key: Key, worker: str) -> None:
         """A worker did not begin a task: it waits again, as if it had not been taken."""
@@ -339,7 +370,7 @@ class Tasks:
             del self._entries[key]
             self._pace.ended(key)
             return Failed(entry.task, tuple(entry.reasons))
-        entry.local = len(entry.reasons) >= REMOTE_FAILURES
+        entry.local = entry.distrusted or len(entry.reasons) >= REMOTE_FAILURES
         self._relaunched += 1
         self._queue_again(entry)
         return None
@@ -413,3 +444,7 @@ class Tasks:
         due = self._pace.next_due()
         if due is not None and (self._watcher is None or self._watcher[0] > due[0]):
             next(iter(self._idle.values())).poke()
+
+
+def _not_finite(key: Key) -> str:
+    return f"a result of stage {key.stage} that is not finite"

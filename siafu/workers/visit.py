@@ -8,16 +8,35 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from siafu.workers.frames import Frame, FrameError, Kind, pack
+from siafu.wire.frames import FrameError
+from siafu.wire.heartbeats import FailureDetector
+from siafu.workers.frames import Frame, Kind
 from siafu.workers.link import Link, LinkLost, Steps
 from siafu.workers.loop import Loop
-from siafu.workers.messages import answered, ask, field_of, key_of, offer
+from siafu.workers.messages import answered, ask, field_of, key_of, offer, seconds_of
+from siafu.workers.outcome import Expected, is_doubtful, is_finite
 from siafu.workers.setup import Setup
-from siafu.workers.shared import Segments
+from siafu.workers.shared import Handing, Segments, Use
 from siafu.workers.slots import Slot, Slots, laid_bytes
 from siafu.workers.stages import static_rows, weights_of
 from siafu.workers.task import Arrays, Direction, Key, Result, Task
 from siafu.workers.tasks import Tasks
+
+MOST_FAILURES = 3  # of a worker, until it is let go
+_REPORTED = {"init_s": float, "memory_mb": float, "request_id": str, "compute": str, "host": str, "pid": int}
+
+
+@dataclass(frozen=True)
+class Room:
+    """The memory that a worker of this host shares with its graph server.
+
+    Attributes:
+        segments: rows and weights, which it reads.
+        handing: by which it is handed the descriptors.
+    """
+
+    segments: Segments
+    handing: Handing
 
 
 @dataclass(frozen=True)
@@ -70,7 +89,9 @@ class Served:
 class Visit:
     """A worker that was let in, served in a loop; other threads call :meth:`served`, :meth:`serve` and :meth:`poke`.
 
-    ``on_ready`` is told that it can do tasks, ``on_end`` that it left.
+    ``room`` is the memory that it shares with this process, if this process started it. ``expected`` says what results
+    must look like; without it they are taken as they are. ``on_ready`` is told that it can do tasks, ``on_end`` that it
+    left.
     """
 
     def __init__(
@@ -83,24 +104,26 @@ class Visit:
         tasks: Tasks,
         setup: Setup,
         limits: Limits,
-        segments: Segments | None = None,
+        detector: FailureDetector[str],
+        room: Room | None = None,
+        expected: Expected | None = None,
         on_ready: Callable[[], None] = lambda: None,
         on_end: Callable[["Visit"], None] = lambda _: None,
     ) -> None:
         self.worker, self.link = worker, link
         self._peer, self._loop, self._tasks, self._setup = peer, loop, tasks, setup
-        self._limits, self._segments = limits, segments
+        self._limits, self._detector, self._room, self._expected = limits, detector, room, expected
         self._on_ready, self._on_end = on_ready, on_end
         self._reading: Steps[Frame] = link.receiving(limits.frame_bytes)
         self._writing: Steps[None] | None = None
         self._unsent: deque[list[memoryview]] = deque()
         self._events = 0  # what is waited for
-        self._heard_s = self._sent_s = time.monotonic()  # when something last came, and went
+        self._sent_s = detector.clock.now()  # when something was last taken of what is sent
         self._offered: Task | None = None
         self._slots = Slots()
         self._slot_of: dict[Key, Slot] = {}
         self._sizes: dict[tuple[int, Direction], int] = {}  # the largest result of a kind so far
-        self._holds: set[Key] = set()
+        self._holds: dict[Key, Task] = {}
         self._asks = self._stopping = self.ready = False
         self._came_s = time.time()
         self._left_s: float | None = None
@@ -109,6 +132,8 @@ class Visit:
         self._num_tasks = 0
         self._report: dict[str, Any] = {}
         self._ended = ""
+        self.let_go = ""  # why it was, if it was
+        detector.join(worker)
 
     def served(self) -> Served:
         """What it did so far."""
@@ -120,10 +145,7 @@ class Visit:
 
     def begin(self) -> None:
         """Tell the worker what the tensor work is; from then on the loop serves it."""
-        paths = [] if self._segments is None else self._segments.paths
-        about = {"setup": self._setup.to_json(), "worker": self.worker, "segments": paths}
-        self._guarded(partial(self._send, Kind.SETUP, about))
-        self._guarded(self._look_after)
+        self._guarded(partial(self._send, Kind.SETUP, {"setup": self._setup.to_json()}))
         self._turn()
 
     def serve(self, task: Task | None) -> None:
@@ -174,8 +196,8 @@ class Visit:
                     continue
                 return event
         finally:
-            if self.link.bytes_in != before:
-                self._heard_s = time.monotonic()
+            if self.link.bytes_in != before and self._left_s is None:
+                self._detector.heard(self.worker)
         return 0
 
     def _write(self) -> int:
@@ -184,31 +206,34 @@ class Visit:
             if self._writing is None:
                 if not self._unsent:
                     return 0
-                self._writing, self._sent_s = self.link.writing(self._unsent.popleft()), time.monotonic()
+                self._writing = self.link.writing(self._unsent.popleft())
+                self._sent_s = self._detector.clock.now()
             before = self.link.bytes_out
             event = next(self._writing, None)
-            if self.link.bytes_out != before:
-                self._sent_s = time.monotonic()
+            if self.link.bytes_out != before and event is not None:
+                self._sent_s = self._detector.clock.now()
             if event is not None:
                 return event
             self._writing = None
 
     def _send(self, kind: Kind, head: Mapping[str, Any] | None = None, arrays: Arrays | None = None) -> None:
         """Send a frame after those before it. It leaves in this turn, or as soon as there is room."""
-        self._unsent.append(pack(kind, head or {}, arrays or {}))
+        self._unsent.append(self.link.pack(kind, head, arrays))
         if self._writing is None:
             event = self._write()
             if event:
                 self._events |= event
                 self._loop.wait_for(self.link.fileno(), self._events, self._turn)
 
+    def look_after(self) -> None:
+        """Lose a worker that says nothing, and one that takes nothing of what is sent. In the loop, now and then."""
+        self._guarded(self._look_after)
+
     def _look_after(self) -> None:
-        """Now and then: a worker that says nothing is lost, and one that takes nothing."""
-        quiet_s, now_s = self._limits.silence_s, time.monotonic()
-        since_s = self._heard_s if self._writing is None else min(self._heard_s, self._sent_s)
-        if now_s - since_s >= quiet_s:
+        quiet_s = self._limits.silence_s
+        takes_nothing = self._writing is not None and self._detector.clock.now() - self._sent_s >= quiet_s
+        if takes_nothing or self._detector.is_silent(self.worker):
             raise LinkLost(f"it was silent for {quiet_s:.1f} s")
-        self._loop.at(since_s + quiet_s, partial(self._guarded, self._look_after))
 
     def _take(self, frame: Frame) -> None:
         """A frame came."""
@@ -224,28 +249,54 @@ class Visit:
             case Kind.DECLINE:
                 self._declined(frame)
             case Kind.RESULT:
-                key = self._lay_down(frame)
-                self._tasks.commit(key, self.worker, self._result(key, frame))
+                self._judge(frame)
             case Kind.FAILED:
-                reason, key = field_of(frame, "reason", str), self._lay_down(frame)
-                self._free(key)
-                self._tasks.fail(key, self.worker, reason[:2000])
+                reason, task = field_of(frame, "reason", str), self._lay_down(frame)
+                self._free(task.key)
+                self._tasks.fail(task.key, self.worker, reason[:2000])
             case Kind.BYE if not self.ready:
                 raise LinkLost(f"it cannot serve: {field_of(frame, 'reason', str)}")
             case Kind.BYE:
-                self._report |= frame.head
-                self._leave("")
+                self._report |= _reported(frame)
+                failed = frame.head.get("failed") is True
+                self._leave(f"it gave up: {field_of(frame, 'reason', str)[:2000]}" if failed else "")
                 return
             case _:
                 raise FrameError(f"a {frame.kind.name} frame, which no worker sends")
+        if self._tasks.failures(self.worker) >= MOST_FAILURES:
+            self._let_go()
         self._feed()
+
+    def _judge(self, frame: Frame) -> None:
+        """Commit a result, if it is what its task asked for; else this process does the task."""
+        task = self._lay_down(frame)
+        result = self._result(task.key, frame)
+        weights = self._weights(task)
+        if self._expected is None or weights is None:  # weights are retired under a copy that comes too late
+            self._tasks.commit(task.key, self.worker, result)
+            return
+        fault = self._expected.fault(task, weights, result)
+        if fault is not None:
+            result.spent()
+            self._tasks.fail(task.key, self.worker, f"a wrong result: {fault}", distrust=True)
+        elif not is_finite(result) and is_doubtful(task, weights):
+            result.spent()
+            self._tasks.doubt(task.key, self.worker)
+        else:
+            self._tasks.commit(task.key, self.worker, result)
+
+    def _let_go(self) -> None:
+        """Tell a worker that it failed too often, and end its connection."""
+        self.let_go = (
+            f"it was let go after {MOST_FAILURES} failures; the last: {self._tasks.failure(self.worker)}"
+        )
+        self._send(Kind.STOP, {"reason": self.let_go})
+        raise LinkLost(self.let_go)
 
     def _begin_work(self, frame: Frame) -> None:
         if self.ready:
             raise FrameError("a READY frame, which was sent before")
-        if self._segments is not None and frame.head.pop("proof", "") != self._segments.proof:
-            self._segments = None  # it is elsewhere: rows travel
-        self._report, self.ready = frame.head, True
+        self._report, self.ready = _reported(frame), True
         self._on_ready()
 
     def _feed(self) -> None:
@@ -283,22 +334,31 @@ class Visit:
         weights = self._weights(task)
         if weights is None:
             self._tasks.fail(task.key, self.worker, _retired(task))
-        elif self._segments is None:
+        elif self._room is None:
             self._offered = task
             self._send(Kind.OFFER, offer(task))
         else:
             slot = self._slots.take(self._sizes.get(task.key[1:3], 0))
             if slot is not None:
                 self._slot_of[task.key] = slot
-            self._pick_up(task.key)
-            self._send(Kind.TASK, *ask(task, weights, self._segments, slot))
+            self._pick_up(task)
+            head, arrays = ask(task, weights, self._room.segments, slot)
+            self._hand_over(self._room, head.get("shared", {}), slot)
+            self._send(Kind.TASK, head, arrays)
+
+    def _hand_over(self, room: Room, shared: Mapping[str, Any], slot: Slot | None) -> None:
+        """Hand over the memory that a task names, unless that was done before."""
+        for number in {place[0] for place in shared.values()}:
+            room.handing.hand(Use.SEGMENT, number, room.segments.memories[number])
+        if slot is not None:
+            room.handing.hand(Use.SLOT, slot.number, slot.memory, instead_of=slot.instead_of)
 
     def _result(self, key: Key, frame: Frame) -> Result:
         slot = self._slot_of.pop(key, None)
         result = answered(frame, slot)
         if slot is not None and "laid" not in frame.head:
             slot.free()
-        if frame.arrays and self._segments is not None:
+        if frame.arrays and self._room is not None:
             kind = key[1:3]
             self._sizes[kind] = max(self._sizes.get(kind, 0), laid_bytes(frame.arrays))
         return result
@@ -326,7 +386,7 @@ class Visit:
         task, self._offered = self._offered, None
         if task is None or key_of(frame) != task.key:
             raise FrameError("an ACCEPT frame of a task that it was not offered")
-        self._pick_up(task.key)
+        self._pick_up(task)
         weights = self._weights(task)
         if weights is None:
             raise LinkLost(_retired(task))
@@ -345,6 +405,9 @@ class Visit:
         self.ready = False
         self._unsent.clear()
         self._slots.close()
+        self._detector.leave(self.worker)
+        if self._room is not None:
+            self._room.handing.close()
         self._loop.wait_for(self.link.fileno(), 0, self._turn)
         self.link.close()
         self._tasks.lose(self.worker, ended or None)
@@ -358,25 +421,36 @@ class Visit:
             return None
         return {name: weights[name] for name in weights_of(self._setup, task.key.stage, list(weights))}
 
-    def _pick_up(self, key: Key) -> None:
+    def _pick_up(self, task: Task) -> None:
         if not self._holds:
             self._busy_since_s = time.monotonic()
-        self._holds.add(key)
+        self._holds[task.key] = task
 
-    def _lay_down(self, frame: Frame) -> Key:
+    def _lay_down(self, frame: Frame) -> Task:
         key = key_of(frame)
         if key not in self._holds:
             raise FrameError(f"a {frame.kind.name} frame of task {[*map(int, key)]}, which it was not given")
         if frame.kind == Kind.RESULT:
-            self._compute_s += field_of(frame, "seconds", float)
-        self._put_down(key)
+            self._compute_s += seconds_of(frame)
         self._num_tasks += 1
-        return key
+        return self._put_down(key)
 
-    def _put_down(self, key: Key) -> None:
-        self._holds.remove(key)
+    def _put_down(self, key: Key) -> Task:
+        task = self._holds.pop(key)
         if not self._holds:
             self._busy_s += time.monotonic() - self._busy_since_s
+        return task
+
+
+def _reported(frame: Frame) -> dict[str, Any]:
+    """The particulars that a worker gives of itself, as far as they have the type that they should."""
+    found = {}
+    for name, kind in _REPORTED.items():
+        value = frame.head.get(name)
+        if type(value) is not kind or (isinstance(value, float) and not 0 <= value < 1e9):
+            continue
+        found[name] = value[:200] if isinstance(value, str) else value
+    return found
 
 
 def _retired(task: Task) -> str:

@@ -1,10 +1,12 @@
 """The worker: it dials the graph server that its lease names, and does tasks until one of them ends it.
 
-It holds no graph, and keeps weights and rows that never change. Standard library and NumPy; torch where the lease asks
-for it.
+It holds no graph, and keeps weights and rows that never change. Standard library, NumPy and xxhash; torch where the
+lease asks for it. It opens no file that a server names. A worker that a rank started on its own host
+(:class:`Inherited`) may view memory whose descriptors the rank handed it; any other worker views no shared memory.
 ``python -m siafu.workers.worker`` reads a lease from standard input.
 """
 
+import mmap
 import os
 import queue
 import resource
@@ -18,18 +20,18 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from siafu.workers.certificate import WrongCertificate, dial_tls
-from siafu.workers.frames import Frame, FrameError, Kind
-from siafu.workers.handshake import Refused, enter
+from siafu.wire.frames import FrameError
+from siafu.wire.tls import WrongCertificate, dial
+from siafu.workers.door import Refused, enter
+from siafu.workers.frames import Frame, Kind
 from siafu.workers.kept import Kept
 from siafu.workers.lease import Compute, Lease
 from siafu.workers.link import Link, LinkLost
-from siafu.workers.messages import answer, asked, field_of, key_of
+from siafu.workers.messages import answer, asked, field_of, key_of, slot_of
 from siafu.workers.setup import Setup
-from siafu.workers.shared import Mapped
-from siafu.workers.slots import Desk
+from siafu.workers.shared import Received
 from siafu.workers.stages import static_rows
 from siafu.workers.task import Arrays, Direction, Key, Result, Task
 
@@ -41,7 +43,19 @@ END_S = 1.0  # before its deadline a worker leaves
 
 
 class CannotServe(Exception):
-    """A worker was not let in, or cannot do this run's tasks: why, for people."""
+    """A worker was not let in, was let go, or cannot do what its server asks; the text says why."""
+
+
+class Inherited(NamedTuple):
+    """The sockets that a worker process inherits from the rank that started it.
+
+    Attributes:
+        connection: to the graph server, instead of dialling it.
+        memory: over which the rank hands descriptors of shared memory.
+    """
+
+    connection: socket.socket
+    memory: socket.socket
 
 
 @dataclass(frozen=True)
@@ -60,6 +74,7 @@ def serve(
     *,
     request_id: str = "",
     fresh: bool = True,
+    inherited: Inherited | None = None,
 ) -> Report:
     """Do tasks until the lease ends, the server says stop, or it is gone; raises CannotServe.
 
@@ -67,10 +82,11 @@ def serve(
     """
     began_s = time.monotonic()
     try:
-        link = _dial(lease)
+        link = _dial(lease, inherited)
     except (OSError, FrameError, Refused, WrongCertificate) as error:
         raise CannotServe(f"the graph server at {lease.host}:{lease.port}: {error}") from error
-    worker = _Worker(lease, link, request_id, init_s=_age_s() if fresh else 0.0)
+    received = None if inherited is None else Received(inherited.memory)
+    worker = _Worker(lease, link, received, request_id=request_id, init_s=_age_s() if fresh else 0.0)
     try:
         reason = worker.run(compute_factory or partial(_compute_of, lease.compute))
     finally:
@@ -78,17 +94,20 @@ def serve(
     return Report(lease.worker, worker.num_tasks, time.monotonic() - began_s, reason)
 
 
-def _dial(lease: Lease) -> Link:
-    sock = socket.create_connection((lease.host, lease.port), timeout=DIAL_S)
+def _dial(lease: Lease, inherited: Inherited | None = None) -> Link:
+    if inherited is not None:
+        sock = inherited.connection
+    else:
+        sock = socket.create_connection((lease.host, lease.port), timeout=DIAL_S)
     try:
-        if lease.fingerprint is not None:
-            sock = dial_tls(sock, lease.fingerprint)
-        link = Link(sock)
-        enter(link, lease, wait_s=DIAL_S)
+        binding = b""
+        if lease.fingerprint is not None and inherited is None:
+            sock, binding = dial(sock, fingerprint=bytes.fromhex(lease.fingerprint))
+        enter(sock, lease, binding=binding, wait_s=DIAL_S)
+        return Link(sock)
     except BaseException:
         sock.close()
         raise
-    return link
 
 
 def _compute_of(compute: Compute, setup: Setup) -> Do:
@@ -106,7 +125,14 @@ class _Job(NamedTuple):
 
     task: Task
     weights: Arrays
-    into: list[Any]
+    slot: mmap.mmap | None
+
+
+class _Ending(NamedTuple):
+    """The end of a lease: why, and whether it is the server's fault or its verdict on this worker."""
+
+    reason: str
+    failed: bool = False
 
 
 class _Known(NamedTuple):
@@ -119,10 +145,12 @@ class _Known(NamedTuple):
 class _Worker:
     """One lease. Its own thread computes, one reads ahead, one says that it lives."""
 
-    def __init__(self, lease: Lease, link: Link, request_id: str, *, init_s: float) -> None:
-        self._lease, self._link, self._request_id, self._init_s = lease, link, request_id, init_s
-        self._jobs: queue.SimpleQueue[_Job | str] = queue.SimpleQueue()
-        self._desk = Desk()
+    def __init__(
+        self, lease: Lease, link: Link, received: Received | None, *, request_id: str, init_s: float
+    ) -> None:
+        self._lease, self._link, self._received = lease, link, received
+        self._request_id, self._init_s = request_id, init_s
+        self._jobs: queue.SimpleQueue[_Job | _Ending] = queue.SimpleQueue()
         self._weights, self._static = Kept(), Kept()
         self._accepted: dict[Key, _Known] = {}
         self._longest_s: dict[tuple[int, Direction], float] = {}
@@ -131,18 +159,20 @@ class _Worker:
         self.num_tasks = 0
 
     def run(self, compute_factory: Callable[[Setup], Do]) -> str:
-        """Serve to the end; returns why it ended."""
+        """Serve to the end; returns why it ended, or raises CannotServe."""
         try:
             self._begin(self._beat)
             do = self._settle(compute_factory)
             self._begin(self._read)
-            while not isinstance(job := self._next(), str):
+            while not isinstance(job := self._next(), _Ending):
                 self._work(do, job)
             with suppress(LinkLost):
-                self._link.send(Kind.BYE, {"reason": job, **_memory()})
+                self._link.send(Kind.BYE, {"reason": job.reason, "failed": job.failed, **_memory()})
         except LinkLost as lost:
             return f"the graph server is gone: {lost}"
-        return job
+        if job.failed:
+            raise CannotServe(job.reason)
+        return job.reason
 
     def end(self) -> None:
         """Leave no thread and no connection behind."""
@@ -151,6 +181,8 @@ class _Worker:
         for thread in self._threads:
             thread.join()
         self._link.close()
+        if self._received is not None:
+            self._received.close()
 
     def _begin(self, target: Callable[[], None]) -> None:
         self._threads.append(threading.Thread(target=target, name="siafu-worker", daemon=True))
@@ -162,7 +194,6 @@ class _Worker:
             frame = self._link.receive(silence_s=DIAL_S)
             if frame.kind != Kind.SETUP:
                 raise FrameError(f"a {frame.kind.name} frame, expected SETUP")
-            self._mapped = Mapped(field_of(frame, "segments", list))
             self._setup = Setup.from_json(field_of(frame, "setup", str))
             do = compute_factory(self._setup)
         except LinkLost:
@@ -172,22 +203,21 @@ class _Worker:
                 self._link.send(Kind.BYE, {"reason": _said(error)})
             raise CannotServe(_said(error)) from error
         report = {"init_s": self._init_s, "request_id": self._request_id, "compute": self._lease.compute}
-        report["proof"] = self._mapped.proof()
         self._link.send(Kind.READY, {**report, "host": socket.gethostname(), "pid": os.getpid(), **_memory()})
         return do
 
-    def _next(self) -> _Job | str:
-        """What to do next, or why to end."""
+    def _next(self) -> _Job | _Ending:
+        """The next task, or the end."""
         left_s = self._lease.deadline_s - END_S - time.time()
         try:
             return self._jobs.get(timeout=max(0.0, left_s))
         except queue.Empty:
-            return "the lease ended"
+            return _Ending("the lease ended")
 
     def _work(self, do: Do, job: _Job) -> None:
         began_s, task = time.perf_counter(), job.task
         try:
-            head, arrays = answer(task, do(task, job.weights), self._desk, job.into)
+            head, arrays = answer(task, do(task, job.weights), job.slot)
             self._link.send(Kind.RESULT, head, arrays)
         except LinkLost:
             raise
@@ -203,21 +233,34 @@ class _Worker:
                 self._link.send(Kind.BEAT)
 
     def _read(self) -> None:
+        """Take what the server sends. Whatever fails here ends the lease, so that no thread beats on for it."""
         try:
-            while True:
-                frame = self._link.receive()
-                match frame.kind:
-                    case Kind.OFFER:
-                        self._consider(frame)
-                    case Kind.TASK:
-                        self._receive(frame)
-                    case Kind.STOP:
-                        self._jobs.put("the graph server said stop")
-                        return
-                    case _:
-                        raise FrameError(f"a {frame.kind.name} frame, which no server sends")
-        except (LinkLost, FrameError) as error:
-            self._jobs.put(f"the graph server is gone: {error}")
+            ending = self._take_frames()
+        except LinkLost as lost:
+            ending = _Ending(f"the graph server is gone: {lost}")
+        except FrameError as error:
+            ending = _Ending(f"the graph server sent what this worker cannot use: {error}", failed=True)
+        except Exception as error:
+            ending = _Ending(
+                f"the graph server sent what this worker cannot use: {_said(error)}", failed=True
+            )
+        self._jobs.put(ending)
+
+    def _take_frames(self) -> _Ending:
+        while True:
+            frame = self._link.receive()
+            match frame.kind:
+                case Kind.OFFER:
+                    self._consider(frame)
+                case Kind.TASK:
+                    self._receive(frame)
+                case Kind.STOP if "reason" in frame.head:
+                    reason = field_of(frame, "reason", str)
+                    return _Ending(f"the graph server ended the lease: {reason}", failed=True)
+                case Kind.STOP:
+                    return _Ending("the graph server said stop")
+                case _:
+                    raise FrameError(f"a {frame.kind.name} frame, which no server sends")
 
     def _consider(self, frame: Frame) -> None:
         """Accept an offer, unless the task could not be ended in time."""
@@ -243,12 +286,12 @@ class _Worker:
 
     def _receive(self, frame: Frame) -> None:
         """A task is here: one that was accepted, or one that comes without an offer, since it is seen where it is."""
-        task, weights = asked(frame, self._mapped)
+        task, weights = asked(frame, self._received)
         if task.key in self._accepted:
             task, weights = self._completed(task, weights, self._accepted.pop(task.key))
         elif self._declines(task.key):
             return
-        self._jobs.put(_Job(task, weights, field_of(frame, "into", list)))
+        self._jobs.put(_Job(task, weights, slot_of(frame, self._received)))
 
     def _completed(self, task: Task, weights: Arrays, known: _Known) -> tuple[Task, Arrays]:
         """A task and its weights with what was known before; what came anew is kept."""
@@ -295,17 +338,27 @@ _served_before = False
 def main(arguments: list[str]) -> int:
     """Serve the lease that stands on standard input; the exit code says whether it could be.
 
-    ``--parent PID``: and die with that process.
+    ``--parent PID``: and die with that process. ``--inherited CONNECTION,MEMORY``: descriptors of sockets to it.
     """
     try:
-        if arguments[:1] == ["--parent"]:
-            _die_with(int(arguments[1]))
-        report = serve(Lease.from_json(sys.stdin.read(4096)))
+        options = dict(zip(arguments[::2], arguments[1::2], strict=True))
+        if "--parent" in options:
+            _die_with(int(options["--parent"]))
+        lease = Lease.from_json(sys.stdin.read(4096))
+        report = serve(lease, inherited=inherited_of(options.get("--inherited", "")))
     except (ValueError, CannotServe) as error:
         print(f"siafu worker: {error}", file=sys.stderr)
         return 1
     print(f"siafu worker: {asdict(report)}", file=sys.stderr)
     return 0
+
+
+def inherited_of(text: str) -> Inherited | None:
+    """The sockets whose descriptors stand on the command line."""
+    if not text:
+        return None
+    connection, memory = (socket.socket(fileno=int(number)) for number in text.split(","))
+    return Inherited(connection, memory)
 
 
 def _die_with(parent: int) -> None:

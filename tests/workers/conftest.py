@@ -16,6 +16,15 @@ def _processes_import_the_same_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def key(monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """The key of leases, at the run and at functions, which may dial this host."""
+    monkeypatch.delenv("SIAFU_LEASE_KEY_FILE", raising=False)
+    monkeypatch.setenv("SIAFU_LEASE_KEY", "5a" * 32)
+    monkeypatch.setenv("SIAFU_LEASE_ADDRESSES", "127.0.0.0/8")
+    return bytes.fromhex("5a" * 32)
+
+
+@pytest.fixture
 def _emulator() -> None:
     """AWS's emulator of its runtime; without it the test is skipped."""
     try:

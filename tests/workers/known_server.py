@@ -8,8 +8,9 @@ import numpy as np
 from known_tasks import LONG_S, SETUP, compute, expected, task_at, weights_at
 
 from siafu.workers.local import start_local
+from siafu.workers.outcome import Expected
 from siafu.workers.pool import Pool
-from siafu.workers.task import Task
+from siafu.workers.task import Arrays, Result, Task
 from siafu.workers.tasks import Done, Failed, Tasks
 
 
@@ -23,10 +24,8 @@ class Server:
         self._on_done, self._ended = on_done, threading.Semaphore(0)
         self.tasks = Tasks(self._deliver, hedging=hedging)
         self.tasks.publish(0, weights_at(0))
-        self.pool = Pool(self.tasks, SETUP, **of_pool)
-        self._local = start_local(
-            self.tasks, lambda task, weights: compute(task, {"layers.0.weight": weights["layers.0.weight"]})
-        )
+        self.pool = Pool(self.tasks, SETUP, **{"expected": Expected(_compute), **of_pool})
+        self._local = start_local(self.tasks, _compute)
 
     def __enter__(self) -> "Server":
         return self
@@ -59,6 +58,10 @@ class Server:
                 self.pool.served,
             )
         return self.outcomes
+
+
+def _compute(task: Task, weights: Arrays) -> Result:
+    return compute(task, {"layers.0.weight": weights["layers.0.weight"]})
 
 
 def assert_right(outcomes: Sequence[Done | Failed], tasks: Sequence[Task]) -> None:

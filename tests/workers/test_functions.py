@@ -26,11 +26,23 @@ from siafu.workers.http import Http
 from siafu.workers.launcher import Launcher, LeaseError
 from siafu.workers.lease import Lease
 from siafu.workers.package import Function, _own_files, write_package, write_sam
+from siafu.workers.signing import accept
 from siafu.workers.tasks import Done
 from siafu.workers.visit import Limits
 
 LEASE = Lease("run", "worker-1", "127.0.0.1", 9, "00", time.time() + 60)
+KEY = bytes.fromhex("5a" * 32)
 Answer = tuple[int, dict[str, str], bytes]
+
+
+class Request:
+    """What functions-framework hands to a function, as far as a worker reads it."""
+
+    def __init__(self, body: bytes) -> None:
+        self.content_length, self._body = len(body), body
+
+    def get_data(self, *, cache: bool) -> bytes:
+        return self._body
 
 
 @contextmanager
@@ -142,36 +154,36 @@ def refusal(holder: Functions | Http) -> LeaseError:
 )
 def test_what_lambda_refuses_is_told_and_judged(answer: Answer, reason: str, kind: str) -> None:
     with answering(lambda _: answer) as url:
-        error = refusal(Functions("av", endpoint_urls=[url]))
+        error = refusal(Functions("av", key=KEY, endpoint_urls=[url]))
     assert reason in str(error)
     assert (error.fatal, error.throttled) == (kind == "fatal", kind == "throttled")
 
 
-@pytest.mark.usefixtures("_credentials")
+@pytest.mark.usefixtures("_credentials", "key")
 def test_an_invocation_carries_the_lease_and_nothing_else() -> None:
     bodies = []
     with answering(lambda body: (bodies.append(body), (200, {}, b'{"tasks": 3}'))[1]) as url:
-        Functions("av", endpoint_urls=[url]).hold(LEASE)
-    assert [Lease.from_json(body) for body in bodies] == [LEASE]
+        Functions("av", key=KEY, endpoint_urls=[url]).hold(LEASE)
+    assert [accept(json.loads(body), os.environ) for body in bodies] == [LEASE]
 
 
 @pytest.mark.usefixtures("_credentials")
 def test_without_credentials_it_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    error = refusal(Functions("av", endpoint_urls=["http://127.0.0.1:9"]))
+    error = refusal(Functions("av", key=KEY, endpoint_urls=["http://127.0.0.1:9"]))
     assert "there are no AWS credentials" in str(error)
     assert error.fatal
 
 
 @pytest.mark.usefixtures("_credentials")
 def test_without_a_region_or_a_server_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    error = refusal(Functions("av", endpoint_urls=["http://127.0.0.1:9"]))
+    error = refusal(Functions("av", key=KEY, endpoint_urls=["http://127.0.0.1:9"]))
     assert "Lambda could not be reached" in str(error)
     assert not error.fatal
     monkeypatch.delenv("AWS_DEFAULT_REGION")
     with pytest.raises(ValueError, match="AWS Lambda cannot be called: You must specify a region"):
-        Functions("av")
+        Functions("av", key=KEY)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +202,7 @@ def test_without_a_region_or_a_server_it_says_so(monkeypatch: pytest.MonkeyPatch
 )
 def test_what_a_place_answers_by_http_is_told_and_judged(answer: Answer, reason: str, kind: str) -> None:
     with answering(lambda _: answer) as url:
-        error = refusal(Http(url))
+        error = refusal(Http(url, key=KEY))
     assert reason in str(error)
     assert (error.fatal, error.throttled) == (kind == "fatal", kind == "throttled")
 
@@ -199,18 +211,18 @@ def test_an_address_that_is_none_is_refused_at_once() -> None:
     with pytest.raises(
         ValueError, match="workers are called at 'ftp://x', expected an address such as https"
     ):
-        Http("ftp://x")
-    assert "could not be reached" in str(refusal(Http("http://127.0.0.1:9/")))
+        Http("ftp://x", key=KEY)
+    assert "could not be reached" in str(refusal(Http("http://127.0.0.1:9/", key=KEY)))
 
 
+@pytest.mark.usefixtures("key")
 def test_workers_that_are_called_by_http_do_the_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_module, "_compute_of", lambda compute, setup: computing()(setup))
 
     def answer(body: bytes) -> Answer:
-        request = type("Request", (), {"get_data": lambda self, cache: body})()
-        return 200, {}, json.dumps(handler_module.serve_http(request)).encode()
+        return 200, {}, json.dumps(handler_module.serve_http(Request(body))).encode()
 
-    with answering(answer) as url, Server() as server, Launcher(Http(url)) as launcher:
+    with answering(answer) as url, Server() as server, Launcher(Http(url, key=KEY)) as launcher:
         launcher.start(lambda: server.pool.lease(seconds=30), 2)
         tasks = server.put(20)
         assert_right(server.wait(20), tasks)
@@ -246,11 +258,16 @@ def test_the_package_needs_nothing_but_what_it_holds(unpacked: Path) -> None:
         name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name, _ in _own_files()
     ]
     assert "siafu.workers.handler" in modules
-    assert not [name for name in modules if not name.startswith("siafu.workers") and name != "siafu"]
+    outside = {name for name in modules if not name.startswith("siafu.workers")}
+    wire = {f"siafu.wire.{name}" for name in ("frames", "handshake", "stream", "tls")}
+    assert outside == {"siafu", "siafu.wire"} | wire
+    assert not {"siafu.workers.pool", "siafu.workers.processes"} & set(modules)
     script = (
         f"import sys; sys.path.insert(0, {str(unpacked)!r})\n"
         f"import {', '.join(modules)}\n"
         f"import numpy; assert numpy.__file__.startswith({str(unpacked)!r})\n"
+        f"import xxhash; assert xxhash.__file__.startswith({str(unpacked)!r})\n"
+        "assert 'cryptography' not in sys.modules\n"
         "assert (numpy.ones((2, 3)) @ numpy.ones((3, 2))).sum() == 12\n"
     )
     subprocess.run([sys.executable, "-I", "-S", "-c", script], check=True, timeout=LONG_S)
@@ -265,6 +282,10 @@ def test_the_template_deploys_the_package(package: Path, tmp_path: Path) -> None
     assert template["Transform"] == "AWS::Serverless-2016-10-31"
     assert properties["Handler"] == "siafu.workers.handler.handler"
     assert properties["CodeUri"] == "siafu-worker.zip"
+    trust = {"SIAFU_LEASE_KEY": {"Ref": "LeaseKey"}, "SIAFU_LEASE_ADDRESSES": {"Ref": "LeaseAddresses"}}
+    assert trust.items() <= properties["Environment"]["Variables"].items()
+    assert template["Parameters"]["LeaseKey"]["NoEcho"]
+    assert "Default" not in template["Parameters"]["LeaseKey"]
     assert (properties["Runtime"], properties["Architectures"]) == ("python3.13", ["arm64"])
 
 
@@ -282,8 +303,8 @@ def test_what_lambda_does_not_offer_is_refused(change: dict[str, Any], reason: s
 
 
 def test_a_wheel_that_is_not_of_numpy_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"torch\.whl is no wheel of NumPy for Linux"):
-        write_package(tmp_path / "x.zip", numpy_wheel=tmp_path / "torch.whl")
+    with pytest.raises(ValueError, match=r"torch\.whl is no wheel of numpy for Linux"):
+        write_package(tmp_path / "x.zip", wheels={"numpy": tmp_path / "torch.whl"})
 
 
 # AWS's own runtime
@@ -291,7 +312,7 @@ def test_a_wheel_that_is_not_of_numpy_is_refused(tmp_path: Path) -> None:
 HERE = Path(__file__).parent
 
 
-@pytest.mark.usefixtures("_credentials", "_emulator")
+@pytest.mark.usefixtures("_credentials", "_emulator", "key")
 def test_functions_in_the_real_runtime_do_the_tasks_though_one_is_killed(unpacked: Path) -> None:
     killed: list[str] = []
 
@@ -303,7 +324,7 @@ def test_functions_in_the_real_runtime_do_the_tasks_though_one_is_killed(unpacke
 
     server = Server(on_done, limits=Limits(silence_s=2.0))
     with emulators(3, unpacked, handler="known_handler.handler", more=HERE) as places, server:
-        holder = Functions("function", endpoint_urls=listening(places))
+        holder = Functions("function", key=KEY, endpoint_urls=listening(places))
         with Launcher(holder) as launcher:
             launcher.start(lambda: server.pool.lease(seconds=30), 3)
             tasks = server.put(60)
@@ -315,8 +336,8 @@ def test_functions_in_the_real_runtime_do_the_tasks_though_one_is_killed(unpacke
         assert len(served.report["request_id"]) == 36
 
 
-@pytest.mark.usefixtures("_credentials", "_emulator")
+@pytest.mark.usefixtures("_credentials", "_emulator", "key")
 def test_an_error_of_a_function_in_the_real_runtime_is_told(unpacked: Path) -> None:
     with emulators(1, unpacked, handler="known_handler.handler", more=HERE) as places:
-        error = refusal(Functions("function", endpoint_urls=listening(places)))
+        error = refusal(Functions("function", key=KEY, endpoint_urls=listening(places)))
     assert "the function 'function' failed: CannotServe: the graph server at 127.0.0.1:9:" in str(error)

@@ -308,7 +308,10 @@ def assert_goes_on(server: Server, tasks: list[Task], threads: Callable[..., Fut
     [
         (lambda link, task: None, "it was silent for 1.2 s"),
         (lambda link, task: link.shut(), "it closed the connection"),
-        (lambda link, task: link._sock.sendall(b"\x00" * 99), "a frame begins with b'\\x00\\x00\\x00\\x00'"),
+        (
+            lambda link, task: link._stream._sock.sendall(b"\x00" * 99),
+            "a frame begins with b'\\x00\\x00\\x00\\x00'",
+        ),
         (
             lambda link, task: link.send(Kind.RESULT, {**task, "seconds": 0.0}, {"rows/z": np.zeros(5000)}),
             "expected at most 10000",
@@ -376,7 +379,7 @@ def test_a_result_that_was_damaged_on_its_way_is_not_committed(
     odd.link.send(Kind.RESULT, {**task, "seconds": 0.0}, {"rows/z": np.zeros(4)})
     odd.assert_dropped()
     assert_goes_on(server, tasks, threads)
-    assert "a RESULT frame has a bad checksum" in served_by(server, "worker-1").ended
+    assert "the checksum of a frame's payload is wrong" in served_by(server, "worker-1").ended
 
 
 def test_an_offer_that_was_declined_is_made_to_another(

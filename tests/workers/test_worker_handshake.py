@@ -3,21 +3,21 @@
 import json
 import re
 import socket
-import ssl
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 from known_tasks import LONG_S, SETUP, computing, expected, task_at, until, weights_at
 
-from siafu.workers import certificate as certificate_module
-from siafu.workers import handshake as handshake_module
-from siafu.workers import worker as worker_module
-from siafu.workers.frames import Kind
+from siafu import __version__
+from siafu.wire.certificates import self_signed
+from siafu.wire.handshake import Stranger, authenticate
+from siafu.wire.tls import dial
+from siafu.workers.door import Refused, enter
 from siafu.workers.lease import MAX_BYTES, Lease
-from siafu.workers.link import Link
 from siafu.workers.pool import Pool
 from siafu.workers.tasks import Tasks
 from siafu.workers.worker import CannotServe, serve
@@ -67,34 +67,47 @@ def test_what_is_no_lease_is_refused_with_the_reason(change: dict[str, object], 
 
 def test_a_worker_with_another_token_is_told_so_and_the_door_stays_open(pool: Pool) -> None:
     lease = replace(pool.lease(seconds=60), token="00" * 32)
-    with pytest.raises(
-        CannotServe, match="worker 'worker-1' holds another token: its lease is of another run"
-    ):
+    with pytest.raises(CannotServe, match=r"it holds another secret.*is the lease of another run"):
         serve(lease, computing())
     assert_open(pool)
     assert len(pool.refused) == 1
-    assert "another token" in pool.refused[0]
+    assert "it is no worker of this run: it holds another secret" in pool.refused[0]
 
 
-def enter_as_old(link: Link, lease: Lease, *, wait_s: float) -> None:
-    """What a worker of an older siafu does."""
-    until_s = time.monotonic() + wait_s
-    theirs = handshake_module._receive(link, Kind.CHALLENGE, until_s).head["nonce"]
-    proof = handshake_module._proof(lease.token, "worker", theirs, "00", "0.0.9", lease.worker)
-    link.send(Kind.ANSWER, {"nonce": "00", "version": "0.0.9", "worker": lease.worker, "proof": proof})
-    handshake_module._receive(link, Kind.WELCOME, until_s)
-
-
-def test_a_worker_of_another_version_is_told_so(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(worker_module, "enter", enter_as_old)
-        with pytest.raises(CannotServe, match=r"runs siafu 0\.0\.9, this run .*; install the same version"):
-            serve(pool.lease(seconds=60), computing())
+def test_a_worker_of_another_version_is_refused_with_what_to_do(pool: Pool) -> None:
+    lease = pool.lease(seconds=60)
+    old = {"worker": lease.worker, "version": "0.0.9"}
+    binding = bytes.fromhex(lease.fingerprint or "")
+    sock = socket.create_connection((lease.host, lease.port), timeout=LONG_S)
+    if lease.fingerprint is not None:
+        sock, _ = dial(sock, fingerprint=binding)
+    with sock:
+        until_s = time.monotonic() + LONG_S
+        said = authenticate(sock, lease.token.encode(), old, listening=False, until=until_s, binding=binding)
+        assert sock.recv(1) == b""
+    until(lambda: len(pool.refused) == 1)
+    message = r"worker 'worker-1' runs siafu 0\.0\.9, this run .*; install the same version on both sides"
+    assert re.search(message, pool.refused[0])
+    assert said["version"] == __version__
     assert_open(pool)
 
 
+def test_a_worker_finds_out_by_itself_that_the_run_is_of_another_version() -> None:
+    lease = Lease("run", "worker-1", "127.0.0.1", 1, "ab" * 32, time.time() + 60)
+    near, far = socket.socketpair()
+    with near, far, ThreadPoolExecutor(1) as pool:
+        until_s = time.monotonic() + LONG_S
+        secret = lease.token.encode()
+        server = pool.submit(authenticate, far, secret, {"version": "0.0.9"}, listening=True, until=until_s)
+        with pytest.raises(
+            Refused, match=r"worker 'worker-1' runs siafu .*, this run 0\.0\.9; install the same"
+        ):
+            enter(near, lease, binding=b"", wait_s=LONG_S)
+        assert server.result(LONG_S)["worker"] == "worker-1"
+
+
 @pytest.mark.parametrize(
-    "said", [b"GET / HTTP/1.1\r\n" + b" " * 20, b"\x00" * 64, b"SIAW"], ids=["http", "zeros", "half"]
+    "said", [b"GET / HTTP/1.1\r\n" + b" " * 20, b"\x00" * 64, b"siafu peer"], ids=["http", "zeros", "half"]
 )
 def test_strangers_are_dropped_and_the_door_stays_open(pool: Pool, said: bytes) -> None:
     stranger = socket.create_connection(("127.0.0.1", pool.port), timeout=LONG_S)
@@ -107,40 +120,51 @@ def test_strangers_are_dropped_and_the_door_stays_open(pool: Pool, said: bytes) 
     until(lambda: len(pool.refused) == 1)
 
 
-def test_a_large_frame_of_a_stranger_is_refused_unread() -> None:
+def test_a_server_that_does_not_hold_the_token_is_not_served() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        lease = Lease("run", "worker-1", "127.0.0.1", listener.getsockname()[1], "ab" * 32, time.time() + 60)
+
+        def forge() -> None:
+            sock, _ = listener.accept()
+            until_s = time.monotonic() + LONG_S
+            with sock, pytest.raises(Stranger):
+                authenticate(sock, b"another", {"version": __version__}, listening=True, until=until_s)
+
+        forged = pool.submit(forge)
+        with pytest.raises(CannotServe, match="it holds another secret"):
+            serve(lease, computing())
+        forged.result(LONG_S)
+
+
+def test_a_man_in_the_middle_of_tls_is_refused_by_the_certificate_that_it_shows() -> None:
     tasks = Tasks(lambda _: None)
     with (
-        Pool(tasks, SETUP) as pool,
-        socket.create_connection(("127.0.0.1", pool.port), timeout=LONG_S) as sock,
+        Pool(tasks, SETUP, tls=True) as pool,
+        socket.create_server(("127.0.0.1", 0)) as middle,
+        ThreadPoolExecutor(1) as threads,
     ):
-        link = Link(sock)
-        assert link.receive(silence_s=LONG_S).kind == Kind.CHALLENGE
-        link.send(Kind.ANSWER, {"nonce": "x" * 2000})
-        frame = link.receive(silence_s=LONG_S)
-    assert frame.kind == Kind.REFUSED
-    assert re.fullmatch(r"a ANSWER frame has \d+ bytes, expected at most 1024", frame.head["reason"])
+        own, heard = self_signed().server_context(), []
 
+        def stand_between() -> None:
+            """Show a certificate of one's own, and pass on what comes."""
+            sock, _ = middle.accept()
+            with suppress(OSError), own.wrap_socket(sock, server_side=True) as secure:
+                heard.append(secure.recv(4096))
 
-def test_a_server_that_does_not_hold_the_token_is_not_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    tasks = Tasks(lambda _: None)
-    with Pool(tasks, SETUP) as pool:
-        lease = pool.lease(seconds=60)
-        proof = handshake_module._proof
-
-        def forged(token: str, side: str, *said: str) -> str:
-            return "00" if side == "server" and forging.pop() else proof(token, side, *said)
-
-        forging = [False, True]  # the server's own proof is made first
-        monkeypatch.setattr(handshake_module, "_proof", forged)
-        with pytest.raises(CannotServe, match="does not hold this lease's token"):
+        between = threads.submit(stand_between)
+        lease = replace(pool.lease(seconds=60), port=middle.getsockname()[1])
+        with pytest.raises(CannotServe, match="shows another certificate than the expected one"):
             serve(lease, computing())
+        between.result(LONG_S)
+        assert not any(heard)  # not a byte, and so no proof that could be passed on
+        assert_open(pool)
 
 
 def test_a_worker_does_not_talk_to_a_server_with_another_certificate() -> None:
     tasks = Tasks(lambda _: None)
     with Pool(tasks, SETUP, tls=True) as pool:
         lease = replace(pool.lease(seconds=60), fingerprint="00" * 32)
-        with pytest.raises(CannotServe, match="shows another certificate than this lease names"):
+        with pytest.raises(CannotServe, match="shows another certificate than the expected one"):
             serve(lease, computing())
 
 
@@ -151,12 +175,6 @@ def test_tls_is_used_where_the_pool_is_not_on_loopback() -> None:
     with Pool(tasks, SETUP, host="0.0.0.0", address="127.0.0.1") as pool:
         assert pool.lease(seconds=1).fingerprint is not None
         assert_open(pool)
-
-
-def test_a_certificate_can_be_made_by_openssl_too() -> None:
-    made = certificate_module._by_openssl()
-    assert len(made.fingerprint) == 64
-    assert isinstance(made.server_context(), ssl.SSLContext)
 
 
 def test_when_nobody_listens_the_worker_says_so() -> None:

@@ -78,7 +78,7 @@ def test_an_epoch_by_worker_processes_is_the_same_to_the_bit(how: Compute) -> No
 
 @pytest.mark.usefixtures("_emulator")
 def test_an_epoch_by_the_lambda_package_in_its_real_runtime_is_the_same_to_the_bit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: bytes
 ) -> None:
     pytest.importorskip("boto3", reason="boto3 is not installed")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION"):
@@ -87,4 +87,4 @@ def test_an_epoch_by_the_lambda_package_in_its_real_runtime_is_the_same_to_the_b
     with zipfile.ZipFile(tmp_path / "worker.zip") as package:
         package.extractall(tmp_path / "task")
     with emulators(1, tmp_path / "task", handler="siafu.workers.handler.handler") as places:
-        assert_same_epoch(Functions("function", endpoint_urls=listening(places)))
+        assert_same_epoch(Functions("function", key=key, endpoint_urls=listening(places)))

@@ -20,6 +20,7 @@ class PipelineConfig(BaseModel):
     trace_epochs: int = Field(3, ge=0)  # whose tasks are written down one by one
     function: str = ""  # lambda: its name or ARN; http: its URL
     endpoint: str = ""  # lambda: of the API, where that is not AWS's own
+    lease_key_file: str = ""  # lambda and http: holds the key that their leases are signed with
     host: str = "127.0.0.1"  # where ranks listen for workers; beyond this machine they speak TLS
     address: str = ""  # what workers are told of that, where it is something else
     function_price: str = ""  # lambda-x86, lambda-arm or cloud-run; empty: the one of the kind of workers

@@ -187,6 +187,7 @@ class PipelineTrainer(FullTrainer):
             address=self.pipeline.address,
             function=self.pipeline.function,
             endpoint=self.pipeline.endpoint,
+            key_file=self.pipeline.lease_key_file,
         )
 
     def _write_lease(self, crew: Crew) -> None:

@@ -1,0 +1,122 @@
+"""Signed leases: a function serves only a lease that was signed with the key that the function was deployed with.
+
+The key is 64 or more hexadecimal digits, in the environment variable ``SIAFU_LEASE_KEY`` or in a file that
+``SIAFU_LEASE_KEY_FILE`` names and that only its owner can read. Standard library alone.
+"""
+
+import hashlib
+import hmac
+import json
+import os
+import re
+import stat
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+from siafu.workers.addresses import ADDRESSES, entries, permitted
+from siafu.workers.lease import Lease
+
+KEY, KEY_FILE = "SIAFU_LEASE_KEY", "SIAFU_LEASE_KEY_FILE"
+MAX_BYTES = 4096  # of a signed lease
+_PURPOSE = b"siafu lease\0"
+_KEY_FORM = re.compile("(?:[0-9a-fA-F]{2}){32,512}")
+_MAKE_ONE = "make one with: (umask 077; openssl rand -hex 32 > lease.key)"
+
+
+class LeaseRefused(ValueError):
+    """A function does not serve a lease; the text says why."""
+
+
+def lease_key(environment: Mapping[str, str], file: str = "") -> bytes:
+    """The key of leases, from a file that is given, or that the environment names, or from the environment itself.
+
+    Raises ValueError where there is none, or one that is too short or that others can read.
+    """
+    file = file or environment.get(KEY_FILE, "")
+    text, where = (_read(file), file) if file else (environment.get(KEY, ""), KEY)
+    text = text.strip()
+    if not text:
+        raise ValueError(
+            f"there is no key to sign and check leases of functions with; set {KEY_FILE} to a file that holds one, or "
+            f"{KEY} to the key itself, the same at the function and at the run; {_MAKE_ONE}"
+        )
+    if not _KEY_FORM.fullmatch(text):
+        raise ValueError(f"{where}: not a key of leases, expected 64 hexadecimal digits or more; {_MAKE_ONE}")
+    return bytes.fromhex(text)
+
+
+def sign(lease: Lease, key: bytes) -> str:
+    """A lease with its signature, as JSON."""
+    text = lease.to_json()
+    return json.dumps({"lease": text, "signature": _signature(text, key)})
+
+
+def accept(given: object, environment: Mapping[str, str]) -> Lease:
+    """The lease of a JSON object that :func:`sign` made with this environment's key, which may be served; LeaseRefused.
+
+    Nothing of the lease is read before its signature was found to be right. The lease names an IP address afterwards,
+    unless its name itself is listed, so that the address that is dialled is the address that was checked.
+    """
+    try:
+        key = lease_key(environment)
+        allowed = entries(environment.get(ADDRESSES, ""))
+    except ValueError as error:
+        raise LeaseRefused(f"this function serves no lease: {error}") from None
+    lease = _verified(given, key)
+    if lease.deadline_s <= time.time():
+        raise LeaseRefused("the lease has expired; are the clocks of both sides right?")
+    host = permitted(lease.host, lease.port, allowed)
+    if host is None:
+        raise LeaseRefused(
+            f"the lease names the graph server {lease.host}:{lease.port}, which is not among the addresses that "
+            f"this function was deployed to dial ({ADDRESSES})"
+        )
+    return replace(lease, host=host)
+
+
+def parse(body: bytes) -> object:
+    """The JSON object of a request; raises LeaseRefused."""
+    if len(body) > MAX_BYTES:
+        raise LeaseRefused(f"a request of more than {MAX_BYTES} bytes, expected a signed lease")
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        raise LeaseRefused("the request is no JSON, expected a signed lease") from None
+
+
+def _verified(given: object, key: bytes) -> Lease:
+    match given:
+        case {"lease": str(text), "signature": str(signature)} if len(text) <= MAX_BYTES:
+            pass
+        case _:
+            raise LeaseRefused("the request is no signed lease: is it of another version of siafu?")
+    if not hmac.compare_digest(signature.encode(), _signature(text, key).encode()):
+        raise LeaseRefused(
+            "the signature of the lease is wrong: its issuer holds another key than this function was deployed with"
+        )
+    try:
+        return Lease.from_json(text)
+    except ValueError as error:
+        raise LeaseRefused(str(error)) from None
+
+
+def _signature(text: str, key: bytes) -> str:
+    return hmac.new(key, _PURPOSE + text.encode(), hashlib.sha256).hexdigest()
+
+
+def _read(file: str) -> str:
+    """The text of a file that only its owner can read."""
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as opened:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                raise ValueError(f"{file}: not a file, expected one that holds the key of leases")
+            if found.st_mode & 0o077 or found.st_uid not in (os.geteuid(), 0):
+                raise ValueError(
+                    f"{file}: others may read or change this key; take that from them: chmod 600 {file}"
+                )
+            return opened.read(2048).decode("ascii", "replace")
+    except OSError as error:
+        raise ValueError(f"{file}: {error.strerror}; expected the key of leases; {_MAKE_ONE}") from None
