@@ -195,7 +195,7 @@ class ProtocolSpec(Strict):
     edge_life: int
     negatives: int
     split: tuple[float, float, float]
-    task: str
+    task: str | None
 
 
 class DynamicManifest(_Stored):
