@@ -146,6 +146,7 @@ class StoreWriter(FolderWriter):
         undirected: bool,
         class_names: tuple[str, ...] | None,
         sources: Mapping[str, str],
+        columns: Mapping[str, dict[str, str]] | None = None,
     ) -> Store:
         """Write the manifest, move the folder to its place and open it."""
         arrays = self.close_arrays()
@@ -154,17 +155,22 @@ class StoreWriter(FolderWriter):
             undirected=undirected,
             class_names=class_names,
             arrays=arrays,
-            provenance=made_from(sources),
+            provenance=made_from(sources, columns),
         )
         write_manifest(manifest, self.folder)
         self.put_in_place()
         return open_store(self.path)
 
 
-def made_from(sources: Mapping[str, str]) -> Provenance:
+def made_from(sources: Mapping[str, str], columns: Mapping[str, dict[str, str]] | None = None) -> Provenance:
     """Where a store that is written now comes from."""
     created = datetime.now(UTC).isoformat(timespec="seconds")
-    return Provenance(siafu_version=siafu.__version__, created=created, sources=dict(sources))
+    return Provenance(
+        siafu_version=siafu.__version__,
+        created=created,
+        sources=dict(sources),
+        columns=dict(columns or {}),
+    )
 
 
 def write_store(
