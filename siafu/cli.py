@@ -45,6 +45,14 @@ class FeatureDType(StrEnum):
     int8 = "int8"
 
 
+class LabelKind(StrEnum):
+    """What labels are."""
+
+    class_ = "class"
+    multilabel = "multilabel"
+    number = "number"
+
+
 class Reorder(StrEnum):
     """Whether neighbours are put near each other."""
 
@@ -330,11 +338,28 @@ def import_(
     feature_dtype: Annotated[
         FeatureDType, typer.Option(help="How features are stored.")
     ] = FeatureDType.float32,
+    label_kind: Annotated[
+        LabelKind | None, typer.Option(help="What labels are; needed where whole numbers leave it open.")
+    ] = None,
+    max_line_bytes: Annotated[int, typer.Option(min=1 << 10, help="The longest line of a text.")] = 1 << 22,
+    max_ratio: Annotated[
+        int, typer.Option(min=1, help="Data beyond 1 GiB may unpack to so many times their file.")
+    ] = 500,
+    max_nodes: Annotated[
+        int | None,
+        typer.Option(min=1, help="The most nodes that a bare count may claim [default: 100 an edge]."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Turn tables of edges or of events, features and labels into a store."""
+    from siafu.data.importing import Limits
+    from siafu.data.importing.columns import described
     from siafu.results.progress import LiveProgress
 
+    how: dict[str, Any] = {
+        "label_kind": label_kind and label_kind.value,
+        "limits": Limits(max_line_bytes, max_ratio, max_nodes),
+    }
     _check_import(edges, events, split, {"--step": step, "--steps": steps}, feature_dtype)
     with LiveProgress() as progress:
         store: Any
@@ -351,6 +376,7 @@ def import_(
                 undirected=undirected,
                 progress=progress,
                 say=_say,
+                **how,
             )
         else:
             from siafu.data.importing import import_graph
@@ -365,9 +391,13 @@ def import_(
                 undirected=undirected,
                 feature_dtype=feature_dtype.value,
                 progress=progress,
+                **how,
             )
-    about = store.describe()
-    _print({"store": str(out), **about}, as_json, "\n".join([f"wrote {out}", *_aligned(about)]))
+    about, columns = store.describe(), store.manifest.provenance.columns
+    for line in described(columns):
+        _say(f"read {line}")
+    found = {"store": str(out), **about, "columns": columns}
+    _print(found, as_json, "\n".join([f"wrote {out}", *_aligned(about)]))
 
 
 def _check_import(
@@ -398,6 +428,7 @@ def info(
     as_json: Json = False,
 ) -> None:
     """Say what a store holds."""
+    from siafu.data.importing.columns import described
     from siafu.partitioning import list_partitions
     from siafu.store import open_any
 
@@ -407,7 +438,9 @@ def info(
     partitions = list_partitions(path, verify=verify)
     about = store.describe() | {"partitions": partitions} | ({"verified": True} if verify else {})
     shown = about | {"partitions": ", ".join(partitions) or None}
-    _print({"store": str(path), **about}, as_json, "\n".join(_aligned(shown)))
+    columns = store.manifest.provenance.columns
+    lines = [*_aligned(shown), *(f"read {line}" for line in described(columns))]
+    _print({"store": str(path), **about, "columns": columns}, as_json, "\n".join(lines))
 
 
 @app.command()

@@ -57,7 +57,14 @@ class Settings(BaseModel):
     @property
     def asked(self) -> Wanted:
         """What is to be learned of a graph that changes over time."""
-        return Wanted(self.task, self.snapshots, self.link, self.seed)
+        return Wanted(
+            self.task,
+            self.snapshots,
+            self.link,
+            self.seed,
+            metric=self.train.metric,
+            class_weights=self.train.class_weights,
+        )
 
     @property
     def most_epochs(self) -> int:

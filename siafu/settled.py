@@ -120,7 +120,7 @@ def _as_it_changes(tree: Settings, graph: DynamicGraph) -> Settings:
     protocol = graph.protocol
     usual = {
         "method": "snapshots",
-        "task": "node" if protocol.task == "regression" else protocol.task,
+        "task": _usual_task(graph),
         "snapshots": {
             "step": protocol.step,
             "edge_life": protocol.edge_life,
@@ -137,6 +137,12 @@ def _as_it_changes(tree: Settings, graph: DynamicGraph) -> Settings:
     return found
 
 
+def _usual_task(graph: DynamicGraph) -> str:
+    """The task that the protocol names, else the one that the graph has labels for."""
+    task = graph.protocol.task or ("link" if graph.y is None else "node")
+    return "node" if task == "regression" else task
+
+
 def _about_changing(graph: DynamicGraph, tree: Settings, custom: nn.Module | None) -> str:
     if custom is not None:
         raise ValueError("method snapshots trains siafu's own models over time, not a module of your own")
@@ -145,8 +151,8 @@ def _about_changing(graph: DynamicGraph, tree: Settings, custom: nn.Module | Non
     features = f"{graph.num_features:,} features" if graph.num_features else "degrees as features"
     size = f"{graph.num_nodes:,} nodes, {graph.num_events:,} events in {graph.num_steps:,} steps"
     return (
-        f"{graph.name}: {size}, {features}; an edge lives for {tree.snapshots.edge_life} steps; {train:,} steps train, "
-        f"{val:,} validate, {test:,} test"
+        f"{graph.name}: {size}, {features}; task {tree.task}; an edge lives for {tree.snapshots.edge_life} steps; "
+        f"{train:,} steps train, {val:,} validate, {test:,} test"
     )
 
 

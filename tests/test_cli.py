@@ -484,6 +484,9 @@ def test_events_are_imported_and_said_to_be_a_graph_that_changes(siafu: Siafu, t
     assert made.code == 0
     assert "1 of 3 steps have no event; they are kept" in made.err
     assert "2 of 3 events come after one of a later time; sorted by step" in made.err
+    assert "read events: src = src, dst = dst, time = t, ids = strings\n" in made.err
+    columns = {"events": {"src": "src", "dst": "dst", "time": "t", "ids": "strings"}}
+    assert json.loads(made.out)["columns"] == columns
     found = siafu("info", "calls", "--verify", "--json")
     about = json.loads(found.out)
     assert about | json.loads(made.out) == about
@@ -491,6 +494,23 @@ def test_events_are_imported_and_said_to_be_a_graph_that_changes(siafu: Siafu, t
     assert (about["first_step"], about["last_step"]) == (3, 23)
     wrong = siafu("train", "calls", "--method", "full")
     assert (wrong.code, "use method snapshots" in wrong.err) == (1, True)
+
+
+def test_import_names_the_options_for_what_it_will_not_guess_or_trust(siafu: Siafu, tmp_path: Path) -> None:
+    _csv(tmp_path / "edges.csv", "src,dst", [(i, (i + 1) % 20) for i in range(20)])
+    _csv(tmp_path / "y.csv", "id,label", [(i, 17 * i) for i in range(20)])
+    tables = ("--edges", "edges.csv", "--labels", "y.csv")
+    refused = siafu("import", "out", *tables)
+    assert (refused.code, "324 classes for 20 labelled nodes" in refused.err) == (1, True)
+    assert "--label-kind" in refused.err
+    made = siafu("import", "out", *tables, "--label-kind", "number", "--json")
+    assert made.code == 0
+    assert json.loads(made.out)["columns"]["labels"] == {"id": "id", "y": "label", "kind": "numbers"}
+    assert "read labels: id = id, y = label, kind = numbers" in siafu("info", "out").out
+    wide = siafu("import", "other", "--edges", "edges.csv", "--max-line-bytes", "1024", "--max-ratio", "9")
+    assert wide.code == 0
+    wrong = siafu("import", "third", *tables, "--label-kind", "words")
+    assert wrong.code == 2
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import siafu
@@ -254,6 +256,64 @@ def test_an_index_is_counted_by_its_places_and_may_repeat() -> None:
     assert both[0] == both[1]
 
 
+@given(
+    edges=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=14),
+    seeds=st.lists(st.integers(0, 5), min_size=1, max_size=9),
+    fanouts=st.lists(st.sampled_from([-1, 0, 1, 2]), min_size=1, max_size=3),
+    replace=st.booleans(),
+    subgraph_type=st.sampled_from(["directional", "bidirectional", "induced"]),
+)
+def test_repeated_seeds_have_rows_of_their_own_and_edges_of_the_graph(
+    edges: list[tuple[int, int]],
+    seeds: list[int],
+    fanouts: list[int],
+    replace: bool,
+    subgraph_type: str,
+) -> None:
+    pairs = torch.tensor(edges, dtype=torch.int64).view(-1, 2).T
+    data = Data(x=torch.arange(6.0)[:, None], edge_index=pairs, num_nodes=6)
+    how: dict[str, Any] = {"replace": replace, "subgraph_type": subgraph_type, "batch_size": len(seeds)}
+    batch = next(iter(siafu.NeighborLoader(data, fanouts, input_nodes=seeds, **how)))
+    assert batch.batch_size == len(seeds)
+    assert batch.input_id.tolist() == list(range(len(seeds)))
+    assert batch.n_id[: len(seeds)].tolist() == seeds
+    assert torch.equal(batch.x, data.x[batch.n_id])
+    assert batch.n_id[len(seeds) :].unique().numel() == batch.num_nodes - len(seeds)
+    assert not set(batch.n_id[len(seeds) :].tolist()) & set(seeds)
+    known = set(edges) | ({(b, a) for a, b in edges} if subgraph_type == "bidirectional" else set())
+    assert set(edges_of(batch)) <= known
+    # The minibatch of each seed once, of which every row has the in-edges.
+    once = next(iter(siafu.NeighborLoader(data, fanouts, input_nodes=list(dict.fromkeys(seeds)), **how)))
+    for row, node in enumerate(batch.n_id.tolist()):
+        its = batch.edge_index[1] == row
+        wanted = once.edge_index[1] == once.n_id.tolist().index(node)
+        assert batch.n_id[batch.edge_index[0, its]].tolist() == once.n_id[once.edge_index[0, wanted]].tolist()
+        assert batch.e_id[its].tolist() == once.e_id[wanted].tolist()
+    assert set(batch.edge_index[0].tolist()) <= {seeds.index(node) for node in seeds} | set(
+        range(len(seeds), batch.num_nodes)
+    )
+    if subgraph_type == "directional":
+        assert sum(batch.num_sampled_nodes) == batch.num_nodes
+        assert sum(batch.num_sampled_edges) == batch.num_edges
+        assert batch.num_sampled_nodes[0] == len(seeds)
+
+
+@pytest.mark.parametrize("subgraph_type", ["directional", "bidirectional", "induced"])
+def test_a_pyg_model_says_the_same_of_a_seed_however_often_it_repeats(subgraph_type: str) -> None:
+    data, model = data_of(), Sage()
+    how: dict[str, Any] = {"subgraph_type": subgraph_type, "batch_size": 6}
+    batch = next(iter(siafu.NeighborLoader(data, [3, 2], input_nodes=[7, 3, 7, 7, 99, 3], **how)))
+    once = next(iter(siafu.NeighborLoader(data, [3, 2], input_nodes=[7, 3, 99], **how)))
+    found, wanted = (model(each.x, each.edge_index) for each in (batch, once))
+    torch.testing.assert_close(found[:6], wanted[[0, 1, 0, 0, 2, 1]])
+    if subgraph_type == "directional":
+        x, edges, _ = trim_to_layer(
+            1, batch.num_sampled_nodes, batch.num_sampled_edges, batch.x, batch.edge_index
+        )
+        assert x.shape[0] == sum(batch.num_sampled_nodes[:2])
+        assert edges.shape[1] == batch.num_sampled_edges[0] == int((batch.edge_index[1] < 6).sum())
+
+
 def test_induced_and_bidirectional_subgraphs() -> None:
     data = data_of()
     how = {"num_neighbors": [3, 2], "batch_size": 8}
@@ -330,6 +390,7 @@ def test_a_store_is_served_from_disk_and_damage_is_noticed_when_it_is_read(tmp_p
         ({"disjoint": True}, ValueError, "disjoint is True; expected False"),
         ({"sufle": True}, TypeError, "no argument 'sufle'; did you mean shuffle"),
         ({"num_neighbors": [3, -2]}, ValueError, r"num_neighbors is \[3, -2\]"),
+        ({"num_neighbors": []}, ValueError, r"num_neighbors is \[\]; expected whole numbers, one a hop"),
         ({"num_neighbors": {"a": [3]}}, ValueError, "dict"),
         ({"batch_size": 0}, ValueError, "batch_size is 0; expected a whole number from 1"),
         ({"subgraph_type": "whole"}, ValueError, "subgraph_type is 'whole'; expected one of directional"),
@@ -399,6 +460,27 @@ def test_ranks_have_the_minibatches_of_one(share: float, subgraph_type: str) -> 
                 assert torch.equal(batch[name], share_of_it[name]), name
             assert "e_id" not in batch
             assert batch.get("num_sampled_nodes") == subgraph.hop_nodes
+
+
+@pytest.mark.parametrize("subgraph_type", ["directional", "bidirectional", "induced"])
+def test_seeds_may_repeat_on_several_ranks(subgraph_type: str) -> None:
+    graph = graph_of()
+    how: dict[str, Any] = {"num_neighbors": [3, 2], "batch_size": 16, "subgraph_type": subgraph_type}
+    parts = parts_of(graph, 2, 0.5)
+
+    def rank(comm: Comm) -> list[Data]:
+        rows = torch.arange(10).repeat(3)
+        return list(siafu.NeighborLoader(parts[comm.rank], input_nodes=rows, comm=comm, **how))
+
+    pairs = data_of().edge_index
+    pairs = torch.cat([pairs, pairs.flip(0)], 1) if subgraph_type == "bidirectional" else pairs
+    known = {(source, target) for source, target in pairs.T.tolist()}
+    for batches in run_threads(rank, ranks=2, threads=1):
+        assert sum(batch.batch_size for batch in batches) == 30
+        for batch in batches:
+            assert batch.n_id[: batch.batch_size].unique().numel() < batch.batch_size
+            assert torch.equal(batch.x, graph.x[batch.n_id])  # type: ignore[index]
+            assert set(edges_of(batch)) <= known
 
 
 def key_of(epoch: int, number: int) -> int:

@@ -18,6 +18,7 @@ from in_process import command
 import siafu
 from siafu.dynamic import DynamicGraph, Protocol
 from siafu.member import Onlooker
+from siafu.store import write_dynamic
 
 NODES, STEPS = 40, 24
 SMALL = {"hidden": 8, "threads": 1, "epochs": 4, "lr": 0.02}
@@ -191,3 +192,15 @@ def test_named_sets_bring_their_protocol(data_home: Path, tmp_path: Path) -> Non
     settings = siafu.open(tmp_path / "run").settings
     assert (settings.snapshots.step, settings.snapshots.window, settings.link.negatives) == (190_080, 10, 50)
     assert 0 < json.loads(ran.stdout)["test_map"] < 0.2
+
+
+def test_the_task_is_what_the_nodes_have_labels_for_unless_another_is_asked_for(
+    tmp_path: Path, events: dict[str, np.ndarray]
+) -> None:
+    labels = torch.arange(NODES) // (NODES // 2)
+    graph = DynamicGraph.from_events(*events.values(), num_nodes=NODES, y=labels, undirected=True)
+    write_dynamic(graph, tmp_path / "labelled")
+    for task, asked in (("node", {}), ("link", {"task": "link"})):
+        run = siafu.train(tmp_path / "labelled", out=tmp_path / task, **SMALL | {"epochs": 1} | asked)
+        assert f'task = "{task}"' in (tmp_path / task / "config.toml").read_text()
+        assert run.metrics["metric"] == ("accuracy" if task == "node" else "map")

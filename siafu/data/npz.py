@@ -43,6 +43,7 @@ _GRAPH_ARRAYS = (
     *_MASKS,
     *("edge_weight", "edge_split", "node_names", "class_names"),
 )
+_FEW_NODES, _NODES_AN_EDGE = 1 << 24, 100
 _DAMAGE = (
     *(ValueError, LookupError, EOFError, ArithmeticError, MemoryError, RuntimeError),
     *(SyntaxError, tokenize.TokenError, zipfile.BadZipFile, zlib.error),
@@ -143,9 +144,12 @@ def _array_name(entry: zipfile.ZipInfo) -> str:
 
 def _header(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Header:
     with archive.open(entry) as file:
-        old = np.lib.format.read_magic(file) == (1, 0)
-        read = np.lib.format.read_array_header_1_0 if old else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read(file)
+        if np.lib.format.read_magic(file) != (
+            1,
+            0,
+        ):  # others are for tables, and may have a header of gigabytes
+            raise ValueError(f"{entry.filename} has the header of a table")
+        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
         begin = file.tell()
     header = Header(shape, dtype)
     if dtype.hasobject or dtype.fields is not None:
@@ -181,6 +185,7 @@ def _num_nodes(path: Path, arrays: dict[str, Array]) -> int:
         given = arrays["num_nodes"]
         if given.ndim != 0 or given.dtype.kind not in "iu":
             _refuse(path, "num_nodes", given, "one integer")
+        _check_count(path, arrays, int(given))
         return int(given)
     for name in ("y", "x", *_MASKS):
         if name in arrays and arrays[name].ndim:
@@ -188,6 +193,18 @@ def _num_nodes(path: Path, arrays: dict[str, Array]) -> int:
     if "x_indptr" in arrays:
         return arrays["x_indptr"].size - 1
     return int(arrays["edge_index"].max(initial=-1)) + 1
+
+
+def _check_count(path: Path, arrays: dict[str, Array], count: int) -> None:
+    """Refuse a bare number of nodes that neither rows nor edges justify."""
+    if arrays.keys() & {"y", "x", "x_indptr", *_MASKS}:
+        return  # of which there is a row for each node
+    most = max(_FEW_NODES, _NODES_AN_EDGE * arrays["edge_index"].shape[-1])
+    if count > most:
+        raise ValueError(
+            f"{path}: num_nodes is {count:,} beside {arrays['edge_index'].shape[-1]:,} edges, without features, labels "
+            f"or masks; expected at most {most:,}: if you trust the file, use siafu import --max-nodes"
+        )
 
 
 def _num_features(path: Path, arrays: dict[str, Array], rows: int) -> int:

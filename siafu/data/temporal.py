@@ -75,13 +75,13 @@ def _undirected(arrays: Arrays) -> Arrays:
 
 # How a public set is read beyond what its file says, and its protocol.
 KNOWN: Mapping[str, tuple[Callable[[Arrays], Arrays], Protocol]] = {
-    "bitcoinotc": (_ratings, Protocol(step=1_200_000)),
-    "bitcoinalpha": (_ratings, Protocol(step=1_200_000)),
-    "ucsocial": (_undirected, Protocol(step=190_080, negatives=50)),
+    "bitcoinotc": (_ratings, Protocol(step=1_200_000, task="link")),
+    "bitcoinalpha": (_ratings, Protocol(step=1_200_000, task="link")),
+    "ucsocial": (_undirected, Protocol(step=190_080, negatives=50, task="link")),
     "chess": (_games, Protocol(split=(0.8, 0.1, 0.1), task="edge")),
     "england_covid": (_cases, Protocol(window=_LAGS, edge_life=1, task="regression")),
     "amlsim_20K_cycle200": (_accounts, Protocol(task="node")),
-    "vgrnn_enron10": (_pairs_once, Protocol(edge_life=1)),
+    "vgrnn_enron10": (_pairs_once, Protocol(edge_life=1, task="link")),
 }
 
 

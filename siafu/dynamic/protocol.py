@@ -15,7 +15,7 @@ class Protocol:
         negatives: pairs that are no edges, for each edge, in training.
         split: the shares of steps for training, validation and test, in the order of time.
         task: what is usually predicted: ``link`` of the next step, class of an ``edge`` or of a ``node``, or a number
-            of each node (``regression``).
+            of each node (``regression``); None: of nodes where they have labels, else ``link``.
     """
 
     step: float | None = None
@@ -23,7 +23,7 @@ class Protocol:
     edge_life: int = 10
     negatives: int = 100
     split: tuple[float, float, float] = (0.7, 0.1, 0.2)
-    task: str = "link"
+    task: str | None = None
 
     def __post_init__(self) -> None:
         if len(self.split) != 3 or min(self.split) < 0 or abs(sum(self.split) - 1) > 1e-6:

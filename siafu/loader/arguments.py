@@ -63,7 +63,9 @@ def read_fanouts(num_neighbors: Sequence[int]) -> list[int]:
             "num_neighbors is a dict, which is for several types of edges; expected a list, one number a hop"
         )
     fanouts = list(num_neighbors)
-    if not all(isinstance(each, int) and not isinstance(each, bool) and each >= -1 for each in fanouts):
+    if not fanouts or not all(
+        isinstance(each, int) and not isinstance(each, bool) and each >= -1 for each in fanouts
+    ):
         raise ValueError(
             f"num_neighbors is {fanouts}; expected whole numbers, one a hop from the seeds outwards, -1 for all"
         )

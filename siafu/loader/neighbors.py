@@ -9,7 +9,7 @@ from siafu.comm import Comm
 from siafu.loader.arguments import check_others, check_sizes, read_fanouts
 from siafu.loader.sources import source_of
 from siafu.nn.dropout import mix
-from siafu.sample import Shuffled, Subgraph, both_ways, induced, spread
+from siafu.sample import Shuffled, Subgraph, both_ways, distinct, induced, repeat_seeds, spread
 
 
 class NeighborLoader:
@@ -56,7 +56,7 @@ class NeighborLoader:
                 ``comm`` the Part of this rank. A store that is given by its path stays on disk, and its pages do not
                 pile up in memory.
             num_neighbors: in-edges drawn for a node in each hop, from the seeds outwards; -1: all.
-            input_nodes: the seeds, as a mask or as rows; None: all nodes. Of a Part, rows that it owns.
+            input_nodes: the seeds, as a mask or as rows, which may repeat; None: all nodes. Of a Part, own rows.
             batch_size: seeds of a minibatch, on all ranks together.
             replace: whether to draw with replacement.
             subgraph_type: ``directional``: the edges drawn; ``bidirectional``: those and their reverse; ``induced``:
@@ -104,13 +104,14 @@ class NeighborLoader:
     def _around(self, seeds: torch.Tensor, key: int) -> Subgraph:
         """The subgraph of some seeds. Collective on several ranks."""
         draw, keys = self._source.draw, [_signed(mix(key ^ (hop + 1))) for hop in range(len(self._fanouts))]
-        found = spread(draw, seeds, keys, fanouts=self._fanouts, replace=self._replace)
+        different, place = distinct(seeds)
+        found = spread(draw, different, keys, fanouts=self._fanouts, replace=self._replace)
         match self._type:
             case "induced":
-                return induced(draw, found)
+                found = induced(draw, found)
             case "bidirectional":
-                return both_ways(found)
-        return found
+                found = both_ways(found)
+        return repeat_seeds(found, place)
 
     def __repr__(self) -> str:
         return (

@@ -116,8 +116,8 @@ def draw_met(
 def first_met(known: list[Tensor], met: Tensor, sizes: list[int]) -> tuple[list[Tensor], list[Tensor]]:
     """For each group, the places of met nodes among the known ones and then those met first; and the latter.
 
-    ``sizes`` says how many of the met nodes, (E,), belong to each group. Nodes are int32 and not negative; so are
-    places.
+    ``known`` has no node of a group twice. ``sizes`` says how many of the met nodes, (E,), belong to each group. Nodes
+    are int32 and not negative; so are places.
     """
     if native._core is None:
         return reference.first_met(known, met, sizes)

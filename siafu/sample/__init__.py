@@ -3,7 +3,7 @@
 from siafu.sample.config import SampledConfig
 from siafu.sample.grow import Drawn, Grown, Hop, Met, Neighbours, grow
 from siafu.sample.shuffle import Shuffled
-from siafu.sample.spread import Draw, Subgraph, Taken, both_ways, induced, spread
+from siafu.sample.spread import Draw, Subgraph, Taken, both_ways, distinct, induced, repeat_seeds, spread
 
 __all__ = [
     "Draw",
@@ -17,7 +17,9 @@ __all__ = [
     "Subgraph",
     "Taken",
     "both_ways",
+    "distinct",
     "grow",
     "induced",
+    "repeat_seeds",
     "spread",
 ]

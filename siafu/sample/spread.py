@@ -59,7 +59,7 @@ class Subgraph(NamedTuple):
 def spread(
     draw: Draw, seeds: Tensor, keys: Sequence[int], *, fanouts: Sequence[int], replace: bool
 ) -> Subgraph:
-    """Grow from positions, the first fanout next to the seeds; each hop has its key."""
+    """Grow from positions, none of them twice, the first fanout next to the seeds; each hop has its key."""
     known = front = seeds
     nodes, edges, hops = [seeds.numel()], [torch.empty(2, 0, dtype=torch.int64)], list[Taken]()
     for key, fanout in zip(keys, fanouts, strict=True):
@@ -98,6 +98,42 @@ def both_ways(one: Subgraph) -> Subgraph:
     keep = order[first]
     edge, weight = (None if of is None else torch.cat([of, of])[keep] for of in (one.edge, one.weight))
     return Subgraph(one.position, edge_index[:, keep], edge, weight)
+
+
+def distinct(seeds: Tensor) -> tuple[Tensor, Tensor]:
+    """The different positions among the seeds, as they come: (U,), and where each seed stands among them: (B,)."""
+    place, first = _places(seeds[:0], seeds)
+    return first, place
+
+
+def repeat_seeds(one: Subgraph, place: Tensor) -> Subgraph:
+    """Give every seed a row of its own where seeds repeat: the first B rows are the seeds, as they come.
+
+    ``place`` (B,) says where each seed stands among the first rows of ``one``, which are different nodes. Each row of a
+    repeated seed has all in-edges of that seed. Edges that leave the seed leave its first row, so no message counts
+    twice.
+    """
+    num_distinct = int(place.max()) + 1 if place.numel() else 0
+    if place.numel() == num_distinct:
+        return one
+    node = torch.cat([place, torch.arange(num_distinct, one.position.numel())])  # the old row of each new one
+    rows, count = node.argsort(stable=True), torch.bincount(node)
+    begin = count.cumsum(0) - count  # where the new rows of each old one begin among `rows`
+    source, target = one.edge_index
+    edge = torch.arange(target.numel()).repeat_interleave(count[target])
+    copies = count[target].cumsum(0) - count[target]
+    target = rows[begin[target[edge]] + torch.arange(edge.numel()) - copies[edge]]
+    more_edges = edge.numel() - source.numel()
+    target, order = target.sort(stable=True)  # in-edges of seeds, the first hop, stay in front
+    edge = edge[order]
+    return Subgraph(
+        one.position[node],
+        torch.stack([rows[begin[source[edge]]], target]),
+        _picked(one.edge, edge),
+        _picked(one.weight, edge),
+        one.hop_nodes and [place.numel(), *one.hop_nodes[1:]],
+        one.hop_edges and [one.hop_edges[0] + more_edges, *one.hop_edges[1:]],
+    )
 
 
 def _places(known: Tensor, met: Tensor) -> tuple[Tensor, Tensor]:

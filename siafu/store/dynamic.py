@@ -118,6 +118,7 @@ class DynamicWriter(FolderWriter):
         protocol: Protocol,
         class_names: tuple[str, ...] | None = None,
         sources: Mapping[str, str],
+        columns: Mapping[str, dict[str, str]] | None = None,
     ) -> DynamicStore:
         """Write the manifest, move the folder to its place and open it."""
         manifest = DynamicManifest(
@@ -127,7 +128,7 @@ class DynamicWriter(FolderWriter):
             protocol=ProtocolSpec(**asdict(protocol)),
             class_names=class_names,
             arrays=self.close_arrays(),
-            provenance=made_from(sources),
+            provenance=made_from(sources, columns),
         )
         write_manifest(manifest, self.folder)
         self.put_in_place()

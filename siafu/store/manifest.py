@@ -95,11 +95,13 @@ class Provenance(Strict):
         siafu_version: that wrote it.
         created: when, ISO 8601 in UTC.
         sources: what it was made from, such as ``{"edges": "edges.csv"}``.
+        columns: which columns of them were read as what, such as ``{"edges": {"src": "from", "dst": "to"}}``.
     """
 
     siafu_version: str
     created: str
     sources: dict[str, str]
+    columns: dict[str, dict[str, str]] = {}
 
 
 class _Stored(Strict):
@@ -195,7 +197,7 @@ class ProtocolSpec(Strict):
     edge_life: int
     negatives: int
     split: tuple[float, float, float]
-    task: str
+    task: str | None
 
 
 class DynamicManifest(_Stored):

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import secrets
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
@@ -22,6 +21,7 @@ from siafu.graph import Graph, check
 from siafu.native import Csr
 from siafu.store.manifest import ArraySpec, DType, Manifest, Provenance, write_manifest
 from siafu.store.names import names_to_arrays
+from siafu.store.partial import PartialFolder
 from siafu.store.reader import Store, check_csr, open_store
 from siafu.store.splits import MASKS, check_disjoint, split_masks
 
@@ -73,7 +73,6 @@ class FolderWriter:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self.folder = self.path.parent / f".{self.path.name}.partial-{secrets.token_hex(6)}"
         self._open: dict[str, ArrayWriter] = {}
         self._done: dict[str, ArraySpec] = {}
 
@@ -83,8 +82,13 @@ class FolderWriter:
             raise FileNotFoundError(
                 f"{self.path}: the folder {self.path.parent} does not exist; make it first"
             )
-        self.folder.mkdir()
+        self._partial = PartialFolder(self.path)
         return self
+
+    @property
+    def folder(self) -> Path:
+        """Where it is being written."""
+        return self._partial.path
 
     @property
     def scratch(self) -> Path:
@@ -121,7 +125,7 @@ class FolderWriter:
     ) -> None:
         for writer in self._open.values():
             writer.abandon()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._partial.release()
         if isinstance(error, OSError) and error.errno in _DISK_FULL:
             raise OSError(
                 error.errno,
@@ -142,6 +146,7 @@ class StoreWriter(FolderWriter):
         undirected: bool,
         class_names: tuple[str, ...] | None,
         sources: Mapping[str, str],
+        columns: Mapping[str, dict[str, str]] | None = None,
     ) -> Store:
         """Write the manifest, move the folder to its place and open it."""
         arrays = self.close_arrays()
@@ -150,17 +155,22 @@ class StoreWriter(FolderWriter):
             undirected=undirected,
             class_names=class_names,
             arrays=arrays,
-            provenance=made_from(sources),
+            provenance=made_from(sources, columns),
         )
         write_manifest(manifest, self.folder)
         self.put_in_place()
         return open_store(self.path)
 
 
-def made_from(sources: Mapping[str, str]) -> Provenance:
+def made_from(sources: Mapping[str, str], columns: Mapping[str, dict[str, str]] | None = None) -> Provenance:
     """Where a store that is written now comes from."""
     created = datetime.now(UTC).isoformat(timespec="seconds")
-    return Provenance(siafu_version=siafu.__version__, created=created, sources=dict(sources))
+    return Provenance(
+        siafu_version=siafu.__version__,
+        created=created,
+        sources=dict(sources),
+        columns=dict(columns or {}),
+    )
 
 
 def write_store(

@@ -178,7 +178,7 @@ def task_of(graph: Graph, config: TrainConfig, comm: Comm | None = None) -> Task
     num_outputs = _num_classes(graph, y, comm) if kind == "class" else y.shape[1]
     class_weight = None
     if config.class_weights == "balanced":
-        class_weight = _class_weight(kind, y[rows["train"]], num_outputs, comm)
+        class_weight = balanced_weight(kind, y[rows["train"]], num_outputs, comm)
     weight = _weights(kind, y, rows, class_weight, comm)
     metric = _metric(kind, config.metric)
     return Task(kind, num_outputs, metric, rows, count, weight, y, class_weight, comm)
@@ -226,7 +226,8 @@ def _rows(graph: Graph, split: str, labelled: Tensor) -> Tensor:
     return (mask & labelled).nonzero()[:, 0] if mask is not None else torch.empty(0, dtype=torch.int64)
 
 
-def _class_weight(kind: str, y_train: Tensor, num_classes: int, comm: Comm) -> Tensor:
+def balanced_weight(kind: str, y_train: Tensor, num_classes: int, comm: Comm) -> Tensor:
+    """The weight of each class, (C,) float32: the rarer among training labels of all ranks, the more. Collective."""
     if kind == "regression":
         raise ValueError(
             "train.class_weights is balanced, but the labels are numbers, not classes; set it to none"

@@ -217,7 +217,7 @@ def test_a_bad_array_is_refused(tmp_path: Path, file: str, write: Write, message
     ("name", "write", "message"),
     [
         ("edges.parquet", text("src,dst\n0,1\n"), r"edges\.parquet is not a Parquet file"),
-        ("edges.parquet", parquet(src=[0.5], dst=[1.5]), r"column 'src' holds double; expected ids"),
+        ("edges.parquet", parquet(src=[0.5], dst=[1.5]), r"row 0, column 'src': '0.5' is not an integer"),
         (
             "edges.parquet",
             parquet(src=[0, None], dst=[1, 2]),

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siafu.data.importing import import_graph, spool, tables
+from siafu.data.importing import Limits, import_graph, spool, tables
 from siafu.graph import Graph
 
 EDGES = [(0, 1), (1, 2), (2, 0), (3, 1), (0, 1)]
@@ -298,9 +298,12 @@ def test_any_edges_through_text_equal_the_graph_made_in_memory(
     np.save(folder / "x.npy", np.zeros((10, 1)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(spool, "_RANGE_EDGES", step)  # so that many small ranges are sorted apart
-        patch.setattr(tables, "_BLOCK_BYTES", 64)
         graph = import_graph(
-            folder / "store", edges=path, features=folder / "x.npy", undirected=undirected
+            folder / "store",
+            edges=path,
+            features=folder / "x.npy",
+            undirected=undirected,
+            limits=Limits(line_bytes=64),
         ).graph()
     expected = Graph.from_edges(
         [src, dst], x=np.zeros((10, 1)), undirected=undirected, edge_weight=weight.get("weight")

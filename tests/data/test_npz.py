@@ -278,3 +278,20 @@ def test_real_graphs_that_change_over_time_say_so(data_home: Path) -> None:
     graph = load("ucsocial", home=data_home)
     with pytest.raises(ValueError, match="ucsocial: a graph that changes over time; only method"):
         only_static(graph)
+
+
+def test_a_bare_number_of_nodes_that_nothing_justifies_is_refused(path: Path) -> None:
+    np.savez(path, edge_index=np.array([[0], [1]]), num_nodes=np.array(2**31 - 2))
+    with pytest.raises(
+        ValueError, match=r"num_nodes is 2,147,483,646 beside 1 edges.*siafu import --max-nodes"
+    ):
+        read_npz(path)
+
+
+def test_a_header_that_claims_gigabytes_is_not_read(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(
+            "edge_index.npy", b"\x93NUMPY\x02\x00" + (2**32 - 1).to_bytes(4, "little") + b" " * 64
+        )
+    with pytest.raises(ValueError, match="has the header of a table"):
+        read_headers(path)

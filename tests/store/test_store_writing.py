@@ -4,7 +4,9 @@ import errno
 import os
 import resource
 import shutil
+import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -122,3 +124,42 @@ def test_a_file_larger_than_allowed_leaves_nothing(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert list(tmp_path.iterdir()) == []
+
+
+def abandoned(path: Path) -> Path:
+    """A folder as a writer that was killed leaves it behind."""
+    left = path.parent / f".{path.name}.partial-0123456789ab"
+    (left / "scratch").mkdir(parents=True)
+    (left / "scratch" / "spool.src").write_bytes(b"1234")
+    return left
+
+
+def test_what_a_killed_writer_left_is_removed_by_the_next(graph: Graph, tmp_path: Path) -> None:
+    abandoned(tmp_path / "store")
+    write_store(graph, tmp_path / "store")
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
+def test_a_writer_that_was_killed_has_given_up_its_folder(graph: Graph, tmp_path: Path) -> None:
+    program = (
+        "import os, signal, sys; from siafu.store import StoreWriter\n"
+        "with StoreWriter(sys.argv[1]): os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "store")], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert len(list(tmp_path.iterdir())) == 1
+    write_store(graph, tmp_path / "store")
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
+def test_folders_in_use_of_others_and_links_are_left_alone(graph: Graph, tmp_path: Path) -> None:
+    other = abandoned(tmp_path / "other")
+    (tmp_path / ".store.partial-0123456789ab").symlink_to(other)
+    (tmp_path / ".store.partial-mine").mkdir()
+    with StoreWriter(tmp_path / "store") as busy:
+        busy.scratch.joinpath("spool").write_bytes(b"1234")
+        write_store(graph, tmp_path / "store")
+        assert busy.scratch.joinpath("spool").exists()
+    assert other.joinpath("scratch", "spool.src").exists()
+    left = [".other.partial-0123456789ab", ".store.partial-0123456789ab", ".store.partial-mine", "store"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == left

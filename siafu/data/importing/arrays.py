@@ -4,7 +4,7 @@ import re
 import shutil
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,10 @@ from typing import TypeVar
 
 import numpy as np
 
+from siafu.data.importing.limits import Limits
+
 _T = TypeVar("_T")
+_TEXT_BYTES = 1 << 12
 
 
 @dataclass(frozen=True)
@@ -44,34 +47,41 @@ def open_npy(path: Path, *, shown: Path | None = None) -> NpyFile:
     return NpyFile(path, shown, array.shape, array.dtype)
 
 
-def unpack_npz(path: Path, folder: Path) -> dict[str, NpyFile]:
-    """Unpack the arrays of numbers of an ``.npz`` file into a folder, in pieces; their CRC is checked."""
+def unpack_npz(path: Path, folder: Path, names: Collection[str], limits: Limits) -> dict[str, NpyFile]:
+    """Unpack those of the named arrays that an ``.npz`` file has, if of numbers, into a folder; their CRC is checked.
+
+    No other member is unpacked.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    members = {name: size for name, size in names_in_npz(path).items() if name in names}
+    limits.check_unpacked(f"{path} ({', '.join(members)})", sum(members.values()), path.stat().st_size)
     arrays = {}
-    for place, name in enumerate(_members(path)):
-        unpacked = folder / f"{place}.npy"
-        _telling(path, partial(_unpack, path, name, unpacked))
-        shown = path / name.removesuffix(".npy")
+    for place, name in enumerate(members):
+        unpacked, shown = folder / f"{place}.npy", path / name
+        _telling(path, partial(_unpack, path, f"{name}.npy", unpacked))
         if _load(unpacked, shown).dtype.kind in "biuf":
-            arrays[name.removesuffix(".npy")] = open_npy(unpacked, shown=shown)
+            arrays[name] = open_npy(unpacked, shown=shown)
     return arrays
 
 
 def text_in_npz(path: Path, name: str) -> str | None:
-    """Read a short text from an ``.npz`` file, None where there is none."""
+    """Read a short text from an ``.npz`` file, None where there is none, or a long one."""
+    if names_in_npz(path).get(name, _TEXT_BYTES) >= _TEXT_BYTES:
+        return None
     with np.load(path, allow_pickle=False) as arrays:
-        if name not in arrays.files:
-            return None
         value = arrays[name].reshape(-1)[0]
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def _members(path: Path) -> list[str]:
-    def names() -> list[str]:
-        with zipfile.ZipFile(path) as archive:
-            return [name for name in archive.namelist() if name.endswith(".npy")]
+def names_in_npz(path: Path) -> dict[str, int]:
+    """The arrays of an ``.npz`` file, and the bytes that each unpacks to; nothing is unpacked."""
 
-    return _telling(path, names)
+    def read() -> dict[str, int]:
+        with zipfile.ZipFile(path) as archive:
+            there = [entry for entry in archive.infolist() if entry.filename.endswith(".npy")]
+            return {entry.filename.removesuffix(".npy"): entry.file_size for entry in there}
+
+    return _telling(path, read)
 
 
 def _unpack(path: Path, name: str, unpacked: Path) -> None:

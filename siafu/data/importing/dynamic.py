@@ -8,13 +8,22 @@ import numpy as np
 
 from siafu.data.bundled import transactions
 from siafu.data.importing.arrays import NpyFile, open_npy, unpack_npz
+from siafu.data.importing.columns import Columns, columns_of, kind_of_labels
 from siafu.data.importing.event_spool import EventSpool, write_log
 from siafu.data.importing.events import EventSource, array_events, table_events
 from siafu.data.importing.features import ArrayFeatures, array_features
-from siafu.data.importing.graph import fill, ids_for, import_features, read_labels, refuse_lone_labels
-from siafu.data.importing.ids import IdMap
-from siafu.data.importing.inputs import Given, Inputs, open_features, open_label_table, scalar
-from siafu.data.importing.labels import checked_labels, labels_of_nodes
+from siafu.data.importing.graph import (
+    fill,
+    import_features,
+    read_ids,
+    read_labels,
+    refuse_lone_labels,
+    with_readings,
+)
+from siafu.data.importing.ids import IdMap, RowNumbers
+from siafu.data.importing.inputs import Given, Inputs, Reading, open_features, open_label_table, scalar
+from siafu.data.importing.labels import LabelKind, Labels, check_label_kind, checked_labels, labels_of_nodes
+from siafu.data.importing.limits import DEFAULT, Limits
 from siafu.data.importing.nodes import NodeTable, NodeValues
 from siafu.data.importing.places import format_of
 from siafu.data.temporal import KNOWN, read_temporal
@@ -25,6 +34,7 @@ from siafu.store import DynamicStore, DynamicWriter, write_dynamic
 from siafu.store.names import names_to_arrays
 
 _CHUNK_VALUES = 1 << 22
+_NPZ = ("src", "dst", "t", "w", "edge_y", "x", "y", "num_nodes", "undirected", "step")
 
 
 @dataclass(frozen=True)
@@ -60,6 +70,8 @@ def import_events(
     name: str | None = None,
     progress: Progress = silent,
     say: Callable[[str], None] = lambda _: None,
+    label_kind: LabelKind | None = None,
+    limits: Limits = DEFAULT,
 ) -> DynamicStore:
     """Import a graph that changes over time into a new store; on any failure nothing is left behind.
 
@@ -82,7 +94,10 @@ def import_events(
         name: what to call the graph; None for the name of the folder.
         progress: told how far it is.
         say: told what a person should know: events out of order, steps that are empty or shorter than the others.
+        label_kind: what labels are, as there.
+        limits: on what files claim and unpack to.
     """
+    check_label_kind(label_kind)
     if step is not None and steps is not None:
         raise ValueError(
             f"both a step ({step}) and a number of steps ({steps}) were given; expected one of them"
@@ -95,16 +110,34 @@ def import_events(
         return _write_transactions(
             made, out, name=name, undirected=undirected, spec=str(events), progress=progress
         )
-    given = Given(Path(events), _path(features), _path(labels))
+    given = Given(Path(events), _path(features), _path(labels), None, label_kind, limits)
     if _is_known(given):
         graph = read_temporal(given.edges, step=step, steps=steps)
         graph = replace(graph, name=name or Path(out).name, undirected=graph.undirected or undirected)
         return write_dynamic(graph, out, provenance=given.sources())
-    with DynamicWriter(out) as store:
+    target = _Target(Path(out), name or Path(out).name, undirected, step, steps)
+    return with_readings(lambda reading: _import_as(reading, given, target, progress, say))
+
+
+@dataclass(frozen=True)
+class _Target:
+    """The store to make: its place, its name, whether events hold both ways, and how time is cut."""
+
+    out: Path
+    name: str
+    undirected: bool
+    step: float | None
+    steps: int | None
+
+
+def _import_as(
+    reading: Reading, given: Given, target: _Target, progress: Progress, say: Callable[[str], None]
+) -> DynamicStore:
+    """Import with ids that are read in one way."""
+    with DynamicWriter(target.out) as store:
         found = _open(given, store.scratch)
-        ids = ids_for(found.inputs, given)
-        if isinstance(ids, IdMap) and found.inputs.strings:
-            found = replace(found, inputs=found.inputs.with_string_ids())
+        inputs, ids = read_ids(found.inputs, given, reading)
+        found = replace(found, inputs=inputs)
         import_features(found.inputs, ids, store, "float32", progress)
         labelled = read_labels(found.inputs, ids, progress)
         spool, known = fill(
@@ -114,24 +147,35 @@ def import_events(
             progress,
         )
         refuse_lone_labels(found.inputs, labelled, spool)
-        length = found.step if step is None and steps is None else step
-        cut = spool.cut(step=length, steps=steps, name=str(given.edges))
+        length = found.step if target.step is None and target.steps is None else target.step
+        cut = spool.cut(step=length, steps=target.steps, name=str(given.edges))
         counts = write_log(spool, cut, store, progress)
         _tell(spool, counts, length=length, say=say)
         if found.x is not None:
             _write_steps(found.x, store, cut.num_steps, known.count)
-        class_names = _write_labels(found, labelled, store, cut.num_steps, known.count)
+        labels = _write_labels(found, labelled, store, cut.num_steps, known.count, given.label_kind)
         if isinstance(known, IdMap):
             for array, values in names_to_arrays(known.names()).items():
                 store.add(array, values)
         return store.finish(
-            name=name or Path(out).name,
+            name=target.name,
             num_nodes=known.count,
-            undirected=undirected or found.undirected,
+            undirected=target.undirected or found.undirected,
             protocol=Protocol(step=cut.length),
-            class_names=class_names,
+            class_names=None if labels is None else labels.class_names,
             sources={"events" if what == "edges" else what: path for what, path in given.sources().items()},
+            columns=_columns(found, known, labels),
         )
+
+
+def _columns(found: EventInputs, ids: RowNumbers | IdMap, labels: Labels | None) -> Columns:
+    """Which columns and arrays were read as what."""
+    columns = columns_of(found.inputs, ids, events=True)
+    if found.x is not None:
+        columns["features"] = {"x": "an array, a row a step and node"}
+    if labels is not None:
+        columns.setdefault("labels", {"y": "an array"})["kind"] = kind_of_labels(labels.y)
+    return columns
 
 
 def _write_transactions(
@@ -182,12 +226,12 @@ def _open(given: Given, scratch: Path) -> EventInputs:
         if array is not None and len(array.shape) == 3:
             found = replace(found, x=array)
         else:
-            inputs = replace(inputs, features=open_features(given.features, scratch))
+            inputs = replace(inputs, features=open_features(given.features, scratch, given.limits))
     if given.labels is not None:
         if format_of(given.labels, "labels") == "npy":
             found = replace(found, y=open_npy(given.labels))
         else:
-            inputs = replace(inputs, labels=open_label_table(given.labels))
+            inputs = replace(inputs, labels=open_label_table(given.labels, given.limits))
     return replace(found, inputs=_counted(replace(found, inputs=inputs)))
 
 
@@ -195,10 +239,10 @@ def _open_events(given: Given, scratch: Path) -> EventInputs:
     path = given.edges
     match format_of(path, "events"):
         case "npz":
-            return _open_npz(given, unpack_npz(path, scratch / "npz"))
+            return _open_npz(given, unpack_npz(path, scratch / "npz", _NPZ, given.limits))
         case "npy" | "ogb":
             raise ValueError(f"events: {path} is no table of events; expected .parquet, .csv, .tsv or .npz")
-    events = table_events(path)
+    events = table_events(path, given.limits)
     return EventInputs(Inputs(events), events)
 
 
@@ -248,20 +292,26 @@ def _write_steps(x: NpyFile, store: DynamicWriter, num_steps: int, num_nodes: in
 
 
 def _write_labels(
-    found: EventInputs, labelled: NodeValues | None, store: DynamicWriter, num_steps: int, num_nodes: int
-) -> tuple[str, ...] | None:
-    """Write the labels of nodes, from an array or a table; returns the names of their classes."""
+    found: EventInputs,
+    labelled: NodeValues | None,
+    store: DynamicWriter,
+    num_steps: int,
+    num_nodes: int,
+    kind: LabelKind | None,
+) -> Labels | None:
+    """Write the labels of nodes, from an array or a table, and return them."""
     if labelled is not None:
         assert isinstance(found.inputs.labels, NodeTable)
-        table = labels_of_nodes(labelled, found.inputs.labels, num_nodes)
+        table = labels_of_nodes(labelled, found.inputs.labels, num_nodes, kind)
         _check_labels(table.y, str(found.inputs.labels.path), num_steps, num_nodes)
         store.add("y", table.y)
-        return table.class_names
+        return table
     if found.y is not None:
         y, shown = found.y.read(), str(found.y.shown)
-        _check_labels(y, shown, num_steps, num_nodes)
-        plain = checked_labels(y.reshape(-1), lambda row: f"{shown}: value {row}")
-        store.add("y", plain.reshape(y.shape))
+        plain = checked_labels(y.reshape(-1), lambda row: f"{shown}: value {row}", kind).reshape(y.shape)
+        _check_labels(plain, shown, num_steps, num_nodes)
+        store.add("y", plain)
+        return Labels(plain, None)
     return None
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from siafu.data.importing.arrays import NpyFile
+from siafu.data.importing.limits import DEFAULT, Limits
 from siafu.data.importing.places import Place
 from siafu.data.importing.tables import Batch, Table, decoded, open_table, refuse_ids_as_names
 from siafu.events import Progress
@@ -50,6 +51,14 @@ class EdgeSource(Protocol):
     def weighted(self) -> bool:
         """Whether its edges have weights."""
 
+    @property
+    def most_edges(self) -> int:
+        """A bound on the number of its edges, known without reading them."""
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """Which column or array is read as what."""
+
     def batches(self, progress: Progress) -> Iterator[EdgeBatch]:
         """Read the edges; may be called again."""
 
@@ -77,6 +86,17 @@ class TableEdges:
     def strings(self) -> bool:
         """See :class:`EdgeSource`."""
         return is_string(value_type(self.table.type_of(self.columns[0])))
+
+    @property
+    def most_edges(self) -> int:
+        """See :class:`EdgeSource`."""
+        return self.table.most_rows
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """See :class:`EdgeSource`."""
+        weight = {} if self.weight_column is None else {"weight": self.weight_column}
+        return {"src": self.columns[0], "dst": self.columns[1], **weight}
 
     def batches(self, progress: Progress) -> Iterator[EdgeBatch]:
         """See :class:`EdgeSource`."""
@@ -113,10 +133,21 @@ class ArrayEdges:
         """See :class:`EdgeSource`."""
         return self.weight is not None
 
+    @property
+    def most_edges(self) -> int:
+        """See :class:`EdgeSource`."""
+        return self.array.shape[1 if self.array.shape[0] == 2 else 0]
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """See :class:`EdgeSource`."""
+        kind = "row" if self.array.shape[0] == 2 else "column"
+        weight = {} if self.weight is None else {"weight": self.weight.shown.name}
+        return {"src": f"{kind} 0 of {self.path.name}", "dst": f"{kind} 1 of {self.path.name}", **weight}
+
     def batches(self, progress: Progress) -> Iterator[EdgeBatch]:
         """See :class:`EdgeSource`."""
-        wide = self.array.shape[0] == 2
-        total = self.array.shape[1 if wide else 0]
+        wide, total = self.array.shape[0] == 2, self.most_edges
         for start in range(0, total, _BATCH_ROWS):
             rows = slice(start, min(start + _BATCH_ROWS, total))
             pair = self.array.read(slice(None), rows) if wide else self.array.read(rows).T
@@ -127,9 +158,9 @@ class ArrayEdges:
             progress("edges", rows.stop, total)
 
 
-def table_edges(path: Path) -> TableEdges:
+def table_edges(path: Path, limits: Limits = DEFAULT) -> TableEdges:
     """Open a table of edges."""
-    return edges_in(open_table(path, wanted=("src", "dst")))
+    return edges_in(open_table(path, wanted=("src", "dst"), limits=limits))
 
 
 def edges_in(table: Table) -> TableEdges:
@@ -157,13 +188,25 @@ def with_ids(table: Table, columns: tuple[str, str]) -> Table:
     """The table, of whose columns two are read as ids, integers or strings alike."""
     if table.csv:
         types = [table.type_of(name) for name in columns]
-        kind = pa.int64() if all(map(pa.types.is_integer, types)) else pa.string()
-        table = table.read_as(dict.fromkeys(columns, kind))
+        if not all(map(is_number, types)):
+            return table.read_as(dict.fromkeys(columns, pa.string()))
+        return table.with_ids(columns, whole=any(map(pa.types.is_floating, types)))
     for name in columns:
         kind = value_type(table.type_of(name))
-        if not (is_string(kind) or pa.types.is_integer(kind)):
+        if not (is_string(kind) or is_number(kind)):
             raise ValueError(f"{table.path}: column {name!r} holds {kind}; expected ids, integers or strings")
-    return table
+    return whole_ids(table, columns)
+
+
+def whole_ids(table: Table, columns: tuple[str, ...]) -> Table:
+    """The table, of whose columns of ids those that hold floats are read as whole numbers."""
+    floats = [name for name in columns if pa.types.is_floating(value_type(table.type_of(name)))]
+    return table.with_ids(floats, whole=True) if floats else table
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Whether ids of this type may be integers."""
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind)
 
 
 def array_edges(array: NpyFile, *, weight: NpyFile | None = None) -> ArrayEdges:

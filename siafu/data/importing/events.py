@@ -8,8 +8,9 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from siafu.data.importing.arrays import NpyFile
+from siafu.data.importing.arrays import NpyFile, names_in_npz
 from siafu.data.importing.edges import EdgeBatch, TableEdges, end_columns, finite, native_ids, with_ids
+from siafu.data.importing.limits import Limits
 from siafu.data.importing.places import Place
 from siafu.data.importing.tables import Batch, Table, open_table
 from siafu.events import Progress
@@ -30,6 +31,12 @@ class TableEvents(TableEdges):
     def labelled(self) -> bool:
         """Whether events have classes."""
         return self.label_column is not None
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """See :class:`EdgeSource`."""
+        label = {} if self.label_column is None else {"label": self.label_column}
+        return {**super().roles, "time": self.time_column, **label}
 
     def _wanted(self) -> tuple[str, ...]:
         label = () if self.label_column is None else (self.label_column,)
@@ -67,6 +74,23 @@ class ArrayEvents:
         """Whether events have classes."""
         return self.label is not None
 
+    @property
+    def most_edges(self) -> int:
+        """See :class:`EdgeSource`."""
+        return self.t.shape[0]
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """See :class:`EdgeSource`."""
+        arrays = {
+            "src": self.src,
+            "dst": self.dst,
+            "time": self.t,
+            "weight": self.weight,
+            "label": self.label,
+        }
+        return {role: array.shown.name for role, array in arrays.items() if array is not None}
+
     def batches(self, progress: Progress) -> Iterator[EdgeBatch]:
         """See :class:`EdgeSource`."""
         total = self.t.shape[0]
@@ -87,9 +111,9 @@ class ArrayEvents:
 EventSource = TableEvents | ArrayEvents
 
 
-def table_events(path: Path) -> TableEvents:
+def table_events(path: Path, limits: Limits) -> TableEvents:
     """Open a table of events."""
-    table = open_table(path, wanted=("src", "dst"))
+    table = open_table(path, wanted=("src", "dst"), limits=limits)
     if len(table.names) < 3:
         raise ValueError(
             f"{path} has the columns {', '.join(table.names)}; expected src, dst and t, or any three"
@@ -107,7 +131,8 @@ def table_events(path: Path) -> TableEvents:
 def array_events(path: Path, arrays: dict[str, NpyFile]) -> ArrayEvents:
     """Check the arrays of events of an ``.npz`` file."""
     if not {"src", "dst", "t"} <= arrays.keys():
-        raise ValueError(f"{path} holds {', '.join(arrays) or 'no numbers'}; expected arrays src, dst and t")
+        found = ", ".join(names_in_npz(path)) or "no array"
+        raise ValueError(f"{path} holds {found}; expected arrays src, dst and t, of numbers")
     count = arrays["t"].shape
     for name in ("src", "dst", "t", "w", "edge_y"):
         if name in arrays and (len(count) != 1 or arrays[name].shape != count):

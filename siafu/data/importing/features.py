@@ -11,14 +11,16 @@ import torch
 from torch import Tensor
 
 from siafu.comm.codec import to_levels
-from siafu.data.importing.arrays import NpyFile, text_in_npz, unpack_npz
+from siafu.data.importing.arrays import NpyFile, names_in_npz, text_in_npz, unpack_npz
 from siafu.data.importing.ids import IdMap
+from siafu.data.importing.limits import Limits
 from siafu.data.importing.places import Place
 from siafu.data.importing.tables import Batch, Table, column_named, decoded, refuse_numbers_as_names
 from siafu.events import Progress
 from siafu.store.writer import FolderWriter
 
 FeatureDType = Literal["float32", "bfloat16", "int8"]
+CSR = ("indptr", "indices", "data", "shape")
 _BLOCK_VALUES = 1 << 22
 
 
@@ -153,17 +155,17 @@ def array_features(array: NpyFile) -> ArrayFeatures:
     return ArrayFeatures(array)
 
 
-def scipy_features(path: Path, scratch: Path) -> SparseFeatures:
+def scipy_features(path: Path, scratch: Path, limits: Limits) -> SparseFeatures:
     """Open a sparse matrix in the layout of ``scipy.sparse.save_npz``."""
-    arrays = unpack_npz(path, scratch)
+    arrays = unpack_npz(path, scratch, CSR, limits)
     layout = text_in_npz(path, "format")
-    if layout != "csr" or not {"indptr", "indices", "data", "shape"} <= arrays.keys():
-        found = f"the layout {layout!r}" if layout else f"arrays {', '.join(arrays) or 'none'}"
+    if layout != "csr" or not set(CSR) <= arrays.keys():
+        found = f"the layout {layout!r}" if layout else f"arrays {', '.join(names_in_npz(path)) or 'none'}"
         raise ValueError(f"{path} has {found}; expected a CSR matrix, as scipy.sparse.save_npz writes it")
-    return sparse_features(path, arrays, prefix="")
+    return sparse_features(path, arrays, prefix="", limits=limits)
 
 
-def sparse_features(path: Path, arrays: dict[str, NpyFile], *, prefix: str) -> SparseFeatures:
+def sparse_features(path: Path, arrays: dict[str, NpyFile], *, prefix: str, limits: Limits) -> SparseFeatures:
     """Check the arrays of a CSR matrix: ``indptr``, ``indices``, ``data``, ``shape``, each after a prefix."""
     indptr, shape = arrays[f"{prefix}indptr"].read(), arrays[f"{prefix}shape"].read()
     indices, data = arrays[f"{prefix}indices"], arrays[f"{prefix}data"]
@@ -172,6 +174,9 @@ def sparse_features(path: Path, arrays: dict[str, NpyFile], *, prefix: str) -> S
         raise ValueError(
             f"{path}: {prefix}indptr, indices, data and shape make no CSR matrix; write it again"
         )
+    num_rows, width = (int(size) for size in shape)
+    stored = 8 * (indptr.size + indices.shape[0])
+    limits.check_unpacked(f"{path}: x of {num_rows:,} x {width:,} numbers", 4 * num_rows * width, stored)
     return SparseFeatures(path, indptr.astype(np.int64), indices, data, int(shape[1]))
 
 

@@ -1,16 +1,20 @@
 """A graph from files into a store."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, get_args
 
 import numpy as np
 
+from siafu.data.importing.columns import columns_of, kind_of_labels
 from siafu.data.importing.edge_spool import EdgeSpool, write_csr
 from siafu.data.importing.features import FeatureDType, TableFeatures, write_features
+from siafu.data.importing.id_text import TextIdsError
 from siafu.data.importing.ids import GuessedRows, IdMap, RowNumbers, SparseIdsError
-from siafu.data.importing.inputs import Given, Inputs, open_inputs
-from siafu.data.importing.labels import Labels, labels_of_nodes
+from siafu.data.importing.inputs import Given, Inputs, Reading, open_inputs
+from siafu.data.importing.labels import LabelKind, Labels, check_label_kind, labels_of_nodes
+from siafu.data.importing.limits import DEFAULT, Limits
 from siafu.data.importing.nodes import NodeTable, NodeValues, read_nodes
 from siafu.data.importing.split import masks_of_nodes
 from siafu.data.importing.spool import Spool
@@ -22,6 +26,7 @@ from siafu.store.splits import check_disjoint
 from siafu.store.writer import FolderWriter
 
 S = TypeVar("S", bound=Spool)
+T = TypeVar("T")
 
 
 def import_graph(
@@ -35,6 +40,8 @@ def import_graph(
     name: str | None = None,
     progress: Progress = silent,
     feature_dtype: FeatureDType = "float32",
+    label_kind: LabelKind | None = None,
+    limits: Limits = DEFAULT,
 ) -> Store:
     """Import a graph from files into a new store; on any failure nothing is left behind.
 
@@ -45,8 +52,9 @@ def import_graph(
         are kept
     as ``node_names``. Integers in edges alone are row numbers if at least a quarter of the numbers up to the
     largest is in use, else the user's own. In a CSV file a first line that names a column that is looked for,
-    or whose leading ids are not all integers, is a header; so string ids need a header. Whether ids are
-    integers is decided by the first rows (4 MB).
+    or whose leading ids are not all integers, is a header; so string ids need a header. Ids in text are integers if
+    all are, also where they are written as floats (``2.0`` is ``2``). Else they keep their text, in every table: one
+    id such as ``A7`` or ``007`` is enough. A row number may have zeros in front.
 
     Args:
         out: the folder to make.
@@ -66,34 +74,81 @@ def import_graph(
         name: what to call the graph; None for the name of the folder.
         progress: told how far it is.
         feature_dtype: how to keep the features.
+        label_kind: what labels are: ``class``, ``multilabel`` or ``number``. Without it, one column of words or of
+            whole numbers, also if written as floats, is of classes; more than 50 classes of fewer than 4 nodes each
+            are refused.
+        limits: on what files claim and unpack to.
+
+    Which columns were read as what stands in ``manifest.provenance.columns`` of the store.
     """
+    check_label_kind(label_kind)
     if feature_dtype not in get_args(FeatureDType):
         raise ValueError(f"feature_dtype is {feature_dtype!r}; expected one of {get_args(FeatureDType)}")
-    given = Given(Path(edges), _path(features), _path(labels), _path(split))
-    with StoreWriter(out) as store:
-        inputs = open_inputs(given, store.scratch)
-        ids = ids_for(inputs, given)
-        if isinstance(ids, IdMap) and inputs.strings:
-            inputs = inputs.with_string_ids()
-        import_features(inputs, ids, store, feature_dtype, progress)
+    given = Given(*(Path(edges), _path(features), _path(labels), _path(split)), label_kind, limits)
+    target = _Target(Path(out), name or Path(out).name, undirected, feature_dtype)
+    return with_readings(lambda reading: _import_as(reading, given, target, progress))
+
+
+def with_readings(read: Callable[[Reading], T]) -> T:
+    """Import with ids as integers, and again from the start where a text turns out to need another reading."""
+    reading = Reading()
+    while True:
+        try:
+            return read(reading)
+        except TextIdsError as error:
+            if reading.text:
+                raise
+            reading = reading.after(error)
+
+
+@dataclass(frozen=True)
+class _Target:
+    """The store to make: its place, its name, whether edges hold both ways, and how features are kept."""
+
+    out: Path
+    name: str
+    undirected: bool
+    feature_dtype: FeatureDType
+
+
+def _import_as(reading: Reading, given: Given, target: _Target, progress: Progress) -> Store:
+    """Import with ids that are read in one way."""
+    with StoreWriter(target.out) as store:
+        inputs, ids = read_ids(open_inputs(given, store.scratch), given, reading)
+        import_features(inputs, ids, store, target.feature_dtype, progress)
         labelled = read_labels(inputs, ids, progress)
-        known, ids = _import_edges(inputs, ids, store, undirected, progress)
+        known, ids = _import_edges(inputs, ids, store, target.undirected, progress)
         refuse_lone_labels(inputs, labelled, known)
-        class_names = import_labels(inputs, labelled, ids.count, store)
+        labels = import_labels(inputs, labelled, ids.count, store, given.label_kind)
         _import_split(inputs, ids, store, progress)
         if isinstance(ids, IdMap):
             for array, values in names_to_arrays(ids.names()).items():
                 store.add(array, values)
+        columns = columns_of(inputs, ids)
+        if labels is not None:
+            columns["labels"]["kind"] = kind_of_labels(labels.y)
         return store.finish(
-            name=name or Path(out).name,
-            undirected=undirected or inputs.both_directions,
-            class_names=class_names,
+            name=target.name,
+            undirected=target.undirected or inputs.both_directions,
+            class_names=None if labels is None else labels.class_names,
             sources=given.sources(),
+            columns=columns,
         )
 
 
 def _path(path: str | Path | None) -> Path | None:
     return None if path is None else Path(path)
+
+
+def read_ids(
+    inputs: Inputs, given: Given, reading: Reading
+) -> tuple[Inputs, RowNumbers | GuessedRows | IdMap]:
+    """The inputs, whose ids are read alike, and what knows the row of each id."""
+    ids = ids_for(inputs, given)
+    if isinstance(ids, RowNumbers):  # zeros in front of a row number change nothing
+        return inputs, ids
+    inputs = inputs.read_ids(reading)
+    return inputs, ids_for(inputs, given)
 
 
 def ids_for(inputs: Inputs, given: Given) -> RowNumbers | GuessedRows | IdMap:
@@ -103,6 +158,8 @@ def ids_for(inputs: Inputs, given: Given) -> RowNumbers | GuessedRows | IdMap:
         count, by = counted
         if not 1 <= count <= MAX_NODES:
             raise ValueError(f"{by} counts {count} nodes; expected 1 to {MAX_NODES}")
+        if inputs.bare_count:
+            given.limits.check_nodes(count, by, inputs.edges.most_edges)
         return RowNumbers(count, by)
     if (
         inputs.edges.strings
@@ -110,7 +167,7 @@ def ids_for(inputs: Inputs, given: Given) -> RowNumbers | GuessedRows | IdMap:
         or isinstance(inputs.labels, NodeTable)
     ):
         return IdMap(strings=inputs.strings)
-    return GuessedRows()
+    return GuessedRows(inputs.edges.most_edges)
 
 
 def import_features(
@@ -199,20 +256,24 @@ def refuse_lone_labels(inputs: Inputs, labelled: NodeValues | None, edges: Spool
 
 
 def import_labels(
-    inputs: Inputs, labelled: NodeValues | None, num_nodes: int, store: FolderWriter
-) -> tuple[str, ...] | None:
-    """Write the labels; returns the names of their classes."""
+    inputs: Inputs,
+    labelled: NodeValues | None,
+    num_nodes: int,
+    store: FolderWriter,
+    kind: LabelKind | None,
+) -> Labels | None:
+    """Write the labels, and return them."""
     if inputs.labels is None:
         return None
     if isinstance(inputs.labels, Labels):
         found = inputs.labels
     else:
         assert labelled is not None
-        found = labels_of_nodes(labelled, inputs.labels, num_nodes)
+        found = labels_of_nodes(labelled, inputs.labels, num_nodes, kind)
     if len(found.y) != num_nodes:
         raise ValueError(f"labels: {len(found.y)} rows, but there are {num_nodes} nodes; expected as many")
     store.add("y", found.y)
-    return found.class_names
+    return found
 
 
 def _import_split(inputs: Inputs, ids: RowNumbers | IdMap, store: StoreWriter, progress: Progress) -> None:

@@ -60,7 +60,9 @@ class RowNumbers:
 class GuessedRows:
     """Integer ids that nothing counts: row numbers, as long as at least a quarter of them is in use."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_edges: int) -> None:
+        """``most_edges`` bounds the edges, and so how many ids can be in use."""
+        self._most = min(_MAX_GUESSED, _SPARSE * 2 * most_edges)
         self._seen = np.zeros(1024, dtype=bool)
         self.count = 0
 
@@ -68,7 +70,7 @@ class GuessedRows:
         """See :class:`Ids`."""
         numbers = _integers(ids, place, column, "edges")
         largest = int(numbers.max(initial=-1))
-        if largest >= _MAX_GUESSED:
+        if largest >= self._most:
             raise SparseIdsError
         self.count = max(self.count, largest + 1)
         if self.count > self._seen.size:
@@ -91,12 +93,13 @@ class IdMap:
     """Ids of one kind, integers or strings, numbered by first appearance.
 
     Attributes:
+        strings: whether they are strings.
         closed_by: the file that named all nodes; None while further ones may come.
     """
 
     def __init__(self, *, strings: bool) -> None:
         self._table: _Strings | _Integers = _Strings() if strings else _Integers()
-        self._strings = strings
+        self.strings = strings
         self.closed_by: str | None = None
 
     @property
@@ -142,16 +145,16 @@ class IdMap:
         return np.arange(first, self.count)
 
     def _checked(self, ids: pa.Array, place: Place, column: str) -> pa.Array:
-        if is_string(ids.type) != self._strings or not (self._strings or pa.types.is_integer(ids.type)):
-            wanted = "strings" if self._strings else "integers"
+        if is_string(ids.type) != self.strings or not (self.strings or pa.types.is_integer(ids.type)):
+            wanted = "strings" if self.strings else "integers"
             raise ValueError(
                 f"{place.file}: column {column!r} holds {ids.type}, but ids in other columns are {wanted}; "
                 "write them alike"
             )
         refuse_missing(ids, place, column)
-        if not self._strings:
+        if not self.strings:
             _refuse_negative(ids.to_numpy(zero_copy_only=False), place, column)
-        return ids.cast(pa.large_string() if self._strings else pa.int64())
+        return ids.cast(pa.large_string() if self.strings else pa.int64())
 
 
 class _Strings:

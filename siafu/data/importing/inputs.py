@@ -6,9 +6,18 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from siafu.data.importing.arrays import NpyFile, open_npy, unpack_npz
-from siafu.data.importing.edges import EdgeSource, TableEdges, array_edges, table_edges, value_type
+from siafu.data.importing.arrays import NpyFile, names_in_npz, open_npy, unpack_npz
+from siafu.data.importing.edges import (
+    EdgeSource,
+    TableEdges,
+    array_edges,
+    is_number,
+    table_edges,
+    value_type,
+    whole_ids,
+)
 from siafu.data.importing.features import (
+    CSR,
     FeatureSource,
     TableFeatures,
     array_features,
@@ -16,7 +25,9 @@ from siafu.data.importing.features import (
     sparse_features,
     table_features,
 )
-from siafu.data.importing.labels import Labels, label_table, labels_of_array
+from siafu.data.importing.id_text import TextIdsError
+from siafu.data.importing.labels import LabelKind, Labels, label_table, labels_of_array
+from siafu.data.importing.limits import DEFAULT, Limits
 from siafu.data.importing.nodes import NodeTable
 from siafu.data.importing.ogb import open_ogb, read_ogb_split
 from siafu.data.importing.places import format_of
@@ -26,16 +37,28 @@ from siafu.store.names import is_string
 from siafu.store.splits import MASKS
 
 Masks = dict[str, np.ndarray]
+_NPZ = (
+    "edge_index",
+    "edge_weight",
+    "x",
+    *(f"x_{name}" for name in CSR),
+    "y",
+    *MASKS,
+    "num_nodes",
+    "undirected",
+)
 
 
 @dataclass(frozen=True)
 class Given:
-    """The paths that a user gave."""
+    """The paths that a user gave, what labels are (None: they tell it themselves), and limits on what files claim."""
 
     edges: Path
     features: Path | None = None
     labels: Path | None = None
     split: Path | None = None
+    label_kind: LabelKind | None = None
+    limits: Limits = DEFAULT
 
     def sources(self) -> dict[str, str]:
         """Name the files, for the provenance of the store."""
@@ -82,22 +105,29 @@ class Inputs:
         return counts[0] if counts else None
 
     @property
+    def bare_count(self) -> bool:
+        """Whether nothing with a row for each node stands behind the number of nodes."""
+        rows = (self.features is not None, isinstance(self.labels, Labels), isinstance(self.split, dict))
+        return self.num_nodes is not None and not any(rows)
+
+    @property
     def strings(self) -> bool:
         """Whether any of the ids are strings."""
         kinds = [table.type_of(column) for table, column in self._id_columns()]
         return self.edges.strings or any(is_string(value_type(kind)) for kind in kinds)
 
-    def with_string_ids(self) -> "Inputs":
-        """Read the ids of every text as strings, since some of them are."""
+    def read_ids(self, reading: "Reading") -> "Inputs":
+        """Read the ids of every text in one way: as strings where some of them are, else as integers."""
+        reading = replace(reading, text=True) if self.strings else reading
         edges, features, labels, split = self.edges, self.features, self.labels, self.split
         if isinstance(edges, TableEdges):
-            edges = replace(edges, table=_as_strings(edges.table, edges.columns))
+            edges = replace(edges, table=reading.of(edges.table, edges.columns))
         if isinstance(features, TableFeatures) and features.id_column is not None:
-            features = replace(features, table=_as_strings(features.table, (features.id_column,)))
+            features = replace(features, table=reading.of(features.table, (features.id_column,)))
         if isinstance(labels, NodeTable):
-            labels = replace(labels, table=_as_strings(labels.table, (labels.id_column,)))
+            labels = replace(labels, table=reading.of(labels.table, (labels.id_column,)))
         if isinstance(split, NodeTable):
-            split = replace(split, table=_as_strings(split.table, (split.id_column,)))
+            split = replace(split, table=reading.of(split.table, (split.id_column,)))
         return replace(self, edges=edges, features=features, labels=labels, split=split)
 
     def _id_columns(self) -> list[tuple[Table, str]]:
@@ -108,15 +138,45 @@ class Inputs:
         return columns
 
 
+@dataclass(frozen=True)
+class Reading:
+    """How ids in text are read.
+
+    Attributes:
+        text: whether as strings, since some need their text.
+        whole: the tables whose ids may be written as floats, such as ``2.0``.
+    """
+
+    text: bool = False
+    whole: frozenset[Path] = frozenset()
+
+    def after(self, error: TextIdsError) -> "Reading":
+        """The next one to try, after a table was found to need it."""
+        if error.needs == "whole" and error.path not in self.whole:
+            return replace(self, whole=self.whole | {error.path})
+        return replace(self, text=True)
+
+    def of(self, table: Table, columns: tuple[str, ...]) -> Table:
+        """The table, whose columns of ids are read so."""
+        if not table.csv:
+            return table
+        if self.text:
+            table = table.read_as(dict.fromkeys(columns, pa.string()))
+            return replace(table, whole=())
+        if table.path in self.whole:
+            table = table.with_ids(columns, whole=True)
+        return replace(table, watched=columns)
+
+
 def open_inputs(given: Given, scratch: Path) -> Inputs:
     """Open every file that was given; arrays in an archive are unpacked into ``scratch``."""
     inputs = _open_edges(given, scratch)
     if given.features is not None:
-        inputs = replace(inputs, features=open_features(given.features, scratch))
+        inputs = replace(inputs, features=open_features(given.features, scratch, given.limits))
     if given.labels is not None:
-        inputs = replace(inputs, labels=_open_labels(given.labels))
+        inputs = replace(inputs, labels=_open_labels(given.labels, given))
     if given.split is not None:
-        inputs = replace(inputs, split=_open_split(given.split, inputs.num_nodes))
+        inputs = replace(inputs, split=_open_split(given.split, inputs.num_nodes, given.limits))
     return inputs
 
 
@@ -126,66 +186,66 @@ def _open_edges(given: Given, scratch: Path) -> Inputs:
         case "npy":
             return Inputs(array_edges(open_npy(path)))
         case "npz":
-            return _open_npz(given, unpack_npz(path, scratch / "npz"))
+            return _open_npz(given, unpack_npz(path, scratch / "npz", _NPZ, given.limits))
         case "ogb":
-            ogb = open_ogb(path, scratch / "ogb")
+            ogb = open_ogb(path, scratch / "ogb", given.label_kind, given.limits)
             split = None if given.split else read_ogb_split(path, ogb.num_nodes)
             return Inputs(ogb.edges, ogb.features, ogb.labels, split, (ogb.num_nodes, f"{path / 'raw'}"))
         case _:
-            return Inputs(table_edges(path))
+            return Inputs(table_edges(path, given.limits))
 
 
 def _open_npz(given: Given, arrays: dict[str, NpyFile]) -> Inputs:
     path = given.edges
     if "edge_index" not in arrays:
         raise ValueError(
-            f"{path} holds {', '.join(arrays) or 'no numbers'}; expected the array edge_index, (2, E)"
+            f"{path} holds {', '.join(names_in_npz(path)) or 'no array'}; expected the array edge_index, (2, E)"
         )
     features: FeatureSource | None = None
     if given.features is None and "x" in arrays:
         features = array_features(arrays["x"])
     elif given.features is None and {"x_indptr", "x_indices", "x_data", "x_shape"} <= arrays.keys():
-        features = sparse_features(path, arrays, prefix="x_")
+        features = sparse_features(path, arrays, prefix="x_", limits=given.limits)
     masks = {name: arrays[name] for name in MASKS if name in arrays}
     return Inputs(
         array_edges(arrays["edge_index"], weight=arrays.get("edge_weight")),
         features,
-        labels_of_array(arrays["y"]) if given.labels is None and "y" in arrays else None,
+        labels_of_array(arrays["y"], given.label_kind) if given.labels is None and "y" in arrays else None,
         _masks(masks) if given.split is None and masks else None,
         (scalar(arrays["num_nodes"]), f"{path / 'num_nodes'}") if "num_nodes" in arrays else None,
         both_directions="undirected" in arrays and scalar(arrays["undirected"]) == 1,
     )
 
 
-def open_features(path: Path, scratch: Path) -> FeatureSource:
+def open_features(path: Path, scratch: Path, limits: Limits) -> FeatureSource:
     """Open a file of features."""
     match format_of(path, "features"):
         case "npy":
             return array_features(open_npy(path))
         case "npz":
-            return scipy_features(path, scratch / "features")
+            return scipy_features(path, scratch / "features", limits)
         case "ogb":
             raise ValueError(f"features: {path} is an OGB folder; give it as the edges")
         case _:
-            return table_features(_id_table(path))
+            return table_features(_id_table(path, limits))
 
 
-def _open_labels(path: Path) -> Labels | NodeTable:
+def _open_labels(path: Path, given: Given) -> Labels | NodeTable:
     match format_of(path, "labels"):
         case "npy":
-            return labels_of_array(open_npy(path))
+            return labels_of_array(open_npy(path), given.label_kind)
         case "npz" | "ogb":
             raise ValueError(f"labels: {path} is no table of labels; expected .npy, .parquet, .csv or .tsv")
         case _:
-            return open_label_table(path)
+            return open_label_table(path, given.limits)
 
 
-def open_label_table(path: Path) -> NodeTable:
+def open_label_table(path: Path, limits: Limits) -> NodeTable:
     """Open a table of labels."""
-    return label_table(_id_table(path))
+    return label_table(_id_table(path, limits))
 
 
-def _open_split(path: Path, num_nodes: tuple[int, str] | None) -> Masks | NodeTable:
+def _open_split(path: Path, num_nodes: tuple[int, str] | None, limits: Limits) -> Masks | NodeTable:
     if path.is_dir() and num_nodes is not None and (masks := read_ogb_split(path, num_nodes[0])) is not None:
         return masks
     match format_of(path, "split"):
@@ -194,20 +254,16 @@ def _open_split(path: Path, num_nodes: tuple[int, str] | None) -> Masks | NodeTa
         case "npz" | "ogb":
             raise ValueError(f"split: {path} is no table of splits; expected .npy, .parquet, .csv or .tsv")
         case _:
-            return split_table(_id_table(path))
+            return split_table(_id_table(path, limits))
 
 
-def _id_table(path: Path) -> Table:
+def _id_table(path: Path, limits: Limits) -> Table:
     """Open a table of nodes; ids in a text that are no integers are read as strings."""
-    table = open_table(path, wanted=("id",))
+    table = open_table(path, wanted=("id",), limits=limits)
     id_column = "id" if "id" in table.names else table.names[0]
-    if table.csv and not pa.types.is_integer(table.type_of(id_column)):
+    if table.csv and not is_number(table.type_of(id_column)):
         return table.read_as({id_column: pa.string()})
-    return table
-
-
-def _as_strings(table: Table, columns: tuple[str, ...]) -> Table:
-    return table.read_as(dict.fromkeys(columns, pa.string())) if table.csv else table
+    return whole_ids(table, (id_column,))
 
 
 def scalar(array: NpyFile) -> int:

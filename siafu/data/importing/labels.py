@@ -1,7 +1,7 @@
 """Labels of nodes: classes by number or by name, many labels as 0 and 1, or numbers to regress on."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +12,11 @@ from siafu.data.importing.nodes import NodeTable, NodeValues, node_table
 from siafu.data.importing.tables import Table
 from siafu.store.names import is_string
 
+LabelKind = Literal["class", "multilabel", "number"]
 _MOST_CLASSES = 65536
+_PLAUSIBLE_CLASSES = 50  # however few nodes have a label
+_NODES_A_CLASS = 4  # at least, on average, where there are more classes
+_OPTION = "--label-kind class|multilabel|number (label_kind in Python) says what the labels are"
 
 
 class Labels(NamedTuple):
@@ -20,6 +24,12 @@ class Labels(NamedTuple):
 
     y: np.ndarray
     class_names: tuple[str, ...] | None
+
+
+def check_label_kind(kind: str | None) -> None:
+    """Refuse a kind of labels that there is not."""
+    if kind is not None and kind not in get_args(LabelKind):
+        raise ValueError(f"label_kind is {kind!r}; expected one of {get_args(LabelKind)}")
 
 
 def label_table(table: Table) -> NodeTable:
@@ -32,54 +42,86 @@ def label_table(table: Table) -> NodeTable:
     return NodeTable(table.read_as(dict.fromkeys(words, pa.string())), source.id_column, source.columns)
 
 
-def labels_of_array(array: NpyFile) -> Labels:
+def labels_of_array(array: NpyFile, kind: LabelKind | None = None) -> Labels:
     """Read (N,) or (N, C) labels, one a row."""
     values = array.read()
-    if values.ndim == 2 and values.shape[1] == 1:
+    if values.ndim == 2 and values.shape[1] == 1 and kind != "multilabel":
         values = values[:, 0]
     if values.ndim not in (1, 2) or values.shape[0] == 0:
         raise ValueError(f"{array.shown} is {values.shape}; expected (N,) classes or (N, C) labels")
-    return Labels(checked_labels(values, lambda row: f"{array.shown}: row {row}"), None)
+    return Labels(checked_labels(values, lambda row: f"{array.shown}: row {row}", kind), None)
 
 
-def labels_of_nodes(values: NodeValues, source: NodeTable, num_nodes: int) -> Labels:
+def labels_of_nodes(
+    values: NodeValues, source: NodeTable, num_nodes: int, kind: LabelKind | None = None
+) -> Labels:
     """Put the labels of a table in the place of their nodes; a node that is not there has none."""
-    if len(source.columns) == 1:
-        return _one_column(values, source, num_nodes)
-    columns = [_numbers(values.columns[name], values, name) for name in source.columns]
-    table = checked_labels(np.stack(columns, axis=1), values.at)
+    if len(source.columns) == 1 and kind != "multilabel":
+        return _one_column(values, source, num_nodes, kind)
+    columns = [_numbers(values.columns[name], values, name, kind) for name in source.columns]
+    table = checked_labels(np.stack(columns, axis=1), values.at, kind)
     y = np.full((num_nodes, len(columns)), np.nan if table.dtype.kind == "f" else 0, dtype=table.dtype)
     y[values.rows] = table
     named = table.dtype == np.uint8 and (source.table.header or not source.table.csv)
     return Labels(y, source.columns if named else None)
 
 
-def checked_labels(values: np.ndarray, at: Callable[[int], str]) -> np.ndarray:
-    """Return labels as a graph keeps them; ``at`` names a row of a label that is refused."""
-    if values.dtype.kind == "f":
+def checked_labels(values: np.ndarray, at: Callable[[int], str], kind: LabelKind | None = None) -> np.ndarray:
+    """Return labels as a graph keeps them; ``at`` names a row of a label that is refused.
+
+    Without a kind, floats are numbers, several columns are many labels, and one column of integers is of classes.
+    """
+    if kind == "number" or (kind is None and values.dtype.kind == "f"):
         with np.errstate(over="ignore"):
             targets = values.astype(np.float32)
         _refuse(np.isinf(targets), values, at, "a finite number, or NaN for none")
         return targets
-    if values.ndim == 2:
+    if kind == "multilabel" or (kind is None and values.ndim == 2):
         _refuse((values != 0) & (values != 1), values, at, "0 or 1 where there are several labels a node")
-        return values.astype(np.uint8)
-    _refuse(
-        values < -1 if values.dtype.kind == "i" else values < 0, values, at, "a class from 0, or -1 for none"
-    )
+        return values.astype(np.uint8)[:, None] if values.ndim == 1 else values.astype(np.uint8)
+    return _classes(values, at, kind)
+
+
+def whole_classes(values: np.ndarray) -> np.ndarray:
+    """Floats that are whole as integers, NaN being -1; floats with a fraction or below -1 stay as they are."""
+    if values.dtype.kind != "f":
+        return values
+    with np.errstate(invalid="ignore"):
+        whole = np.where(np.isnan(values), -1, values)
+        fits = (whole == np.floor(whole)) & (whole >= -1) & (whole < 2**53)
+    return whole.astype(np.int64) if fits.all() and not np.isnan(values).all() else values
+
+
+def _classes(values: np.ndarray, at: Callable[[int], str], kind: LabelKind | None) -> np.ndarray:
+    """One class a node, int64; more of them than their nodes make likely are refused unless the kind is given."""
+    if values.ndim != 1:
+        raise ValueError(f"labels are {values.shape}; expected (N,) where they are classes: {_OPTION}")
+    values = whole_classes(values)
+    found = "a class from 0, or -1 for none"
+    _refuse(values < -1 if values.dtype.kind in "if" else values < 0, values, at, f"{found}; {_OPTION}")
+    _refuse(values != np.floor(values), values, at, f"{found}; {_OPTION}")
     most = max(_MOST_CLASSES, values.size)
-    _refuse(values >= most, values, at, f"a class below {most}")
-    return values.astype(np.int64)
+    _refuse(values >= most, values, at, f"a class below {most}; {_OPTION}")
+    classes = values.astype(np.int64)
+    count, labelled = int(classes.max(initial=-1)) + 1, int((classes >= 0).sum())
+    if kind is None and count > _PLAUSIBLE_CLASSES and labelled < _NODES_A_CLASS * count:
+        raise ValueError(
+            f"{at(int(classes.argmax()))}: label {count - 1} makes {count} classes for {labelled} labelled nodes; "
+            f"expected at least {_NODES_A_CLASS} nodes a class, or at most {_PLAUSIBLE_CLASSES} classes, where nothing "
+            f"says what whole numbers are: {_OPTION}"
+        )
+    return classes
 
 
-def _one_column(values: NodeValues, source: NodeTable, num_nodes: int) -> Labels:
+def _one_column(values: NodeValues, source: NodeTable, num_nodes: int, kind: LabelKind | None) -> Labels:
     column, names = values.columns[source.columns[0]], None
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    if is_string(column.type):
+    if is_string(column.type) and kind != "number":
         names, classes = _named(column)
     else:
-        classes = checked_labels(_numbers(column, values, source.columns[0]), values.at)
+        numbers = _numbers(column, values, source.columns[0], kind)
+        classes = checked_labels(whole_classes(numbers) if kind is None else numbers, values.at, kind)
     y = np.full(num_nodes, np.nan if classes.dtype.kind == "f" else -1, dtype=classes.dtype)
     y[values.rows] = classes
     return Labels(y, names)
@@ -93,7 +135,9 @@ def _named(column: pa.ChunkedArray) -> tuple[tuple[str, ...], np.ndarray]:
     return tuple(names), pc.fill_null(found, -1).to_numpy().astype(np.int64)
 
 
-def _numbers(column: pa.ChunkedArray, values: NodeValues, name: str) -> np.ndarray:
+def _numbers(column: pa.ChunkedArray, values: NodeValues, name: str, kind: LabelKind | None) -> np.ndarray:
+    if kind == "number" and (pa.types.is_integer(column.type) or pa.types.is_boolean(column.type)):
+        return column.cast(pa.float64(), safe=False).to_numpy()  # an empty one is NaN
     if pa.types.is_integer(column.type):
         return pc.fill_null(column, -1).to_numpy() if column.null_count else column.to_numpy()
     if pa.types.is_boolean(column.type):

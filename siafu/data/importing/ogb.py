@@ -6,14 +6,16 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from siafu.data.importing.arrays import NpyFile, open_npy, unpack_npz
+from siafu.data.importing.arrays import NpyFile, names_in_npz, open_npy, unpack_npz
 from siafu.data.importing.edges import EdgeSource, array_edges, edges_in
 from siafu.data.importing.features import FeatureSource, TableFeatures, array_features
-from siafu.data.importing.labels import Labels, checked_labels
+from siafu.data.importing.labels import LabelKind, Labels, checked_labels, whole_classes
+from siafu.data.importing.limits import DEFAULT, Limits
 from siafu.data.importing.tables import Table, open_table
 from siafu.events import silent
 from siafu.store import TEST, TRAIN, UNUSED, VALIDATION, split_masks
 
+_ARRAYS = ("edge_index", "num_nodes_list", "num_nodes", "node_feat")
 _PARTS = {"train": TRAIN, "valid": VALIDATION, "test": TEST}
 
 
@@ -27,13 +29,13 @@ class OgbFolder:
     labels: Labels | None
 
 
-def open_ogb(folder: Path, scratch: Path) -> OgbFolder:
+def open_ogb(folder: Path, scratch: Path, kind: LabelKind | None, limits: Limits) -> OgbFolder:
     """Open the raw files of an OGB folder."""
     raw = folder / "raw"
     if (raw / "edge.csv.gz").exists():
-        return _open_text(raw)
+        return _open_text(raw, kind, limits)
     if (raw / "data.npz").exists():
-        return _open_arrays(raw, scratch)
+        return _open_arrays(raw, scratch, kind, limits)
     raise ValueError(
         f"{raw} has neither edge.csv.gz nor data.npz; expected the layout of an OGB node-property data set "
         "with one kind of node"
@@ -61,32 +63,34 @@ def read_ogb_split(folder: Path, num_nodes: int) -> dict[str, np.ndarray] | None
     return split_masks(codes, str(scheme))
 
 
-def _open_text(raw: Path) -> OgbFolder:
+def _open_text(raw: Path, kind: LabelKind | None, limits: Limits) -> OgbFolder:
     count = _numbers(raw / "num-node-list.csv.gz").ravel()
-    edges = edges_in(open_table(raw / "edge.csv.gz", wanted=("src", "dst"), header=False))
+    edges = edges_in(open_table(raw / "edge.csv.gz", wanted=("src", "dst"), header=False, limits=limits))
     features = labels = None
     if (raw / "node-feat.csv.gz").exists():
-        table = _plain_table(raw / "node-feat.csv.gz", pa.float32())
+        table = _plain_table(raw / "node-feat.csv.gz", pa.float32(), limits)
         features = TableFeatures(table, None, table.names)
     if (raw / "node-label.csv.gz").exists():
-        labels = _labels(_numbers(raw / "node-label.csv.gz"), raw / "node-label.csv.gz")
+        labels = _labels(_numbers(raw / "node-label.csv.gz"), raw / "node-label.csv.gz", kind)
     return OgbFolder(edges, _one_graph(count, raw / "num-node-list.csv.gz"), features, labels)
 
 
-def _open_arrays(raw: Path, scratch: Path) -> OgbFolder:
-    arrays = unpack_npz(raw / "data.npz", scratch / "data")
+def _open_arrays(raw: Path, scratch: Path, kind: LabelKind | None, limits: Limits) -> OgbFolder:
+    arrays = unpack_npz(raw / "data.npz", scratch / "data", _ARRAYS, limits)
     counts = arrays.get("num_nodes_list", arrays.get("num_nodes"))
     if counts is None or "edge_index" not in arrays:
         raise ValueError(
-            f"{raw / 'data.npz'} holds {', '.join(arrays)}; expected edge_index and num_nodes_list"
+            f"{raw / 'data.npz'} holds {', '.join(names_in_npz(raw / 'data.npz'))}; expected edge_index and "
+            "num_nodes_list"
         )
     features = array_features(arrays["node_feat"]) if "node_feat" in arrays else None
     labels = None
     if (raw / "node-label.npz").exists():
-        packed = unpack_npz(raw / "node-label.npz", scratch / "label")
+        packed = unpack_npz(raw / "node-label.npz", scratch / "label", ("node_label",), limits)
         if "node_label" not in packed:
-            raise ValueError(f"{raw / 'node-label.npz'} holds {', '.join(packed)}; expected node_label")
-        labels = _labels(packed["node_label"].read(), raw / "node-label.npz")
+            found = ", ".join(names_in_npz(raw / "node-label.npz"))
+            raise ValueError(f"{raw / 'node-label.npz'} holds {found}; expected node_label")
+        labels = _labels(packed["node_label"].read(), raw / "node-label.npz", kind)
     num_nodes = _one_graph(counts.read().ravel(), raw / "data.npz")
     return OgbFolder(array_edges(arrays["edge_index"]), num_nodes, features, labels)
 
@@ -97,15 +101,11 @@ def _one_graph(counts: np.ndarray, path: Path) -> int:
     return int(counts[0])
 
 
-def _labels(values: np.ndarray, path: Path) -> Labels:
+def _labels(values: np.ndarray, path: Path, kind: LabelKind | None) -> Labels:
     """Make classes of whole numbers, NaN being none, whatever type they are kept as."""
-    if values.dtype.kind == "f":
-        missing = np.isnan(values)
-        whole = np.where(missing, -1, values)
-        if np.array_equal(whole, np.floor(whole)):
-            values = whole.astype(np.int64)
-    values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
-    return Labels(checked_labels(values, lambda row: f"{path}: row {row}"), None)
+    values = whole_classes(values) if kind is None else values
+    values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 and kind != "multilabel" else values
+    return Labels(checked_labels(values, lambda row: f"{path}: row {row}", kind), None)
 
 
 def _scheme(folder: Path) -> Path | None:
@@ -144,8 +144,8 @@ def _array(array: NpyFile) -> np.ndarray:
     return array.read()
 
 
-def _plain_table(path: Path, kind: pa.DataType) -> Table:
-    table = open_table(path, wanted=(), header=False)
+def _plain_table(path: Path, kind: pa.DataType, limits: Limits = DEFAULT) -> Table:
+    table = open_table(path, wanted=(), header=False, limits=limits)
     return table.read_as(dict.fromkeys(table.names, kind))
 
 

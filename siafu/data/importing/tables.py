@@ -8,6 +8,7 @@ one.
 
 import csv
 import gzip
+import io
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,13 +23,16 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
+from siafu.data.importing.id_text import Needs, TextIdsError, WatchedText, has_padded_ids, whole_numbers
+from siafu.data.importing.limits import BLOCK_BYTES, DEFAULT, Limits
 from siafu.data.importing.places import Place, parquet_files
-from siafu.events import Progress
+from siafu.events import Progress, silent
 
-_BLOCK_BYTES = 1 << 22
 _BATCH_ROWS = 1 << 18
+_GZIP_RATIO = 1032  # at most
+_ROW_BYTES = 2  # at least, in text
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-_INTEGER = re.compile(r"\s*[+-]?\d+\s*")
+_INTEGER = re.compile(r"\s*[+-]?\d+(\.0*)?\s*")
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,9 @@ class Table:
         csv: whether it is text.
         header: whether its first line holds the names.
         skipped: the lines before its first row.
+        watched: columns of ids whose text may need another reading; see :class:`TextIdsError`.
+        whole: columns of ids that are read as whole numbers, whether or not they are written as floats.
+        limits: on its lines and on what it unpacks to.
     """
 
     path: Path
@@ -60,6 +67,17 @@ class Table:
     csv: bool = False
     header: bool = False
     skipped: int = 0
+    watched: tuple[str, ...] = ()
+    whole: tuple[str, ...] = ()
+    limits: Limits = DEFAULT
+
+    @property
+    def most_rows(self) -> int:
+        """A bound on its rows, known without reading them."""
+        if not self.csv:
+            return sum(_num_rows(file) for file in self.files)
+        size = self.path.stat().st_size
+        return (size * _GZIP_RATIO if _is_packed(self.path) else size) // _ROW_BYTES + 1
 
     def type_of(self, name: str) -> pa.DataType:
         """Return the type of a column."""
@@ -71,21 +89,49 @@ class Table:
             self, types=tuple(types.get(n, t) for n, t in zip(self.names, self.types, strict=True))
         )
 
+    def with_ids(self, columns: Sequence[str], *, whole: bool = False) -> "Table":
+        """Read some columns as ids: integers, or ``whole`` numbers that may be written as floats."""
+        types = self.read_as(dict.fromkeys(columns, pa.int64()))
+        return replace(types, whole=tuple(columns) if whole else ())
+
     def batches(self, columns: Sequence[str], *, label: str, progress: Progress) -> Iterator[Batch]:
         """Read the named columns, a batch at a time, telling ``progress`` the bytes or the rows read."""
-        if self.csv:
-            yield from self._csv_batches(columns, label, progress)
-        else:
-            yield from self._parquet_batches(columns, label, progress)
+        read = self._csv_batches if self.csv else self._parquet_batches
+        for batch in read(columns, label, progress):
+            yield batch if not self.whole else Batch(self._with_whole(batch), batch.place)
+
+    def _with_whole(self, batch: Batch) -> pa.RecordBatch:
+        columns = batch.columns
+        for name in (name for name in self.whole if name in columns.schema.names):
+            ids = whole_numbers(decoded(columns.column(name)), batch.place, name, self._fail)
+            columns = columns.set_column(columns.schema.get_field_index(name), name, ids)
+        return columns
+
+    def _fail(self, needs: Needs, message: str) -> None:
+        raise TextIdsError(self.path, needs, message) if self.watched else ValueError(message)
 
     def _csv_batches(self, columns: Sequence[str], label: str, progress: Progress) -> Iterator[Batch]:
-        types = {name: self.type_of(name) for name in columns}
+        types = {name: pa.string() if name in self.whole else self.type_of(name) for name in columns}
         total, line = self.path.stat().st_size, self.skipped + 1
-        with _telling(self.path, self.names), pa.OSFile(str(self.path)) as raw:
-            for columns_read in _open_csv(raw, self, types):
+        watches = any(name in self.watched and pa.types.is_integer(kind) for name, kind in types.items())
+        with _telling(self.path, self.names, self.watched, self.limits), pa.OSFile(str(self.path)) as raw:
+            stream = WatchedText(_unpacked(raw, self.path), watch=watches)
+            for columns_read in _open_csv(stream, self, types):
                 progress(label, raw.tell(), total)
+                self.limits.check_unpacked(str(self.path), stream.num_bytes, total)
+                if watches and stream.padded:
+                    self._refuse_padded_ids()
+                    watches = False  # it was another column
                 yield Batch(columns_read, Place(self.path, "line", line))
                 line += columns_read.num_rows
+
+    def _refuse_padded_ids(self) -> None:
+        """Look whether any id has zeros in front, now that some field has."""
+        text = replace(self.read_as(dict.fromkeys(self.watched, pa.string())), watched=(), whole=())
+        for batch in text.batches(self.watched, label="ids", progress=silent):
+            for name in self.watched:
+                if has_padded_ids(batch.columns.column(name)):
+                    self._fail("text", f"{self.path}: column {name!r} has ids with zeros in front")
 
     def _parquet_batches(self, columns: Sequence[str], label: str, progress: Progress) -> Iterator[Batch]:
         done, total = 0, sum(_num_rows(file) for file in self.files)
@@ -93,6 +139,7 @@ class Table:
             row = 0
             with _telling(file, self.names), _open_parquet_file(file) as source:
                 _check_columns(source, columns, file)
+                self.limits.check_unpacked(str(file), _claimed(source, columns), file.stat().st_size)
                 for batch in source.iter_batches(_BATCH_ROWS, columns=list(columns), use_threads=False):
                     yield Batch(batch.select(list(columns)), Place(file, "row", row))
                     row += batch.num_rows
@@ -100,20 +147,23 @@ class Table:
                     progress(label, done, total)
 
 
-def open_table(path: Path, *, wanted: Sequence[str], header: bool | None = None) -> Table:
+def open_table(
+    path: Path, *, wanted: Sequence[str], header: bool | None = None, limits: Limits = DEFAULT
+) -> Table:
     """Open a table; ``wanted`` are its id columns, ``header`` is None where the first line decides."""
     if path.is_dir() or path.suffix.lower() in (".parquet", ".pq"):
-        return _open_parquet(path)
-    fields, line = _first_fields(path)
+        return replace(_open_parquet(path), limits=limits)
+    fields, line = _first_fields(path, limits)
     if header is None:
         header = bool(set(wanted) & set(fields)) or not all(map(_INTEGER.fullmatch, fields[: len(wanted)]))
     names = tuple(fields) if header else tuple(f"column {i + 1}" for i in range(len(fields)))
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"{path}: line 1 names the column {twice!r} twice; expected different names")
-    with _telling(path, names), pa.OSFile(str(path)) as raw:
-        table = Table(path, (path,), names, (), csv=True, header=header, skipped=line if header else line - 1)
-        return replace(table, types=tuple(_open_csv(raw, table, {}).schema.types))
+    with _telling(path, names, (), limits), pa.OSFile(str(path)) as raw:
+        skipped = line if header else line - 1
+        table = Table(path, (path,), names, (), csv=True, header=header, skipped=skipped, limits=limits)
+        return replace(table, types=tuple(_open_csv(_unpacked(raw, path), table, {}).schema.types))
 
 
 def refuse_ids_as_names(table: Table, batch: Batch, columns: Sequence[str]) -> None:
@@ -148,7 +198,7 @@ def _open_parquet(path: Path) -> Table:
 
 def _open_parquet_file(file: Path) -> pq.ParquetFile:
     # Read ahead it would keep every row group it has read until it is closed.
-    return pq.ParquetFile(file, buffer_size=_BLOCK_BYTES, pre_buffer=False)
+    return pq.ParquetFile(file, buffer_size=BLOCK_BYTES, pre_buffer=False)
 
 
 def _num_rows(file: Path) -> int:
@@ -167,10 +217,14 @@ def _delimiter(path: Path) -> str:
     return "\t" if ".tsv" in path.name.lower()[-7:] else ","
 
 
-def _first_fields(path: Path) -> tuple[list[str], int]:
+def _first_fields(path: Path, limits: Limits) -> tuple[list[str], int]:
     """Read the first line that is not empty, and count the lines up to it."""
-    read = gzip.open if path.suffix.lower() == ".gz" else open
-    with _telling(path, ()), read(path, "rt", encoding="utf-8-sig", newline="") as text:
+    with _telling(path, ()), gzip.open(path) if _is_packed(path) else path.open("rb") as file:
+        start = file.read(limits.line_bytes + 1)
+    if len(start) > limits.line_bytes and not re.search(rb"[\r\n]", start.lstrip(b"\r\n")):
+        raise ValueError(limits.too_long(str(path)))
+    with _telling(path, ()):
+        text = io.TextIOWrapper(io.BytesIO(start), encoding="utf-8-sig", newline="")
         rows = csv.reader(text, delimiter=_delimiter(path))
         fields = next((row for row in rows if row), [])
     if not fields:
@@ -178,17 +232,33 @@ def _first_fields(path: Path) -> tuple[list[str], int]:
     return [field.strip() for field in fields], rows.line_num
 
 
-def _open_csv(
-    raw: pa.NativeFile, table: Table, types: Mapping[str, pa.DataType]
-) -> pa_csv.CSVStreamingReader:
+def _unpacked(raw: pa.NativeFile, path: Path) -> pa.NativeFile:
+    return pa.CompressedInputStream(raw, "gzip") if _is_packed(path) else raw
+
+
+def _is_packed(path: Path) -> bool:
+    return path.suffix.lower() == ".gz"
+
+
+def _claimed(source: pq.ParquetFile, columns: Sequence[str]) -> int:
+    """How many bytes some columns of a Parquet file take by its own words: as pages, or as numbers of 8 bytes."""
+    groups = [source.metadata.row_group(place) for place in range(source.metadata.num_row_groups)]
+    places = range(source.metadata.num_columns)
+    chunks = [group.column(place) for group in groups for place in places]
+    pages = sum(
+        chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema.split(".")[0] in columns
+    )
+    return max(pages, 8 * source.metadata.num_rows * len(columns))
+
+
+def _open_csv(stream: Any, table: Table, types: Mapping[str, pa.DataType]) -> pa_csv.CSVStreamingReader:
     """Open a text as a stream of batches of the columns in ``types``, or of all."""
-    stream = pa.CompressedInputStream(raw, "gzip") if table.path.suffix.lower() == ".gz" else raw
     return pa_csv.open_csv(
         stream,
         # One thread: only then do errors tell the row.
         read_options=pa_csv.ReadOptions(
             use_threads=False,
-            block_size=_BLOCK_BYTES,
+            block_size=table.limits.line_bytes,
             column_names=list(table.names),
             skip_rows=table.skipped,
         ),
@@ -198,11 +268,18 @@ def _open_csv(
 
 
 @contextmanager
-def _telling(file: Path, names: Sequence[str]) -> Iterator[None]:
+def _telling(
+    file: Path, names: Sequence[str], watched: Sequence[str] = (), limits: Limits = DEFAULT
+) -> Iterator[None]:
     """Turn what goes wrong inside a file's bytes into an error that names file, line and column."""
     try:
         yield
     except pa.ArrowException as error:
+        if "straddles two block boundaries" in str(error):
+            raise ValueError(limits.too_long(str(file))) from None
+        if (found := _CONVERSION.search(str(error))) and names[int(found["column"])] in watched:
+            needs: Needs = "whole" if _INTEGER.fullmatch(found["value"]) else "text"
+            raise TextIdsError(file, needs, _explain(file, names, str(error))) from None
         raise ValueError(_explain(file, names, str(error))) from None
     except (OSError, EOFError, zlib.error) as error:
         if isinstance(error, OSError) and error.errno is not None and not isinstance(error, gzip.BadGzipFile):

@@ -1,5 +1,6 @@
 """What a run on snapshots is made of: its timeline, its task, its model."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -19,8 +20,9 @@ from siafu.training.link.scores import check_all_pairs
 from siafu.training.snapshots.config import SnapshotsConfig, Wanted
 from siafu.training.snapshots.labels import EdgeTask, NodeTask
 from siafu.training.snapshots.links import LinkTask
-from siafu.training.snapshots.task import SPLITS, TemporalTask, split_steps
+from siafu.training.snapshots.task import SPLITS, TemporalTask, known, split_steps
 from siafu.training.snapshots.timeline import Timeline
+from siafu.training.task import balanced_weight
 
 _SHARES = (0.6, 0.8)  # of nodes whose labels hold for all time: where validation and test begin
 
@@ -119,7 +121,10 @@ def _link_task(graph: DynamicGraph, wanted: Wanted, common: dict[str, Any]) -> L
         judged = len(common["samples"]["val"]) + len(common["samples"]["test"])
         check_all_pairs(graph.num_nodes, steps=judged, most=link.most_pairs)
     how: dict[str, Any] = {"config": link, "memory": remembered(graph, wanted), "lately": lately_of(wanted)}
-    return LinkTask(**common, **how, kind="link", metric="map", num_outputs=1, num_counts=4)
+    if wanted.class_weights != "none":
+        raise ValueError("train.class_weights is for classes; with task link leave it at none")
+    metric = _metric(wanted, "map", "mrr")
+    return LinkTask(**common, **how, kind="link", metric=metric, num_outputs=1, num_counts=4)
 
 
 def remembered(graph: DynamicGraph, wanted: Wanted) -> Memory:
@@ -146,7 +151,12 @@ def _edge_task(graph: DynamicGraph, wanted: Wanted, common: dict[str, Any]) -> E
             f"{graph.name}: its events have no classes to learn; give edge_y, or use --task link"
         )
     classes = num_classes(graph, wanted)
-    return EdgeTask(**common, kind="edge", metric="micro_f1", num_outputs=classes, num_counts=classes**2)
+    common |= {"metric": _metric(wanted, "micro_f1", "macro_f1", "accuracy")}
+    if wanted.class_weights == "balanced":
+        steps, edge_y = common["samples"]["train"], graph.edge_y
+        events = (edge_y[graph.events(step, step + 1)] for step in steps)
+        common |= {"class_weight": _class_weight(events, classes, common["comm"])}
+    return EdgeTask(**common, kind="edge", num_outputs=classes, num_counts=classes**2)
 
 
 def _node_task(graph: DynamicGraph, wanted: Wanted, common: dict[str, Any]) -> NodeTask:
@@ -158,14 +168,41 @@ def _node_task(graph: DynamicGraph, wanted: Wanted, common: dict[str, Any]) -> N
         rows = _split_nodes(y)
         common |= {"count": {split: each.numel() for split, each in rows.items()}}
     if y.is_floating_point():
-        outputs = 1 if y.ndim == 2 else y.shape[2]
+        if wanted.class_weights != "none":
+            raise ValueError(
+                "train.class_weights is balanced, but the labels are numbers, not classes; set it to none"
+            )
+        metric, outputs = _metric(wanted, "mae"), 1 if y.ndim == 2 else y.shape[2]
         return NodeTask(
-            **common, kind="regression", metric="mae", num_outputs=outputs, num_counts=2, rows=rows
+            **common, kind="regression", metric=metric, num_outputs=outputs, num_counts=2, rows=rows
         )
     outputs = num_classes(graph, wanted)
-    return NodeTask(
-        **common, kind="class", metric="accuracy", num_outputs=outputs, num_counts=outputs**2, rows=rows
-    )
+    common |= {"metric": _metric(wanted, "accuracy", "macro_f1", "micro_f1")}
+    if wanted.class_weights == "balanced":
+        labels = [y[step] for step in common["samples"]["train"]] if rows is None else [y[rows["train"]]]
+        common |= {"class_weight": _class_weight(labels, outputs, common["comm"])}
+    return NodeTask(**common, kind="class", num_outputs=outputs, num_counts=outputs**2, rows=rows)
+
+
+def _metric(wanted: Wanted, *fits: str) -> str:
+    """The score that selects the best weights: the first of those that fit, unless a run asks for another."""
+    if wanted.metric == "auto":
+        return fits[0]
+    if wanted.metric not in fits:
+        raise ValueError(
+            f"train.metric is {wanted.metric}, which task {wanted.task} over time does not have here; expected one of "
+            f"{', '.join(fits)}"
+        )
+    return wanted.metric
+
+
+def _class_weight(labels: Iterable[Tensor], classes: int, comm: Comm) -> Tensor:
+    """The weight of each class, by the labels of all training samples. Collective.
+
+    Rank 0 counts, since others may hold only a part of the log, and must not read more of it.
+    """
+    y = torch.cat(list(labels)) if comm.rank == 0 else torch.empty(0, dtype=torch.int64)
+    return balanced_weight("class", y[known(y)], classes, comm)
 
 
 def _split_nodes(y: Tensor) -> dict[str, Tensor]:

@@ -1,10 +1,11 @@
 """How graphs that change over time are trained on."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from siafu.training.config import Metric
 from siafu.training.link.config import LinkConfig
 
 # What other settings are where nobody gave them.
@@ -39,9 +40,13 @@ class Wanted:
         task: links, classes of events, or labels of nodes.
         snapshots, link: their settings.
         seed: of everything random.
+        metric: the score that selects the best weights.
+        class_weights: whether rare classes weigh more in the loss.
     """
 
     task: str
     snapshots: SnapshotsConfig
     link: LinkConfig
     seed: int
+    metric: Metric = "auto"
+    class_weights: Literal["none", "balanced"] = "none"

@@ -19,12 +19,18 @@ def by_node(head: nn.Module, h: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class EdgeTask(TemporalTask):
-    """Which class each event of a step is of."""
+    """Which class each event of a step is of.
+
+    Attributes:
+        class_weight: (C,) float32, or None.
+    """
+
+    class_weight: Tensor | None = None
 
     def loss_of(self, head: nn.Module, step: int, h: Tensor, *, epoch: int) -> Tensor:
         """The mean cross-entropy of the events of the step."""
         src, dst, y = self._events(step)
-        return nn.functional.cross_entropy(head(h, src, dst), y) if y.numel() else 0 * h.sum()
+        return self._loss(head(h, src, dst), y) if y.numel() else 0 * h.sum()
 
     def judged(self, head: nn.Module, step: int, h: Tensor, split: str) -> Tensor:
         """How often each class was taken for which, and the loss."""
@@ -32,11 +38,15 @@ class EdgeTask(TemporalTask):
         if not y.numel():
             return torch.zeros(self.num_counts + 1, dtype=torch.float64)
         out = head(h, src, dst)
-        return count_taken(out, y, nn.functional.cross_entropy(out, y))
+        return count_taken(out, y, self._loss(out, y))
 
     def scores_of(self, judged: Tensor) -> dict[str, float | None]:
         """Over all events of all samples."""
         return of_classes(judged, self.num_outputs)
+
+    def _loss(self, out: Tensor, y: Tensor) -> Tensor:
+        weight = None if self.class_weight is None else self.class_weight.to(out.dtype)
+        return nn.functional.cross_entropy(out, y, weight=weight)
 
     def _events(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
         """Sources, targets and classes of the events that have one."""
@@ -54,9 +64,11 @@ class NodeTask(TemporalTask):
 
     Attributes:
         rows: the nodes of each split, where what is predicted holds for all time; else None.
+        class_weight: (C,) float32, or None.
     """
 
     rows: Mapping[str, Tensor] | None
+    class_weight: Tensor | None = None
 
     def loss_of(self, head: nn.Module, step: int, h: Tensor, *, epoch: int) -> Tensor:
         """The mean loss of the labelled nodes of the step, or of those that are trained on."""
@@ -83,7 +95,10 @@ class NodeTask(TemporalTask):
         if not rows.numel():
             return 0 * out.sum()
         kind: Kind = "class" if self.kind == "class" else "regression"
-        return sum_of_losses(kind, out[rows], y, None) / int(known(y).sum())
+        if self.class_weight is None:
+            return sum_of_losses(kind, out[rows], y, None) / int(known(y).sum())
+        weight = self.class_weight.to(out.dtype)
+        return sum_of_losses(kind, out[rows], y, weight) / weight[y].sum()
 
     def _labelled(self, step: int, split: str) -> tuple[Tensor, Tensor]:
         """The rows that are to be predicted and what is true of them."""
