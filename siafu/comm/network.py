@@ -205,13 +205,8 @@ def read_address(value: bytes, peer: int) -> tuple[str, int, str]:
     try:
         address, port, name = json.loads(value[:_MAX_ADDRESS_BYTES])
         ip_address(str(address))
-        if (
-            type(address) is str
-            and type(port) is int
-            and 0 < port < 1 << 16
-            and name.isprintable()
-            and len(name) <= _MAX_NAME
-        ):
+        types = [type(field) for field in (address, port, name)]
+        if types == [str, int, str] and 0 < port < 1 << 16 and name.isprintable() and len(name) <= _MAX_NAME:
             return address, port, name
     except (ValueError, TypeError, RecursionError):
         pass
