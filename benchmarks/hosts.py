@@ -11,6 +11,7 @@ and acknowledgements included, of torchrun's own connections as well.
 import argparse
 import json
 import os
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -28,6 +29,7 @@ from siafu.store import write_store
 ASKED_RATIO, ASKED_BYTES = 1.06, 64 << 10  # of the meter, and for each connection
 CONNECTIONS = 1  # between two ranks
 _PORT = 29400
+_SECRET = secrets.token_hex(32)
 _ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -74,7 +76,7 @@ def _torchrun(hosts: Sequence[Host], place: int, arguments: Sequence[str]) -> li
 
 def _environ() -> dict[str, str]:
     path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
-    return dict(os.environ) | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    return dict(os.environ) | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "SIAFU_SECRET": _SECRET}
 
 
 def main() -> None:

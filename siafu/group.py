@@ -16,10 +16,12 @@ from siafu.trained import load_static
 
 
 @contextmanager
-def join(*, deadline_s: float = 30.0) -> Iterator[Comm]:
+def join(*, deadline_s: float = 30.0, encrypt: bool = True, trust_network: bool = False) -> Iterator[Comm]:
     """The group that torchrun, Slurm or the like started this process in; a process started by itself is alone.
 
     An error inside ends the other ranks too, and a rank without a sign of life for ``deadline_s`` seconds is an error.
+    Ranks on several hosts prove a secret to each other (``SIAFU_SECRET`` or ``SIAFU_SECRET_FILE``) unless
+    ``trust_network``, and their traffic is encrypted unless ``encrypt`` is off.
     Collective.
     """
     if "RANK" not in os.environ and "SLURM_PROCID" not in os.environ:
@@ -28,7 +30,7 @@ def join(*, deadline_s: float = 30.0) -> Iterator[Comm]:
         return
     from siafu.engine.elastic import join as join_group
 
-    with join_group(os.environ, deadline_s=deadline_s) as comm:
+    with join_group(os.environ, deadline_s=deadline_s, encrypt=encrypt, trust_network=trust_network) as comm:
         yield comm
 
 

@@ -222,6 +222,7 @@ class OnRay:
             threads=tree.threads,
             deadline_s=tree.comm.deadline,
             settings=folder.config_checksum(),
+            encrypt=tree.comm.encrypt,
         )[0]
         return found, load_weights(folder, tree, None) if found["finished"] else None
 

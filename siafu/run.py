@@ -159,7 +159,8 @@ def _in_group(asked: _Asked, onlooker: Onlooker) -> Run:
         raise ValueError("engine torchrun: give --out, so that a group that is started again finds its run")
     anywhere = tree.model_copy(update={"threads": 0})  # hosts may have other numbers of cores
     digest = hashlib.sha256(write_toml(anywhere).encode()).hexdigest()
-    with join(os.environ, deadline_s=tree.comm.deadline, settings=digest) as comm:
+    wire = {"encrypt": tree.comm.encrypt, "trust_network": tree.comm.trust_network}
+    with join(os.environ, deadline_s=tree.comm.deadline, settings=digest, **wire) as comm:
         if tree.ranks not in (1, comm.world_size):
             raise ValueError(f"ranks is {tree.ranks}, but {comm.world_size} were started; leave --ranks out")
         tree = tree.model_copy(update={"ranks": comm.world_size})

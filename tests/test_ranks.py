@@ -427,7 +427,7 @@ def in_group(monkeypatch: pytest.MonkeyPatch) -> Grouped:
     here = threading.local()
 
     @contextmanager
-    def join(environ: object, *, deadline_s: float, settings: str) -> Iterator[Comm]:
+    def join(environ: object, *, deadline_s: float, settings: str, **_: bool) -> Iterator[Comm]:
         yield here.comm
 
     def run(train: Callable[[int], siafu.Run], ranks: int = 2) -> list[siafu.Run]:

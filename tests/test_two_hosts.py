@@ -1,6 +1,8 @@
 """Ranks on two hosts that share no folder and no memory, for real: network namespaces of this machine. Needs root."""
 
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -97,3 +99,60 @@ def processes_with(*texts: str) -> list[str]:
         except OSError:
             continue  # it ended just now
     return found
+
+
+_RANK = """
+import sys, torch
+from siafu.engine.elastic import join
+import os
+with join(os.environ, deadline_s=60) as comm:
+    print(comm.all_reduce(torch.ones(1), label="sum").item())
+"""
+_STRANGER = """
+import json, socket, sys, time
+from siafu.engine.reach import wait_until_reachable
+from siafu.wire import tls
+from siafu.wire.handshake import Stranger, authenticate
+from torch.distributed import TCPStore
+address, port = sys.argv[1], int(sys.argv[2])
+wait_until_reachable(address, port, seconds=120)
+store = TCPStore(address, port, is_master=False)
+where = json.loads(store.get("siafu///siafu/comm/0"))
+print("token", store.check(["siafu///token"]))
+sock = socket.create_connection(where[:2], timeout=60)
+secure, binding = tls.dial(sock)
+try:
+    until = time.monotonic() + 60
+    print(authenticate(secure, b"no secret", {"rank": 1}, listening=False, until=until, binding=binding))
+except Stranger as error:
+    print("refused:", error)
+store.set("siafu///siafu/comm/1", b"evil")
+store.delete_key("siafu///siafu/comm/1")
+"""
+
+
+def test_a_stranger_on_another_host_is_not_let_in_and_does_not_disturb_ranks(tmp_path: Path) -> None:
+    if why := refusal():
+        pytest.skip(why)
+    port = "29411"
+    with two_hosts(tmp_path) as hosts:
+        plain = dict(os.environ) | {
+            "PYTHONPATH": str(Path(siafu.__file__).parents[1]),
+            "OMP_NUM_THREADS": "1",
+        }
+        group = {"WORLD_SIZE": "2", "MASTER_ADDR": hosts[0].address, "MASTER_PORT": port}
+        secret = {"SIAFU_SECRET": "of these two hosts alone"}
+        python = [sys.executable, "-c"]
+        first = hosts[0].start([*python, _RANK], environ=plain | group | secret | {"RANK": "0"})
+        told, errors = (
+            hosts[1]
+            .start([*python, _STRANGER, hosts[0].address, port], environ=plain)
+            .communicate(timeout=TIMEOUT_S)
+        )
+        assert "token False\nrefused: it holds another secret" in told, errors
+        alone = hosts[1].start([*python, _RANK], environ=plain | group | {"RANK": "1"})
+        assert "neither SIAFU_SECRET nor SIAFU_SECRET_FILE is set" in alone.communicate(timeout=TIMEOUT_S)[1]
+        second = hosts[1].start([*python, _RANK], environ=plain | group | secret | {"RANK": "1"})
+        for rank in (first, second):
+            out, errors = rank.communicate(timeout=TIMEOUT_S)
+            assert out == "2.0\n", errors

@@ -16,3 +16,5 @@ class CommConfig(BaseModel):
     gradients: Precision = "fp32"  # of the weights' gradients on the wire
     narrow: bool = True  # send and aggregate the narrower side of a linear layer
     deadline: float = Field(30, gt=0)  # seconds without progress before a peer counts as lost
+    encrypt: bool = True  # TLS between ranks on several hosts
+    trust_network: bool = False  # let ranks on several hosts meet without a secret

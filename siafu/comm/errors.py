@@ -32,7 +32,7 @@ class PeerFailed(CommError):
 
 
 class PeerMismatch(CommError):
-    """A peer that this rank cannot work with: another version, other settings, another token, another protocol."""
+    """A peer that this rank cannot work with: another version, other settings, another secret, another protocol."""
 
 
 class OutOfStep(CommError):

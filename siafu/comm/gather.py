@@ -3,21 +3,20 @@
 A connection from anybody else is dropped: at most so many at once, each for a few seconds.
 """
 
-import json
 import socket
 import threading
 import time
 from contextlib import suppress
 from typing import NamedTuple
 
-from siafu.comm.errors import CommError, PeerLost, PeerMismatch
+from siafu.comm.errors import PeerLost, PeerMismatch
 from siafu.comm.handshake import Identity, Mismatch, shake_hands
 from siafu.comm.meet import Group, Meet
+from siafu.comm.network import PHASE, Absent, ManyHosts, Network, OneHost
 from siafu.wire.handshake import Stranger, Unanswered
 
 _HANDSHAKE_S = 10.0
 _STRANGERS = 32  # connections at once, beyond one for each rank
-_PHASE = "meeting"
 
 
 class Acquaintance(NamedTuple):
@@ -27,15 +26,18 @@ class Acquaintance(NamedTuple):
     identity: Identity
 
 
-def gather(group: Group, meet: Meet, *, patience_s: float) -> dict[int, Acquaintance]:
-    """Connections to all other ranks; raises PeerLost where one does not come, PeerMismatch where one does not fit."""
+def gather(group: Group, meet: Meet | None, *, patience_s: float) -> dict[int, Acquaintance]:
+    """Connections to all other ranks; raises PeerLost where one does not come, PeerMismatch where one does not fit.
+
+    Without a board all ranks are on this host.
+    """
     until = time.monotonic() + patience_s
-    listener = _Listener(group, until=until)
+    network = OneHost(group) if meet is None else ManyHosts(group, meet)
+    listener = _Listener(group, network, until=until)
     known: dict[int, Acquaintance] = {}
     try:
-        meet.set(_key(group.rank), json.dumps([*listener.address, group.name]).encode())
         for peer in range(group.rank):
-            known[peer] = _call(group, meet, peer, until=until)
+            known[peer] = _call(group, network, peer, until=until)
         known.update(listener.wait(patience_s=patience_s))
     except BaseException:
         for acquaintance in known.values():
@@ -49,17 +51,17 @@ def gather(group: Group, meet: Meet, *, patience_s: float) -> dict[int, Acquaint
 class _Listener:
     """Waits for the ranks above this one to call."""
 
-    def __init__(self, group: Group, *, until: float) -> None:
+    def __init__(self, group: Group, network: Network, *, until: float) -> None:
         self._group = group
+        self._network = network
         self._until = until
         self._changed = threading.Condition()
         self._known: dict[int, Acquaintance] = {}
         self._refused = ""
         self._error: Mismatch | None = None
         self._shaking: dict[socket.socket, threading.Thread] = {}
-        self._sock = _listen(group.bind)
+        self._sock, self._place = network.listen()
         self._closing = False
-        self.address: tuple[str, int] = self._sock.getsockname()[:2]
         self._thread = threading.Thread(target=self._accept, name="siafu-comm listener", daemon=True)
         self._thread.start()
 
@@ -91,19 +93,23 @@ class _Listener:
         names = ", ".join(f"rank {rank}" for rank in missing)
         refused = f" (the last connection that was refused: {self._refused})" if self._refused else ""
         text = (
-            f"{names} did not call rank {group.rank} on {group.name} at {self.address[0]} port {self.address[1]} "
+            f"{names} did not call rank {group.rank} on {group.name} at {self._place} "
             f"within {patience_s:g} s{refused}; look whether it started and whether its host reaches this one"
         )
-        return PeerLost(text, peer=missing[0], host="unknown", phase=_PHASE)
+        return PeerLost(text, peer=missing[0], host="unknown", phase=PHASE)
 
     def _accept(self) -> None:
         while True:
             try:
-                sock, address = self._sock.accept()
+                raw, address = self._sock.accept()
             except OSError:  # closed
                 return
+            sock = self._network.wrap(raw)
             thread = threading.Thread(
-                target=self._meet, args=(sock, address[0]), name="siafu-comm handshake", daemon=True
+                target=self._meet,
+                args=(sock, address[0] if address else "a process"),
+                name="siafu-comm handshake",
+                daemon=True,
             )
             with self._changed:
                 full = self._closing or len(self._shaking) >= self._group.world_size + _STRANGERS
@@ -117,7 +123,8 @@ class _Listener:
         keep = False
         try:
             until = min(self._until, time.monotonic() + _HANDSHAKE_S)
-            identity = shake_hands(sock, self._group, listening=True, until=until)
+            binding = self._network.greet(sock, until=until)
+            identity = shake_hands(sock, self._group, listening=True, until=until, binding=binding)
             keep = self._welcome(Acquaintance(sock, identity))
         except Stranger as stranger:
             self._note(refused=f"from {address}: {stranger}")
@@ -153,37 +160,37 @@ class _Listener:
             self._changed.notify_all()
 
 
-def _call(group: Group, meet: Meet, peer: int, *, until: float) -> Acquaintance:
-    """Connect to a rank that has left its address."""
-    left = max(0.001, until - time.monotonic())
-    try:
-        address, port, name = json.loads(meet.get(_key(peer), timeout_s=left))
-    except TimeoutError:
-        text = f"rank {peer} did not come within {left:.3g} s to meet rank {group.rank} on {group.name}"
-        raise PeerLost(f"{text}; look whether it started", peer=peer, host="unknown", phase=_PHASE) from None
-    where = f"rank {peer} on {name} ({address} port {port})"
-    me = f"rank {group.rank} on {group.name}"
+def _call(group: Group, network: Network, peer: int, *, until: float) -> Acquaintance:
+    """Connect to a rank below this one."""
+    began, me, where = time.monotonic(), f"rank {group.rank} on {group.name}", f"rank {peer}"
     while True:
         try:
-            return _connect(group, (address, port), peer, until=until)
+            where = f"rank {peer} on {network.name(peer, until=until)}"
+            return _connect(group, network, peer, until=until)
+        except Absent:
+            text = (
+                f"rank {peer} did not come within {until - began:.3g} s to meet {me}; look whether it started"
+            )
+            raise PeerLost(text, peer=peer, host="unknown", phase=PHASE) from None
         except Mismatch as error:
-            raise _mismatch(str(error), peer=peer, host=name) from None
+            raise _mismatch(str(error), peer=peer) from None
         except (OSError, Unanswered) as error:
             if time.monotonic() + 0.1 < until and isinstance(error, Unanswered):
                 time.sleep(0.1)  # its listener was busy with strangers
                 continue
             text = f"{me} cannot reach {where}: {error}; look whether it still runs, and at the firewall between them"
-            raise PeerLost(text, peer=peer, host=name, phase=_PHASE) from None
+            raise PeerLost(text, peer=peer, host="unknown", phase=PHASE) from None
         except Stranger as error:
             text = f"{me} called {where}, but what answered is no rank of this group: {error}"
-            raise _mismatch(text, peer=peer, host=name) from None
+            raise _mismatch(text, peer=peer) from None
 
 
-def _connect(group: Group, address: tuple[str, int], peer: int, *, until: float) -> Acquaintance:
+def _connect(group: Group, network: Network, peer: int, *, until: float) -> Acquaintance:
     limit = min(until, time.monotonic() + _HANDSHAKE_S)
-    sock = socket.create_connection(address, timeout=max(0.001, limit - time.monotonic()))
+    sock, binding = network.dial(peer, limit=limit, until=until)
     try:
-        identity = shake_hands(sock, group, listening=False, until=limit)
+        limit = min(until, time.monotonic() + _HANDSHAKE_S)
+        identity = shake_hands(sock, group, listening=False, until=limit, binding=binding)
         if identity.rank != peer:
             raise Mismatch(f"{identity} answered where rank {peer} was called; start the run again")
     except BaseException:
@@ -192,30 +199,12 @@ def _connect(group: Group, address: tuple[str, int], peer: int, *, until: float)
     return Acquaintance(sock, identity)
 
 
-def _listen(address: str) -> socket.socket:
-    if address in ("", "0.0.0.0", "::"):
-        raise ValueError(
-            f"cannot listen on {address!r}, which names no interface; give an address that the ranks reach"
-        )
-    try:
-        family, *_, where = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
-        sock = socket.create_server(where[:2], family=family, backlog=128)
-    except OSError as error:
-        text = f"cannot listen on {address!r} ({error.strerror or error}); expected an address of this host"
-        raise CommError(text, peer=-1, host=address, phase=_PHASE) from None
-    return sock
-
-
 def _mismatch(text: str, *, peer: int = -1, host: str = "unknown") -> PeerMismatch:
-    return PeerMismatch(text, peer=peer, host=host, phase=_PHASE)
-
-
-def _key(rank: int) -> str:
-    return f"siafu/comm/{rank}"
+    return PeerMismatch(text, peer=peer, host=host, phase=PHASE)
 
 
 def _shut(sock: socket.socket) -> None:
     """Close, and wake a thread that reads from it."""
     with suppress(OSError):
-        sock.shutdown(socket.SHUT_RDWR)
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)  # SSLSocket's own would drop its state
     sock.close()

@@ -10,7 +10,7 @@ from siafu.wire.handshake import Stranger, authenticate
 
 
 class Mismatch(Exception):
-    """The other side is a rank with the same token, but the two cannot train together."""
+    """The other side is a rank with the same secret, but the two cannot train together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ def shake_hands(
 ) -> Identity:
     """Make sure of the other side; raises Stranger or Mismatch. ``until`` and ``binding`` as in ``wire.handshake``."""
     own = Identity.of(group)
-    said = authenticate(sock, group.token, asdict(own), listening=listening, until=until, binding=binding)
+    said = authenticate(sock, group.secret, asdict(own), listening=listening, until=until, binding=binding)
     other = _read(said)
     _compare(own, other)
     return other

@@ -1,4 +1,4 @@
-"""How ranks find each other: a group, and a board on which its ranks leave their addresses. It opens no connection."""
+"""The rendezvous of ranks: a group, and a board with the addresses of its ranks. It opens no connection."""
 
 import threading
 import time
@@ -7,7 +7,10 @@ from typing import Protocol
 
 
 class Meet(Protocol):
-    """A small board of keys and values that all ranks of a group reach, such as a TCPStore."""
+    """A small board of keys and values that all ranks of a group reach, such as a TCPStore.
+
+    Others may read and write it too: no secret goes there, and what it holds is checked.
+    """
 
     def set(self, key: str, value: bytes) -> None:
         """Leave a value."""
@@ -24,8 +27,9 @@ class Group:
     Attributes:
         rank: this rank, from 0.
         world_size: how many ranks there are.
-        token: the group's secret; who does not know it is not let in.
-        bind: the address to listen on, one that the other ranks reach.
+        secret: known to the ranks of the group alone; each proves that it knows it.
+        bind: the address to listen on, one that the other ranks reach; empty for ranks of one host.
+        encrypt: whether ranks on several hosts use TLS.
         deadline_s: seconds without progress before a peer counts as lost.
         settings: a digest of the settings, which must be equal on all ranks.
         version: the version of siafu that this rank runs.
@@ -34,8 +38,9 @@ class Group:
 
     rank: int
     world_size: int
-    token: bytes = field(repr=False)
+    secret: bytes = field(repr=False)
     bind: str
+    encrypt: bool
     deadline_s: float
     settings: str
     version: str
@@ -44,8 +49,8 @@ class Group:
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
             raise ValueError(f"rank is {self.rank}; expected one of 0 to {self.world_size - 1}")
-        if not self.token:
-            raise ValueError("the group's token is empty; expected a secret that only its ranks know")
+        if not self.secret:
+            raise ValueError("the group's secret is empty; expected one that only its ranks know")
         if not self.deadline_s > 0:
             raise ValueError(f"deadline_s is {self.deadline_s}; expected more than 0 seconds")
 

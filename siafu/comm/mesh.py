@@ -1,4 +1,4 @@
-"""Ranks as processes, on one host or many: a TCP connection between each two of them.
+"""Ranks as processes, on one host or many: a connection between each two of them.
 
 Each connection has a thread that sends and one that receives, and one more thread sends beats to all. A broken
 connection ends every wait at once; silence and standstill end them after the deadline (see ``liveness``).
@@ -32,8 +32,8 @@ _LINGER_S = 5.0
 _MAX_TEXT_BYTES = 1 << 15
 
 
-def connect(group: Group, meet: Meet, *, patience_s: float = 60.0) -> "Mesh":
-    """Listen, leave the address on the board, connect to all ranks and make sure of them. Collective.
+def connect(group: Group, meet: Meet | None, *, patience_s: float = 60.0) -> "Mesh":
+    """Listen, connect to all ranks and make sure of them; without a board all are on this host. Collective.
 
     Raises PeerLost where a rank does not come within ``patience_s``, PeerMismatch where one does not fit.
     """

@@ -1,8 +1,8 @@
 """Ranks as processes: ``join`` in a rank, ``launch`` above ranks. The one file that names torch's distributed package.
 
-Ranks meet at a TCPStore, exchange addresses there and then talk over a mesh of their own (siafu.comm): torch's process
-groups are not used, since they do not notice a stopped peer. The store carries bytes that nobody unpickles, and listens
-on the one address where ranks meet, where that is this host's own.
+Ranks of one host meet at Unix sockets whose names follow from their secret (siafu.comm), and need no store. Ranks of
+several hosts find each other's addresses in a TCPStore, which anybody may read and write: no secret goes there, and
+addresses from there are only dialled. Torch's process groups are not used, since they do not notice a stopped peer.
 """
 
 import logging
@@ -20,7 +20,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs
@@ -33,6 +33,7 @@ from siafu.engine.attempt import Attempt
 from siafu.engine.failures import LAUNCHER, RanksFailed, explain, write_report
 from siafu.engine.place import Place, place_of
 from siafu.engine.reach import address_to_bind, listen, wait_until_reachable
+from siafu.engine.secret import SECRET, group_key
 
 T = TypeVar("T")
 
@@ -51,15 +52,29 @@ _LEASH = Path(__file__).with_name("leash.py")
 
 
 @contextmanager
-def join(environ: Mapping[str, str], *, deadline_s: float, settings: str = "") -> Iterator[Comm]:
+def join(
+    environ: Mapping[str, str],
+    *,
+    deadline_s: float,
+    settings: str = "",
+    encrypt: bool = True,
+    trust_network: bool = False,
+) -> Iterator[Comm]:
     """The Comm of this process in the group that its environment names; ranks whose ``settings`` differ are refused.
+
+    Ranks on several hosts need a secret (see ``engine.secret``) unless ``trust_network``, and use TLS if ``encrypt``.
 
     An error inside is told to all peers and reported to the launcher, and goes on. A rank that sets handlers for
     SIGTERM and SIGINT does so before: those that its launcher sent wait until here. Collective.
     """
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
     try:
-        with _meet(place_of(environ), deadline_s=deadline_s, settings=settings) as comm, _failing(comm):
+        place = place_of(environ)
+        secret = b"" if place.world_size == 1 else group_key(environ, place, trust_network=trust_network)
+        with (
+            _meet(place, secret, deadline_s=deadline_s, settings=settings, encrypt=encrypt) as comm,
+            _failing(comm),
+        ):
             yield comm
     except Exception as error:
         write_report(environ, error)
@@ -81,28 +96,38 @@ def _failing(comm: Comm) -> Iterator[None]:
 
 
 @contextmanager
-def _meet(place: Place, *, deadline_s: float, settings: str) -> Iterator[Comm]:
+def _meet(place: Place, secret: bytes, *, deadline_s: float, settings: str, encrypt: bool) -> Iterator[Comm]:
     if place.world_size == 1:
         with closing(alone()) as comm:
             yield comm
         return
-    board = _Board(place)  # kept to the end: where rank 0 hosts it, others may still read there
-    if place.rank == 0:
-        board.set("token", secrets.token_bytes(32))
-    token = board.get("token", timeout_s=MEETING_S)
-    bind = _LOOPBACK if place.one_host else address_to_bind(place.address, place.port)
     group = Group(
         rank=place.rank,
         world_size=place.world_size,
-        token=token,
-        bind=bind,
+        secret=secret,
+        bind="" if place.one_host else address_to_bind(place.address, place.port),
+        encrypt=encrypt,
         deadline_s=deadline_s,
         settings=settings,
         version=siafu.__version__,
         name=socket.gethostname(),
     )
-    with closing(Comm(connect(group, board))) as comm:
+    with closing(_connect(group, place)) as comm:
         yield comm
+
+
+def _connect(group: Group, place: Place) -> Comm:
+    if place.one_host:
+        return Comm(connect(group, None, patience_s=MEETING_S))
+    board = _Board(place)
+    comm = Comm(connect(group, board, patience_s=MEETING_S))
+    try:
+        comm.barrier(label="control")  # all have met: from here on nobody needs the store
+    except BaseException:
+        comm.close()
+        raise
+    board.close()
+    return comm
 
 
 class _Board:
@@ -117,6 +142,10 @@ class _Board:
         else:
             wait_until_reachable(place.address, place.port, seconds=MEETING_S)
         self._store: Any = self._within(MEETING_S, "answer", lambda: _open_store(host, place.port, listening))
+
+    def close(self) -> None:
+        """Leave the store; one that this rank hosts ends."""
+        self._store = None
 
     def set(self, key: str, value: bytes) -> None:
         """Leave a value."""
@@ -254,15 +283,10 @@ class _Agent(LocalElasticAgent):
 
 
 class _OneHost(RendezvousHandler):
-    """Where ranks of one host meet: a store on the loopback, on a port that the system picks.
-
-    Torch's own handlers listen on all addresses, and pickle their state through the store.
-    """
+    """The rendezvous of torch's agent with itself, in the memory of this process: no port is opened."""
 
     def __init__(self) -> None:
-        host, listening = listen(_LOOPBACK, 0)
-        self._port = listening.getsockname()[1]
-        self._store = _open_store(host, self._port, listening)
+        self._store = HashStore()
         self._run_id = secrets.token_hex(8)
 
     def get_backend(self) -> str:
@@ -271,12 +295,12 @@ class _OneHost(RendezvousHandler):
 
     @property
     def use_agent_store(self) -> bool:
-        """Ranks meet at the store that this process hosts."""
-        return True
+        """No: ranks meet at Unix sockets."""
+        return False
 
     def next_rendezvous(self) -> RendezvousInfo:
         """One node, which is this one."""
-        return RendezvousInfo(self._store, 0, 1, RendezvousStoreInfo(_LOOPBACK, self._port))
+        return RendezvousInfo(self._store, 0, 1, RendezvousStoreInfo(_LOOPBACK, 0))
 
     def is_closed(self) -> bool:
         """Never: it ends with the attempt."""
@@ -294,17 +318,18 @@ class _OneHost(RendezvousHandler):
         return self._run_id
 
     def shutdown(self) -> bool:
-        """The store ends with this object."""
+        """There is nothing to end."""
         return True
 
 
 class _Reports(LogsSpecs):
-    """Where each rank leaves its report, and how many threads it computes with; its output is left as it is."""
+    """The environment of each rank: where it leaves its report, its threads, the secret. Its output stays as it is."""
 
     def __init__(self, attempt: Attempt, threads: int) -> None:
         super().__init__()
         self._attempt = attempt
         self._threads = threads
+        self._secret = secrets.token_hex(32)
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         """Write it into the environment of each rank."""
@@ -313,6 +338,7 @@ class _Reports(LogsSpecs):
             environ["TORCHELASTIC_ERROR_FILE"] = reports[rank]
             environ["OMP_NUM_THREADS"] = str(self._threads)
             environ[LAUNCHER] = str(os.getpid())
+            environ[SECRET] = self._secret  # only its owner reads a process's environment
         here = dict.fromkeys(envs, "")
         return LogsDest(stdouts=here, stderrs=here, error_files=reports)
 

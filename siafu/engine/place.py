@@ -4,9 +4,14 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from siafu.engine.reach import says_loopback
+
 # Below the ports that Linux hands out by itself.
 _FIRST_PORT, _NUM_PORTS = 12000, 20000
 _HOW = "start ranks with siafu train --ranks, torchrun, srun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
+
+_ATTEMPT = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
+_SLURM_ATTEMPT = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +22,7 @@ class Place:
         rank: this rank, from 0.
         world_size: how many ranks there are.
         address: the host at which ranks meet, empty for one rank alone.
-        port: the port there.
+        port: the port there; ranks of one host may have none (0).
         hosted: whether a launcher keeps the meeting place; else rank 0 does.
         one_host: whether all ranks are known to share one host.
         attempt: what tells this attempt from others that met at the same place.
@@ -42,24 +47,24 @@ def place_of(environ: Mapping[str, str]) -> Place:
     world_size = _number(environ, size_name)
     if rank >= world_size:
         raise ValueError(f"rank is {rank} and {size_name} is {world_size}; expected a rank below it")
-    alone = world_size == 1
+    one_host = world_size == 1 or _one_host(environ, world_size, slurm=slurm)
     return Place(
         rank,
         world_size,
-        address="" if alone else _address(environ, slurm=slurm),
-        port=0 if alone else _port(environ, slurm=slurm),
+        address=environ.get("MASTER_ADDR", "") if one_host else _address(environ, slurm=slurm),
+        port=_number({"MASTER_PORT": "0", **environ}, "MASTER_PORT")
+        if one_host
+        else _port(environ, slurm=slurm),
         hosted=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
-        one_host=_one_host(environ, world_size, slurm=slurm),
-        attempt="/".join(
-            environ.get(name, "") for name in ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
-        ),
+        one_host=one_host,
+        attempt="/".join(environ.get(name, "") for name in (_SLURM_ATTEMPT if slurm else _ATTEMPT)),
     )
 
 
 def _one_host(environ: Mapping[str, str], world_size: int, *, slurm: bool) -> bool:
     if slurm:
         return environ.get("SLURM_STEP_NUM_NODES", environ.get("SLURM_NNODES")) == "1"
-    return environ.get("LOCAL_WORLD_SIZE") == str(world_size)
+    return environ.get("LOCAL_WORLD_SIZE") == str(world_size) or says_loopback(environ.get("MASTER_ADDR", ""))
 
 
 def _address(environ: Mapping[str, str], *, slurm: bool) -> str:

@@ -5,6 +5,7 @@ trust each other. Ranks meet and talk as on every other engine (``elastic.join``
 """
 
 import os
+import secrets
 import socket
 import tempfile
 import threading
@@ -16,6 +17,7 @@ import torch
 
 from siafu.comm import Comm, PeerFailed
 from siafu.engine.failures import RankFailure, RanksFailed, failure_from, is_echo
+from siafu.engine.secret import SECRET
 from siafu.extras import needed_for
 from siafu.workers.on_ray import connect
 
@@ -35,6 +37,7 @@ def run_on_ray(
     threads: int,
     deadline_s: float = 30.0,
     settings: str = "",
+    encrypt: bool = True,
     restarts: int = 3,
 ) -> list[T]:
     """Call ``fn`` on ``ranks`` workers of the cluster, each with ``threads`` CPUs; what they return, in rank order.
@@ -45,7 +48,9 @@ def run_on_ray(
     connect("to run on")
     _check_room(ranks * threads)
     desk = ray.remote(num_cpus=0)(_Desk).remote()
-    one = partial(_run_rank, fn, desk, threads=threads, deadline_s=deadline_s, settings=settings)
+    secret = secrets.token_hex(32)  # travels with the function, in Ray's own messages
+    wire = {"deadline_s": deadline_s, "settings": settings, "encrypt": encrypt}
+    one = partial(_run_rank, fn, desk, secret=secret, threads=threads, wire=wire)
     with tempfile.TemporaryDirectory(prefix="siafu-ray-", ignore_cleanup_errors=True) as folder:
         trainer = TorchTrainer(
             lambda: one(),
@@ -136,17 +141,17 @@ class _Desk:
 
 
 def _run_rank(
-    fn: Callable[[Comm], Any], desk: Any, *, threads: int, deadline_s: float, settings: str
+    fn: Callable[[Comm], Any], desk: Any, *, secret: str, threads: int, wire: Mapping[str, Any]
 ) -> None:
     """In a worker. An error of its own is left at the desk and not raised, since Ray would start all again for it."""
     from siafu.engine.elastic import join
 
-    environ = _environ()
-    attempt = f"{environ['MASTER_ADDR']}:{environ['MASTER_PORT']}"
+    environ = _environ() | {SECRET: secret}
+    attempt = environ["TORCHELASTIC_RUN_ID"]
     rank = int(environ["RANK"])
     torch.set_num_threads(threads)
     try:
-        with join(environ, deadline_s=deadline_s, settings=settings) as comm:
+        with join(environ, **wire) as comm:
             result = fn(comm)
     except Exception as error:
         failure = failure_from(error, rank=rank)
@@ -166,6 +171,7 @@ def _environ() -> dict[str, str]:
         "LOCAL_WORLD_SIZE": str(context.get_local_world_size()),
         "MASTER_ADDR": os.environ["MASTER_ADDR"],
         "MASTER_PORT": os.environ["MASTER_PORT"],
+        "TORCHELASTIC_RUN_ID": f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}",
     }
 
 

@@ -17,7 +17,7 @@ def listen(address: str, port: int) -> tuple[str, socket.socket]:
     A name that other hosts resolve to this one may here mean the loopback, or a gate before it: then on all addresses.
     """
     found = _resolve(address, port)
-    everywhere = _is_loopback(found) and not _says_loopback(address)
+    everywhere = _is_loopback(found) and not says_loopback(address)
     try:
         return found, _listen("" if everywhere else found, port)
     except OSError as error:
@@ -58,7 +58,7 @@ def wait_until_reachable(address: str, port: int, *, seconds: float) -> None:
 def address_to_bind(address: str, port: int) -> str:
     """The address of this host by which ranks reach it that meet at ``address``."""
     found = _resolve(address, port)
-    if _says_loopback(address):
+    if says_loopback(address):
         return found
     if _is_loopback(found):
         found = _ELSEWHERE
@@ -79,7 +79,7 @@ def _resolve(address: str, port: int) -> str:
     return str(min(known, key=lambda each: each[0] != socket.AF_INET)[4][0])
 
 
-def _says_loopback(address: str) -> bool:
+def says_loopback(address: str) -> bool:
     """Whether an address means the loopback on every host."""
     return address == "localhost" or _is_loopback(address)
 

@@ -5,11 +5,15 @@ holds it to a fingerprint (:func:`dial`), or binds the proof of a shared secret 
 """
 
 import hashlib
+import select
 import socket
 import ssl
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
+
+_HANDSHAKE_S = 10.0
 
 
 @dataclass(frozen=True, repr=False)
@@ -39,10 +43,36 @@ class WrongCertificate(ValueError):
     """A listener showed another certificate than the expected one."""
 
 
-def dial(sock: socket.socket, *, fingerprint: bytes | None = None) -> tuple[ssl.SSLSocket, bytes]:
+def accept(sock: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket:
+    """TLS over an accepted socket, which it takes over; call :func:`shake` next."""
+    return context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+
+
+def shake(secure: ssl.SSLSocket, *, until: float) -> None:
+    """The TLS handshake; raises TimeoutError at ``until``, a time of ``time.monotonic``, however slow the peer is."""
+    timeout_s = secure.gettimeout()
+    secure.setblocking(False)
+    while True:
+        try:
+            secure.do_handshake()
+            return secure.settimeout(timeout_s)
+        except ssl.SSLWantReadError:
+            event = select.POLLIN
+        except ssl.SSLWantWriteError:
+            event = select.POLLOUT
+        poll = select.poll()
+        poll.register(secure.fileno(), event)
+        if not poll.poll(1000 * max(0.0, until - time.monotonic())):
+            raise TimeoutError("no TLS handshake in time")
+
+
+def dial(
+    sock: socket.socket, *, fingerprint: bytes | None = None, until: float | None = None
+) -> tuple[ssl.SSLSocket, bytes]:
     """TLS over a connected socket; returns it with the fingerprint of the listener's certificate.
 
-    Raises WrongCertificate where that is not the given one. Without one, the caller must bind a proof to it.
+    Raises WrongCertificate where that is not the given one. Without one, the caller must bind a proof to it. The TLS
+    handshake ends at ``until``, a time of ``time.monotonic``, else after 10 seconds.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -50,7 +80,12 @@ def dial(sock: socket.socket, *, fingerprint: bytes | None = None) -> tuple[ssl.
         False  # the listener is known by its fingerprint or its secret, whatever its name
     )
     context.verify_mode = ssl.CERT_NONE
-    secure = context.wrap_socket(sock)
+    secure = context.wrap_socket(sock, do_handshake_on_connect=False)
+    try:
+        shake(secure, until=time.monotonic() + _HANDSHAKE_S if until is None else until)
+    except BaseException:
+        secure.close()
+        raise
     shown = hashlib.sha256(secure.getpeercert(binary_form=True) or b"").digest()
     if fingerprint is not None and shown != fingerprint:
         secure.close()

@@ -1,9 +1,8 @@
-"""Groups of ranks for tests: as threads, as threads joined by a mesh, as processes joined by a mesh."""
+"""Groups of ranks for tests: as threads, as threads joined by TLS, as processes joined by Unix sockets."""
 
 import multiprocessing
 import pickle
 import threading
-import time
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,8 +26,9 @@ def group_of(rank: int, world_size: int, *, deadline_s: float = LONG_S, **change
     fields: dict[str, Any] = {
         "rank": rank,
         "world_size": world_size,
-        "token": b"a secret of this group",
+        "secret": b"a secret of this group",
         "bind": "127.0.0.1",
+        "encrypt": False,
         "deadline_s": deadline_s,
         "settings": "settings",
         "version": "0.1.0",
@@ -48,11 +48,12 @@ def run_threads(
 def run_mesh(
     fn: Callable[..., Any], *args: Any, world_size: int = 2, deadline_s: float = LONG_S, **_: Any
 ) -> list[Any]:
-    """The same with connections between the threads."""
+    """The same with connections between the threads, encrypted as between hosts."""
     board = Board()
 
     def join(rank: int) -> Comm:
-        return Comm(connect(group_of(rank, world_size, deadline_s=deadline_s), board, patience_s=LONG_S))
+        group = group_of(rank, world_size, deadline_s=deadline_s, encrypt=True)
+        return Comm(connect(group, board, patience_s=LONG_S))
 
     return _run([lambda rank=rank: join(rank) for rank in range(world_size)], fn, args)
 
@@ -102,26 +103,6 @@ def _raise_first(outcomes: Sequence[Any]) -> None:
         raise error
 
 
-class FolderMeet:
-    """A ``Meet`` for processes that share a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def set(self, key: str, value: bytes) -> None:
-        path = self._folder / key.replace("/", "-")
-        path.with_suffix(".part").write_bytes(value)
-        path.with_suffix(".part").rename(path)
-
-    def get(self, key: str, *, timeout_s: float) -> bytes:
-        end, path = time.monotonic() + timeout_s, self._folder / key.replace("/", "-")
-        while not path.exists():
-            if time.monotonic() > end:
-                raise TimeoutError(key)
-            time.sleep(0.005)
-        return path.read_bytes()
-
-
 @dataclass(frozen=True)
 class Processes:
     """Ranks that run as processes."""
@@ -159,8 +140,8 @@ def start_processes(
     started = Processes([], [])
     for rank in range(world_size):
         ours, theirs = _CONTEXT.Pipe()
-        group = group_of(rank, world_size, deadline_s=deadline_s)
-        process = _CONTEXT.Process(target=_main, args=(group, tmp_path, theirs, fn, args), daemon=True)
+        group = group_of(rank, world_size, deadline_s=deadline_s, secret=str(tmp_path).encode())
+        process = _CONTEXT.Process(target=_main, args=(group, theirs, fn, args), daemon=True)
         process.start()
         theirs.close()
         started.processes.append(process)
@@ -179,11 +160,11 @@ def tell(message: Any) -> None:
     )  # not send(), which leaves tensors in the memory of a rank that ends
 
 
-def _main(group: Group, folder: Path, pipe: Connection, fn: Callable[..., Any], args: Sequence[Any]) -> None:
+def _main(group: Group, pipe: Connection, fn: Callable[..., Any], args: Sequence[Any]) -> None:
     global _pipe
     _pipe = pipe
     torch.set_num_threads(1)
-    comm = Comm(connect(group, FolderMeet(folder), patience_s=LONG_S))
+    comm = Comm(connect(group, None, patience_s=LONG_S))
     try:
         outcome = fn(comm, *args)
     except BaseException as error:

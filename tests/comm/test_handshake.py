@@ -69,8 +69,8 @@ def test_ranks_that_cannot_train_together_say_so_on_both_sides(changes: dict[str
     assert "rank 1 on host1" in str(second)
 
 
-def test_a_rank_with_another_token_is_not_let_in() -> None:
-    first, second = meet_both(Board(), patience_s=SHORT_S, token=b"another secret")
+def test_a_rank_with_another_secret_is_not_let_in() -> None:
+    first, second = meet_both(Board(), patience_s=SHORT_S, secret=b"another secret")
     assert isinstance(first, PeerLost)  # it might be anybody; the listener goes on waiting for its rank
     assert "rank 1 did not call rank 0 on host0" in str(first)
     assert "from 127.0.0.1: it holds another secret" in str(first)
@@ -176,8 +176,8 @@ def test_an_address_that_is_not_ours_is_refused(bind: str, error: type[Exception
 def test_a_group_must_make_sense() -> None:
     with pytest.raises(ValueError, match="rank is 2; expected one of 0 to 1"):
         group_of(2, 2)
-    with pytest.raises(ValueError, match="token is empty"):
-        group_of(0, 1, token=b"")
+    with pytest.raises(ValueError, match="secret is empty"):
+        group_of(0, 1, secret=b"")
     with pytest.raises(ValueError, match="deadline_s is 0"):
         group_of(0, 1, deadline_s=0)
     assert "secret" not in repr(group_of(0, 1))

@@ -14,12 +14,14 @@ from siafu.engine.reach import address_to_bind, listen
 
 
 def environ(rank: int, port: int) -> dict[str, str]:
-    return {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    """A rank of a group that may be on several hosts."""
+    where = {"MASTER_ADDR": socket.gethostname(), "MASTER_PORT": str(port)}
+    return {"RANK": str(rank), "WORLD_SIZE": "2", "SIAFU_SECRET": "a secret of the tests"} | where
 
 
 def test_a_port_in_use_is_named() -> None:
     with (
-        socket.create_server(("127.0.0.1", 0)) as taken,
+        socket.create_server(("", 0)) as taken,
         pytest.raises(ValueError, match=r"port \d+ of .* is in use.*set MASTER_PORT"),
         join(environ(0, taken.getsockname()[1]), deadline_s=1.0),
     ):

@@ -1,0 +1,260 @@
+"""Strangers between ranks: other users of the host, false addresses, somebody in the middle of a connection."""
+
+import json
+import os
+import re
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from groups import LONG_S, group_of
+
+from siafu.comm import Board, Comm, CommError, PeerLost, PeerMismatch, connect
+from siafu.comm.network import OneHost, read_address
+from siafu.wire import tls
+from siafu.wire.certificates import self_signed
+from siafu.wire.handshake import Stranger
+
+SHORT_S = 1.5
+NOBODY = 65534
+
+
+def exchange(rank: int, meet: Any, *, patience_s: float = LONG_S, **changes: Any) -> Any:
+    """What a rank of two ends with: the sum of an exchange, or its error."""
+    try:
+        comm = Comm(connect(group_of(rank, 2, **changes), meet, patience_s=patience_s))
+    except CommError as error:
+        return error
+    try:
+        return float(comm.all_reduce(torch.full((1000,), 7.0), label="sum")[0])
+    finally:
+        comm.close()
+
+
+def both(meet: Any, *, patience_s: float = LONG_S, **changes: Any) -> list[Any]:
+    with ThreadPoolExecutor(2) as pool:
+        ends = [pool.submit(exchange, rank, meet, patience_s=patience_s, **changes) for rank in range(2)]
+        return [end.result() for end in ends]
+
+
+@pytest.fixture
+def secret() -> bytes:
+    return os.urandom(32)
+
+
+# One host.
+
+
+def test_ranks_of_one_host_meet_without_a_board(secret: bytes) -> None:
+    assert both(None, secret=secret) == [14.0, 14.0]
+
+
+def test_a_rank_of_one_host_that_never_comes_is_named(secret: bytes) -> None:
+    end = exchange(1, None, secret=secret, patience_s=0.2)
+    assert isinstance(end, PeerLost)
+    assert re.search(r"rank 0 did not come within 0\.\d+ s to meet rank 1 on host1", str(end))
+    end = exchange(0, None, secret=secret, patience_s=0.2)
+    assert isinstance(end, PeerLost)
+    assert "rank 1 did not call rank 0 on host0 at its Unix socket" in str(end)
+
+
+def test_a_socket_that_somebody_else_holds_is_an_error(secret: bytes) -> None:
+    held, _ = OneHost(group_of(0, 2, secret=secret)).listen()
+    with held:
+        end = exchange(0, None, secret=secret)
+    assert isinstance(end, CommError)
+    assert "cannot listen at its Unix socket (Address already in use)" in str(end)
+
+
+_BECOME_NOBODY = f"""
+import os, socket, sys
+os.setgroups([])
+os.setgid({NOBODY})
+os.setuid({NOBODY})
+"""
+_CALL = """
+sock = socket.socket(socket.AF_UNIX)
+sock.connect(bytes.fromhex(sys.argv[1]))
+sock.settimeout(60)
+try:
+    sock.sendall(b"siafu peer\\n\\x00\\r\\n\\xff\\x00" + b"x" * 32)
+    sys.exit(len(sock.recv(100)))
+except OSError:
+    sys.exit(0)
+"""
+_SQUAT = """
+sock = socket.socket(socket.AF_UNIX)
+sock.bind(bytes.fromhex(sys.argv[1]))
+sock.listen()
+print("there", flush=True)
+sys.stdin.read()
+"""
+
+
+def as_nobody(script: str, address: bytes) -> "subprocess.Popen[str]":
+    if os.geteuid():
+        pytest.skip("needs root, to be another user")
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _BECOME_NOBODY + script, address.hex()],
+        stdin=pipe,
+        stdout=pipe,
+        text=True,
+    )
+
+
+def test_another_user_who_knows_the_address_of_a_rank_gets_no_answer(secret: bytes) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(exchange, 0, None, secret=secret, patience_s=60)
+        address = OneHost(group_of(0, 2, secret=secret))._address(0)
+        while address.decode()[1:] not in Path("/proc/net/unix").read_text():
+            time.sleep(0.01)
+        with as_nobody(_CALL, address) as stranger:
+            stranger.communicate(timeout=LONG_S)
+        assert stranger.returncode == 0, "not a byte came back"
+        assert exchange(1, None, secret=secret) == 14.0
+        assert first.result() == 14.0
+
+
+def test_another_user_who_took_the_address_of_a_rank_is_refused(secret: bytes) -> None:
+    address = OneHost(group_of(0, 2, secret=secret))._address(0)
+    with as_nobody(_SQUAT, address) as stranger:
+        assert stranger.stdout is not None
+        assert stranger.stdout.readline()
+        end = exchange(1, None, secret=secret)
+        stranger.communicate("", timeout=LONG_S)
+    assert isinstance(end, PeerMismatch)
+    assert f"belongs to user {NOBODY}, expected user 0" in str(end)
+
+
+# Several hosts.
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"", b"[]", b"{}", b"null", b"\xff", b"[" * 5000, b'["127.0.0.1", 0, "a"]', b'["127.0.0.1", 65536, "a"]',
+        b'["127.0.0.1", true, "a"]', b'["127.0.0.1", "80", "a"]', b'[5, 80, "a"]', b'["example.org", 80, "a"]',
+        b'["/run/socket", 80, "a"]', b'["127.0.0.1", 80, "\\u001b[31m"]', b'["127.0.0.1", 80, ["a"]]',
+        b'["127.0.0.1", 80, "a", 1]', json.dumps(["127.0.0.1", 80, "a" * 256]).encode(),
+    ],
+)  # fmt: skip
+def test_an_address_on_the_board_that_is_none_is_refused(value: bytes) -> None:
+    with pytest.raises(Stranger, match="where the address of rank 3 was expected"):
+        read_address(value, 3)
+    board = Board()
+    board.set("siafu/comm/0", value)
+    end = exchange(1, board)
+    assert isinstance(end, PeerMismatch)
+    assert "somebody else writes there" in str(end)
+
+
+def test_encrypted_and_plain_ranks_say_that_they_differ() -> None:
+    board = Board()
+    with ThreadPoolExecutor(2) as pool:
+        ends = [
+            pool.submit(exchange, rank, board, patience_s=SHORT_S, encrypt=bool(rank)).result
+            for rank in range(2)
+        ]
+        first, second = (end() for end in ends)
+    assert isinstance(first, PeerLost)
+    assert isinstance(second, CommError)
+    assert "comm.encrypt must be the same on all ranks" in str(second)
+
+
+class Relay:
+    """A board that leads rank 1 to rank 0 through somebody who sees every byte, and may end TLS itself."""
+
+    def __init__(self, wrap: Callable[[socket.socket, bool], socket.socket]) -> None:
+        self._board, self._wrap = Board(), wrap
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self.seen = bytearray()
+
+    def set(self, key: str, value: bytes) -> None:
+        if key.endswith("/0"):
+            address, port, name = json.loads(value)
+            self._target = (address, port)
+            value = json.dumps([*self._server.getsockname(), name]).encode()
+            self._thread.start()
+        self._board.set(key, value)
+
+    def get(self, key: str, *, timeout_s: float) -> bytes:
+        return self._board.get(key, timeout_s=timeout_s)
+
+    def _accept(self) -> None:
+        near, _ = self._server.accept()
+        far = socket.create_connection(self._target)
+        with suppress(OSError):
+            near, far = self._wrap(near, True), self._wrap(far, False)
+            back = threading.Thread(target=self._pump, args=(far, near), daemon=True)
+            back.start()
+            self._pump(near, far)
+            back.join()
+        for sock in (near, far, self._server):
+            sock.close()
+
+    def _pump(self, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                self.seen += data
+                target.sendall(data)
+        for sock in (source, target):
+            with suppress(OSError):
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+    def join(self) -> None:
+        self._thread.join(LONG_S)
+
+
+@contextmanager
+def relayed(wrap: Callable[[socket.socket, bool], socket.socket]) -> Iterator[Relay]:
+    relay = Relay(wrap)
+    yield relay
+    relay.join()
+
+
+PAYLOAD = torch.full((4,), 7.0).numpy().tobytes()
+
+
+@pytest.mark.parametrize("encrypt", [True, False])
+def test_who_sits_between_encrypted_ranks_sees_no_frame(encrypt: bool) -> None:
+    with relayed(lambda sock, _: sock) as relay:
+        assert both(relay, encrypt=encrypt) == [14.0, 14.0]
+    assert (PAYLOAD in relay.seen) is not encrypt
+    assert (b"host1" in relay.seen) is not encrypt, "names travel encrypted too"
+
+
+def test_who_ends_tls_between_two_ranks_with_a_certificate_of_his_own_is_refused() -> None:
+    context = self_signed("relay").server_context()
+
+    def wrap(sock: socket.socket, near: bool) -> socket.socket:
+        if near:
+            return context.wrap_socket(sock, server_side=True)
+        return tls.dial(sock)[0]
+
+    with relayed(wrap) as relay:
+        first, second = both(relay, encrypt=True, patience_s=SHORT_S)
+    assert isinstance(first, PeerLost)
+    assert "somebody stands between the two" in str(first)
+    assert isinstance(second, PeerMismatch)
+    assert b"host0" not in relay.seen
+    assert b"host1" not in relay.seen, "no rank named itself before the proof"
+
+
+def test_a_slow_tls_handshake_ends_in_time() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs, tls.accept(ours, self_signed().server_context()) as secure:
+        assert isinstance(secure, ssl.SSLSocket)
+        with pytest.raises(TimeoutError):
+            tls.shake(secure, until=time.monotonic() + 0.1)
