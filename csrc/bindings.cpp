@@ -351,6 +351,12 @@ void bind_structure(nb::module_& m) {
           "values"_array, "limit"_a, released);
     m.def("first_outside", [](Ids values, int64_t limit) { return first_outside(values.data(), length(values), limit); },
           "values"_array, "limit"_a, released);
+    m.def("first_unsorted",
+          [](Ids indptr, Nodes indices) {
+              Fits{"first_unsorted"}.ascending("an offset", indptr.data(), length(indptr), length(indices));
+              return first_unsorted(indptr.data(), indices.data(), length(indptr) - 1);
+          },
+          "indptr"_array, "indices"_array, released);
     m.def("build_csr",
           [](Nodes row, Nodes col, Array<int64_t, 1> indptr, Array<int32_t, 1> cols, Optional<int64_t, 1> from) {
               const Fits fits{"build_csr"};

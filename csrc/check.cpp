@@ -29,3 +29,14 @@ int64_t first_fall(const int64_t* values, int64_t count) {
 
 int64_t first_outside(const int32_t* values, int64_t count, int64_t limit) { return outside<int32_t, uint32_t>(values, count, limit); }
 int64_t first_outside(const int64_t* values, int64_t count, int64_t limit) { return outside<int64_t, uint64_t>(values, count, limit); }
+
+int64_t first_unsorted(const int64_t* indptr, const int32_t* indices, int64_t num_rows) {
+    int64_t first = num_rows;
+#pragma omp parallel for schedule(static) reduction(min : first) if (indptr[num_rows] > kParallel)
+    for (int64_t r = 0; r < num_rows; ++r) {
+        bool falls = false;
+        for (int64_t e = indptr[r] + 1; e < indptr[r + 1]; ++e) falls |= indices[e] < indices[e - 1];
+        if (falls) first = std::min(first, r);
+    }
+    return first < num_rows ? first : -1;
+}
