@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from core import require_core
 from namespaces import Host, refusal, two_hosts
 
 from siafu.data import community
@@ -123,4 +124,5 @@ def _show(crossed: Crossed, args: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
+    require_core()
     main()

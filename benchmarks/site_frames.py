@@ -26,6 +26,7 @@ from typing import Any
 
 import psutil
 import torch
+from core import require_core
 
 import siafu
 from siafu.comm.transport import Envelope, Kind
@@ -198,4 +199,5 @@ def _address(log: Path, served: "subprocess.Popen[bytes]") -> str:
 
 
 if __name__ == "__main__":
+    require_core()
     main()

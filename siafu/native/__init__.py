@@ -134,6 +134,12 @@ class Csr(NamedTuple):
     origin: Tensor | None = None
 
 
+NOT_COMPILED = (
+    "compiled core not found: siafu runs in plain torch, about ten times slower; reinstall siafu (pip install siafu, "
+    "with a C++20 compiler), and do not start Python in a source tree that shadows the installed package"
+)
+
+
 def compiled() -> bool:
     """Whether the compiled core is in use."""
     return _core is not None
