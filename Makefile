@@ -1,11 +1,12 @@
 # make demo: install, train, compare, report.   make test: install what tests need, run all checks.   make bench: measure.
+# make sanitize: kernel tests and random calls of the core, built with sanitizers (FUZZ_SECONDS=60, FUZZ_SEED=0).
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/*)
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check bench sanitize clean
 
 demo: $(VENV)/.installed
 	$(BIN)/siafu train community:nodes=20000 --model gcn --baseline
@@ -21,6 +22,18 @@ check: $(VENV)/.tested
 
 bench: $(VENV)/.tested
 	$(BIN)/python benchmarks/run.py
+
+# Leaks are not looked for: Python and torch keep memory until the process ends. Threads wait without spinning.
+FUZZ_SECONDS ?= 60
+FUZZ_SEED ?= 0
+SANITIZED := LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
+  ASAN_OPTIONS=detect_leaks=0:halt_on_error=1:abort_on_error=0:exitcode=99 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
+  OMP_WAIT_POLICY=passive OMP_NUM_THREADS=2 $(BIN)/python tests/native/sanitized.py build/sanitize/_core.so
+sanitize: $(VENV)/.tested
+	$(PIP) wheel --no-deps -w build/sanitize/wheel -C build-dir=build/sanitize/cmake -C cmake.define.SIAFU_SANITIZE=ON .
+	cp build/sanitize/cmake/_core.*.so build/sanitize/_core.so
+	$(SANITIZED) pytest -p no:cacheprovider tests/native
+	$(SANITIZED) tests/native/fuzz.py --seconds $(FUZZ_SECONDS) --seed $(FUZZ_SEED)
 
 # torch comes first, by the pinned version: a range would pull gigabytes of GPU libraries.
 $(VENV)/.torch: constraints.txt

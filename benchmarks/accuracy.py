@@ -9,6 +9,8 @@ import statistics
 import tempfile
 from pathlib import Path
 
+from core import require_core
+
 import siafu
 from siafu.data import community, random_labels
 
@@ -55,4 +57,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    require_core()
     main()

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import psutil
+from core import require_core
 
 from siafu.data.generate import rmat_edges
 from siafu.store import open_store
@@ -270,4 +271,5 @@ def add_places(parser: argparse.ArgumentParser) -> None:
 
 
 if __name__ == "__main__":
+    require_core()
     main()

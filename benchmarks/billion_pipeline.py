@@ -12,6 +12,7 @@ aggregate stay on disk (data.inputs=stream). Tensor tasks are done in line, as t
 import argparse
 
 from billion import ASKED_DISK, FEATURES, HIDDEN, PARTS, add_places, place, prepare, show, train
+from core import require_core
 
 
 def main() -> None:
@@ -42,4 +43,5 @@ def _parse() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    require_core()
     main()

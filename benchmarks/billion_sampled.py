@@ -12,6 +12,7 @@ anonymous memory is sampled, and of the folder the disk.
 import argparse
 
 from billion import FEATURES, HIDDEN, add_places, place, prepare, show, train
+from core import require_core
 from sampled_side import BATCH, FANOUTS
 
 
@@ -46,4 +47,5 @@ def _parse() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    require_core()
     main()

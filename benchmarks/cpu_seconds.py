@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 import psutil
+from core import require_core
 from ranks import SIAFU
 
 from siafu.data import community
@@ -113,4 +114,5 @@ def _parse() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    require_core()
     main()

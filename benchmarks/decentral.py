@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from core import require_core
 from torch import Tensor
 
 import siafu
@@ -341,4 +342,5 @@ def main(arguments: Iterable[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    require_core()
     main()

@@ -22,6 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from core import require_core
 from namespaces import Host, refusal, two_hosts
 
 from siafu import native
@@ -280,4 +281,5 @@ def _send(address: str, path: Path) -> None:
 
 
 if __name__ == "__main__":
+    require_core()
     main()

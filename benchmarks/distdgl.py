@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from core import require_core
 from hosts import train_across
 from namespaces import Host, refusal, two_hosts
 from ranks import SIAFU
@@ -174,4 +175,5 @@ def _parse() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    require_core()
     main()

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from core import require_core
 from emulators import emulators, listening
 
 from siafu.workers.handler import handler
@@ -139,4 +140,5 @@ def _parse() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    require_core()
     main()

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from core import require_core
 from torch import Tensor
 
 from siafu.comm import Comm
@@ -136,4 +137,5 @@ def _parse() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    require_core()
     main()

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from core import require_core
 from namespaces import Host, refusal, two_hosts
 
 from siafu.data import community
@@ -125,4 +126,5 @@ def _show(crossed: Crossed, args: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
+    require_core()
     main()

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
+from core import require_core
 
 _BATCH = 1 << 20
 
@@ -119,4 +120,5 @@ def _print(found: dict[str, float], source: Path, options: argparse.Namespace) -
 
 
 if __name__ == "__main__":
+    require_core()
     main()

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+from core import require_core
 
 SIAFU = [sys.executable, "-c", "from siafu.cli import main; main()"]
 MARK = "SIAFU_BENCHMARK"  # in the environment of all that belongs to a run
@@ -282,4 +283,5 @@ def _show(runs: list[Ended]) -> None:
 
 
 if __name__ == "__main__":
+    require_core()
     main()

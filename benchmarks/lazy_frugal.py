@@ -27,6 +27,7 @@ from typing import Any
 
 import retexo
 import torch
+from core import require_core
 
 import siafu
 from siafu.comm import Comm
@@ -216,4 +217,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    require_core()
     main()

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from core import require_core
 from retexo import with_split
 from sage import an_epoch
 
@@ -214,4 +215,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    require_core()
     main()

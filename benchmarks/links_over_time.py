@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from core import require_core
 
 import siafu
 from siafu.dynamic import DynamicGraph
@@ -125,4 +126,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    require_core()
     main()

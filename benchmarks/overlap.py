@@ -14,6 +14,7 @@ import json
 import statistics
 
 import torch
+from core import require_core
 from one_server import at_once, late_workers, prepared, server_of, timed_epochs
 
 from siafu.data import community
@@ -85,4 +86,5 @@ def _parse() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    require_core()
     main()

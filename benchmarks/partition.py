@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from core import require_core
 
 NEEDS = {"metis": "pymetis", "kaminpar": "kaminpar"}
 _SAMPLE_S = 0.01
@@ -175,4 +176,5 @@ def show(found: list[dict[str, Any]], options: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
+    require_core()
     main()

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from core import require_core
+
 from siafu.data import community
 from siafu.partition.parts import open_partition
 from siafu.partitioning import PARTS, list_partitions
@@ -136,4 +138,5 @@ def _run(command: list[str]) -> str:
 
 
 if __name__ == "__main__":
+    require_core()
     main()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from core import require_core
 from turns import Side
 
 if TYPE_CHECKING:
@@ -120,4 +121,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    require_core()
     main()

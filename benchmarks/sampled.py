@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import techniques
+from core import require_core
 from run import write_arrays
 from sampled_side import BATCH
 from techniques import some_trained
@@ -175,4 +176,5 @@ def _parse() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    require_core()
     main()

@@ -25,6 +25,7 @@ from unittest import mock
 
 import numpy as np
 import torch
+from core import require_core
 from one_server import prepared, server_of
 
 from siafu.data import community
@@ -237,4 +238,5 @@ def _parse() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    require_core()
     main()

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from core import require_core
 from namespaces import hosts_on_a_switch, refusal
 from retexo import load_split
 from sites import COORDINATOR, NAMES, Play, kill_at, prepare
@@ -168,4 +169,5 @@ def _parse() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    require_core()
     main()

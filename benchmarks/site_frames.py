@@ -26,6 +26,7 @@ from typing import Any
 
 import psutil
 import torch
+from core import require_core
 
 import siafu
 from siafu.comm.frames import ChunkHead, FrameKind, MessageInfo, pack_chunk_head
@@ -200,4 +201,5 @@ def _address(log: Path, served: "subprocess.Popen[bytes]") -> str:
 
 
 if __name__ == "__main__":
+    require_core()
     main()

@@ -32,6 +32,7 @@ from typing import Any
 
 import numpy as np
 from capture import read
+from core import require_core
 from namespaces import Host, hosts_on_a_switch, refusal
 from site_leaks import features_told, left, noted, rows_found
 
@@ -308,4 +309,5 @@ def _parse() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    require_core()
     main()

@@ -17,6 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from core import require_core
+
 import siafu
 from siafu.data import community
 from siafu.graph import Graph
@@ -135,4 +137,5 @@ def _parse() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    require_core()
     main()

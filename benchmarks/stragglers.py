@@ -17,6 +17,7 @@ from collections import Counter
 from contextlib import ExitStack
 
 import torch
+from core import require_core
 from one_server import Wait, late_workers, prepared, server_of, timed_epochs
 
 from siafu.data import community
@@ -127,4 +128,5 @@ def _parse() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    require_core()
     main()

@@ -18,6 +18,7 @@ import venv
 from pathlib import Path
 from typing import Any
 
+from core import require_core
 from turns import Side
 
 SIDE = Path(__file__).with_name("temporal_side.py")
@@ -107,4 +108,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    require_core()
     main()

@@ -16,6 +16,7 @@ import time
 from typing import Any
 
 import torch
+from core import require_core
 from temporal_side import CLASSES, forget_peak, status_bytes
 from turns import Side
 
@@ -129,4 +130,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    require_core()
     main()

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from core import require_core
 from hosts import train_across
 from namespaces import Host, refusal, two_hosts
 
@@ -101,4 +102,5 @@ def _parse() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    require_core()
     main()

@@ -14,6 +14,7 @@ import json
 from pathlib import Path
 
 from billion import Phase, command, place
+from core import require_core
 
 NODES, STEPS, EVENTS = 1_000_000, 200, 124_000_000
 ASKED_MEMORY = 12e9
@@ -71,4 +72,5 @@ def _parse() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    require_core()
     main()

@@ -13,6 +13,7 @@ import json
 from collections.abc import Callable
 
 import torch
+from core import require_core
 
 from siafu.comm import Comm
 from siafu.comm.config import CommConfig
@@ -114,4 +115,5 @@ def _parse() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    require_core()
     main()

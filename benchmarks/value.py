@@ -21,6 +21,8 @@ from math import ceil, isclose
 from pathlib import Path
 from typing import Any
 
+from core import require_core
+
 from siafu.cost import Lease, Meter, Rates, charge, read_prices, value
 from siafu.workers.replay import Fleet, GraphTask, Replayed, TensorTask, replay
 
@@ -230,4 +232,5 @@ def _parse() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    require_core()
     main()

@@ -6,8 +6,13 @@ namespace {
 
 int64_t bytes_of(uint64_t gap) { return (std::bit_width(gap | 1) + 6) / 7; }
 
-uint8_t* put(uint64_t gap, uint8_t* out) {
-    for (; gap >= 128; gap >>= 7) *out++ = uint8_t(gap | 128);
+// Where the bytes of a gap end; null where they would end behind `end`.
+uint8_t* put(uint64_t gap, uint8_t* out, const uint8_t* end) {
+    for (; gap >= 128; gap >>= 7) {
+        if (out == end) return nullptr;
+        *out++ = uint8_t(gap | 128);
+    }
+    if (out == end) return nullptr;
     *out++ = uint8_t(gap);
     return out;
 }
@@ -17,20 +22,23 @@ int64_t count_bytes(int64_t count, const Value& value) {
     int64_t total = 0, before = 0;
     for (int64_t i = 0; i < count; ++i) {
         const int64_t now = value(i);
-        total += bytes_of(uint64_t(now - before));
+        total += bytes_of(uint64_t(now) - uint64_t(before));
         before = now;
     }
     return total;
 }
 
 template <typename Value>
-void pack(int64_t count, const Value& value, uint8_t* out) {
+bool pack(int64_t count, const Value& value, uint8_t* out, int64_t num_bytes) {
+    const uint8_t* const end = out + num_bytes;
     int64_t before = 0;
     for (int64_t i = 0; i < count; ++i) {
         const int64_t now = value(i);
-        out = put(uint64_t(now - before), out);
+        out = put(uint64_t(now) - uint64_t(before), out, end);
+        if (!out) return false;
         before = now;
     }
+    return out == end;
 }
 
 // Calls visit(i, number) for each; whether the bytes hold count numbers, and no more, all below `limit`.
@@ -59,8 +67,8 @@ int64_t ascending_bytes(const int64_t* values, int64_t count) {
     return count_bytes(count, [&](int64_t i) { return values[i]; });
 }
 
-void pack_ascending(const int64_t* values, int64_t count, uint8_t* out) {
-    pack(count, [&](int64_t i) { return values[i]; }, out);
+bool pack_ascending(const int64_t* values, int64_t count, uint8_t* out, int64_t num_bytes) {
+    return pack(count, [&](int64_t i) { return values[i]; }, out, num_bytes);
 }
 
 bool unpack_ascending(const uint8_t* data, int64_t num_bytes, int64_t limit, int64_t* values, int64_t count) {
@@ -71,8 +79,8 @@ int64_t pairs_bytes(const int32_t* row, const int32_t* col, int64_t count, int64
     return count_bytes(count, [&](int64_t i) { return row[i] * num_cols + col[i]; });
 }
 
-void pack_pairs(const int32_t* row, const int32_t* col, int64_t count, int64_t num_cols, uint8_t* out) {
-    pack(count, [&](int64_t i) { return row[i] * num_cols + col[i]; }, out);
+bool pack_pairs(const int32_t* row, const int32_t* col, int64_t count, int64_t num_cols, uint8_t* out, int64_t num_bytes) {
+    return pack(count, [&](int64_t i) { return row[i] * num_cols + col[i]; }, out, num_bytes);
 }
 
 bool unpack_pairs(const uint8_t* data, int64_t num_bytes, int64_t num_rows, int64_t num_cols, int32_t* row, int32_t* col,

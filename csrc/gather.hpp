@@ -27,6 +27,7 @@ namespace {
 constexpr int64_t kGatherAhead = 8;  // rows between a prefetch and its use
 
 inline void gather(const Gather& a) {
+    if (!a.row_bytes) return;
     const auto row = [&a](int64_t i) {
         const int64_t at = a.index[i];
         return at < a.num_rows ? a.rows + at * a.row_bytes : a.more + (at - a.num_rows) * a.row_bytes;

@@ -92,12 +92,15 @@ public:
         if (!keepers_) let_all_go();
     }
 
-    void keep(bool on) {
+    // Has arrays kept until it is told otherwise as often; whether that makes sense.
+    bool keep(bool on) {
         const std::lock_guard lock(mutex_);
+        if (!on && !keepers_) return false;
         keepers_ += on ? 1 : -1;
-        if (keepers_) return;
+        if (keepers_) return true;
         let_all_go();
         most_ = in_use_;
+        return true;
     }
 
 private:

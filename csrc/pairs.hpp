@@ -116,8 +116,9 @@ struct Levels {
     }
 
     int64_t cell_of(float score) const {
-        const auto cell = int64_t((score - low) * scale);
-        return cell < kCells ? cell : kCells - 1;
+        const float at = (score - low) * scale;  // may be infinite, or no number
+        if (!(at >= 1)) return 0;
+        return at < float(kCells) ? int64_t(at) : kCells - 1;
     }
 
     int64_t below(float score) const {  // how many levels are less

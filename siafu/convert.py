@@ -19,12 +19,34 @@ from siafu.graph import Graph
 _MASKS = ("train_mask", "val_mask", "test_mask")
 
 
+def as_graph(data: Any, *, fold: int = 0) -> Graph | DynamicGraph:
+    """A graph as it is, or converted where it is a PyG ``Data`` or ``TemporalData``; anything else is refused."""
+    match data:
+        case Graph() | DynamicGraph():
+            return data
+        case _ if not type(data).__module__.startswith("torch_geometric."):
+            raise ValueError(
+                f"the graph is a {type(data).__name__}; expected a siafu Graph or DynamicGraph, a PyG Data, or the "
+                "name or path of a graph (Graph.from_edges, from_dgl, from_networkx and from_scipy make one)"
+            )
+    return from_pyg_temporal(data) if type(data).__name__ == "TemporalData" else from_pyg(data, fold=fold)
+
+
 def from_pyg(data: Any, *, fold: int = 0, name: str = "graph") -> Graph:
-    """Convert a PyG ``Data``; of masks with several columns, ``fold`` picks one."""
+    """Convert a PyG ``Data``; of masks with several columns, ``fold`` picks one.
+
+    A graph has a weight an edge and no other features of edges, so ``edge_attr`` is refused.
+    """
     if getattr(data, "edge_index", None) is None:
         raise ValueError(
             f"{name}: {type(data).__name__} has no edge_index; expected a homogeneous PyG Data "
             "(for HeteroData call to_homogeneous, for adj_t drop ToSparseTensor)"
+        )
+    if getattr(data, "edge_attr", None) is not None:
+        raise ValueError(
+            f"{name}: has edge_attr {tuple(data.edge_attr.shape)}, and a graph holds a weight an edge and no other "
+            "features of edges; data.edge_weight = data.edge_attr.view(-1) makes one column the weight; "
+            "then drop it with del data.edge_attr"
         )
     return Graph.from_edges(
         data.edge_index,

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from siafu import native
+from siafu.checks import Checked, check_array, check_classes, check_csr, check_permutation
 from siafu.given import (
     check_edges,
     check_finite,
@@ -29,6 +30,7 @@ from siafu.given import (
 from siafu.native import Csr
 
 _CHUNK_BYTES = 1 << 25
+FLOATS = (torch.float32, torch.float64, torch.bfloat16)
 
 # How rows are brought: never rounded; rounded where the run is set so; so too, with gradients to come back.
 Fetch = Literal["exact", "passing", "learning"]
@@ -95,6 +97,7 @@ class Block:
         whole: what is known of the whole graph, where edges were drawn; None where the block has all in-edges.
         spill: makes an array of zeros, (rows, width) float32, that lies on disk, for what is made of the edges and is
             as large as they are; None: that is in memory.
+        checked: the offsets and indices, once they were found to be in range; these are not read again.
     """
 
     indptr: Tensor
@@ -108,6 +111,20 @@ class Block:
     narrow: bool = True
     whole: Whole | None = None
     spill: Callable[[int, int], Tensor] | None = None
+    checked: Checked | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        known = check_csr(self.indptr, self.indices, self.num_src, "block", known=self.checked)
+        object.__setattr__(self, "checked", known)
+        if self.num_dst > self.num_src:
+            raise ValueError(
+                f"block: {self.num_dst} destinations, but num_src is {self.num_src}; expected at least as many, "
+                "since the first sources are the destinations"
+            )
+        if self.edge_weight is not None:
+            check_array(self.edge_weight, "block: edge_weight", FLOATS, (self.num_edges,))
+        if self.node_id is not None:
+            check_array(self.node_id, "block: node_id", torch.int64, (self.num_src,))
 
     @property
     def num_dst(self) -> int:
@@ -200,6 +217,8 @@ class Graph:
         class_names: as many names as there are classes, or None: the class number.
         x_scale: (N,) float32, what each row of an ``x`` in int8 is multiplied by; None for any other.
         edge_split: (E,) uint8, in the order of ``indices``: 0 train, 1 validation, 2 test, for tasks on pairs; or None.
+        num_halo: the nodes of other parts that ``indices`` name, as N and up; 0 unless this is a part of a graph.
+        checked: the offsets and indices, once they were found to be in range; these are not read again.
     """
 
     indptr: Tensor
@@ -216,6 +235,16 @@ class Graph:
     class_names: tuple[str, ...] | None = None
     x_scale: Tensor | None = None
     edge_split: Tensor | None = None
+    num_halo: int = 0
+    checked: Checked | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        num_src = self.num_nodes + self.num_halo
+        known = check_csr(self.indptr, self.indices, num_src, self.name, known=self.checked)
+        object.__setattr__(self, "checked", known)
+        _check_shapes(self)
+        if self.y is not None:
+            check_classes(self.y, self.name, class_names=self.class_names)
 
     @property
     def features(self) -> Tensor | None:
@@ -237,12 +266,13 @@ class Graph:
     @cached_property
     def block(self) -> Block:
         """The whole graph as one block."""
-        return Block(self.indptr, self.indices, self.num_nodes, self.edge_weight, self.node_id)
+        return Block(
+            self.indptr, self.indices, self.num_nodes, self.edge_weight, self.node_id, checked=self.checked
+        )
 
     def reordered(self, order: Tensor) -> "Graph":
         """The same graph with row ``order[i]`` at row ``i``; ``node_id`` says where each row stood."""
-        if not torch.equal(order.sort().values, torch.arange(self.num_nodes)):
-            raise ValueError(f"{self.name}: the order does not name each of {self.num_nodes} rows once")
+        check_permutation(order, self.num_nodes, f"{self.name}: order")
         known = self.edge_weight is not None or self.edge_split is not None
         csr = native.relabel(Csr(self.indptr, self.indices), order, origin=known)
 
@@ -383,26 +413,48 @@ def checksum_of(arrays: Mapping[str, Tensor | None], about: str = "") -> str:
     return digest.hexdigest()
 
 
-def check(graph: Graph) -> None:
-    """Refuse features, labels, masks and weights that cannot be trained on, saying which and where."""
-    name, rows = graph.name, graph.num_nodes
-    for field_name in ("x", "x_scale", "y", "train_mask", "val_mask", "test_mask"):
-        value: Tensor | None = getattr(graph, field_name)
-        if value is not None and value.shape[0] != rows:
-            raise ValueError(f"{name}: {field_name} has {value.shape[0]} rows; expected {rows}, one a node")
+_OF_NODES: dict[str, tuple[torch.dtype, ...]] = {
+    "x": (*FLOATS, torch.int8),
+    "x_scale": (torch.float32,),
+    "y": (torch.int64, torch.uint8, torch.float32),
+    "train_mask": (torch.bool,),
+    "val_mask": (torch.bool,),
+    "test_mask": (torch.bool,),
+    "node_id": (torch.int64,),
+}
+_OF_EDGES: dict[str, tuple[torch.dtype, ...]] = {"edge_weight": FLOATS, "edge_split": (torch.uint8,)}
+
+
+def _check_shapes(graph: Graph) -> None:
+    """Refuse arrays of nodes and edges whose type or number of rows cannot be."""
+    for count, what, known in ((graph.num_nodes, "node", _OF_NODES), (graph.num_edges, "edge", _OF_EDGES)):
+        for field_name, dtypes in known.items():
+            value: Tensor | None = getattr(graph, field_name)
+            if value is None:
+                continue
+            if isinstance(value, Tensor) and value.ndim and value.shape[0] != count:
+                raise ValueError(
+                    f"{graph.name}: {field_name} has {value.shape[0]} rows; expected {count}, one for each {what}"
+                )
+            wide = field_name == "x" or (field_name == "y" and value.ndim == 2)
+            check_array(value, f"{graph.name}: {field_name}", dtypes, (count, None) if wide else (count,))
     if (graph.x is not None and graph.x.dtype == torch.int8) != (graph.x_scale is not None):
         found = "None" if graph.x is None else str(graph.x.dtype)
         found += " without x_scale" if graph.x_scale is None else " with x_scale"
-        raise ValueError(f"{name}: x is {found}; expected int8 with a scale a row, or another type without")
+        raise ValueError(
+            f"{graph.name}: x is {found}; expected int8 with a scale a row, or another type without"
+        )
+
+
+def check(graph: Graph) -> None:
+    """Refuse features, labels, masks and weights that cannot be trained on, saying which and where."""
+    name, rows = graph.name, graph.num_nodes
     if graph.x is not None:
         check_finite(graph.x, f"{name}: x")
     if graph.x_scale is not None:
         check_finite(graph.x_scale[:, None], f"{name}: x_scale")
     if graph.edge_weight is not None:
         check_finite(graph.edge_weight[:, None], f"{name}: edge_weight")
-    if graph.y is not None and graph.y.dtype == torch.int64 and int(graph.y.min()) < -1:
-        row = int(graph.y.argmin())
-        raise ValueError(f"{name}: y[{row}] is {int(graph.y[row])}; expected a class from 0, or -1 for none")
     if graph.y is not None and graph.y.is_floating_point() and bool(graph.y.isinf().any()):
         row = int(graph.y.isinf().nonzero()[0, 0])
         raise ValueError(f"{name}: y[{row}] is infinite; expected a finite number, or NaN for none")

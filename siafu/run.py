@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+import inspect
 import os
 import shlex
 import sys
@@ -14,8 +15,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from siafu import native
 from siafu.cautions import cautions
 from siafu.comm import Comm
+from siafu.convert import as_graph
 from siafu.events import Events
 from siafu.folder import RunFolder, existing_folder, new_folder
 from siafu.member import Onlooker
@@ -42,6 +45,7 @@ def train(
 ) -> Run:
     """Train a model on a graph; settings are keywords such as ``epochs=100`` or ``hidden=128``.
 
+    ``graph`` is a graph, its name or path, or a PyG ``Data`` or ``TemporalData``, which is converted.
     ``model`` is a kind of model, or your own module of (block, x), which is trained in place. ``config`` takes whole
     tables, as a TOML file has. With ``seeds=10`` the metrics are means, and each has its deviation as ``…_std``.
     """
@@ -55,6 +59,7 @@ def train(
         )
     asked = _Asked(graph, tree, None if out is None else Path(out), custom)
     with _watched(onlooker) as watching:
+        _say_without_core()
         if tree.engine == "torchrun":
             return _in_group(asked, watching)
         return _train(asked, watching, None)
@@ -76,6 +81,7 @@ def resume(
         return open_run(run, model=model)
     tree = parse_toml(folder.read_config())
     with folder.locked(), go_on_with(_how_to_resume(folder.path, tree)), _watched(onlooker) as watching:
+        _say_without_core()
         if tree.engine == "torchrun":
             raise ValueError(
                 f"{folder.path}: trained by a group that torchrun started; start it again with the same command and "
@@ -205,10 +211,23 @@ def _ranks(tree: Settings, folder: RunFolder, group: Comm | None) -> Ranks:
     return Processes(home)
 
 
+def _say_without_core() -> None:
+    """One line for whoever waits, where the compiled core is missing; in Python nobody else may listen."""
+    if not native.compiled():
+        print(f"siafu: {native.NOT_COMPILED}", file=sys.stderr, flush=True)
+
+
 def _check_module(custom: nn.Module | None, tree: Settings) -> None:
     """Refuse a module of the user's own that such ranks cannot train."""
     if custom is None:
         return
+    reads = list(inspect.signature(custom.forward).parameters)[:2]
+    if type(custom).__module__.startswith("torch_geometric.") or "edge_index" in reads:
+        raise ValueError(
+            f"model is a {type(custom).__name__}, which reads (x, edge_index); siafu.train calls a module with "
+            "(block, x): choose a kind such as model='gcn', build it of layers of siafu.nn, or train it in a loop of "
+            "your own with siafu.NeighborLoader"
+        )
     if tree.engine in ("processes", "ray"):
         raise ValueError(
             "a module of your own cannot be sent to other processes; use engine local, or torchrun with your script"
@@ -249,6 +268,7 @@ def _same_graph(folder: RunFolder, tree: Settings, graph: AnyGraph | None, onloo
                 f"{folder.path}: trained on a graph given in Python; resume it from there with graph="
             )
         graph = load(tree.source, fold=tree.data.fold, step=tree.snapshots.step, progress=onlooker.progress)
+    graph = as_graph(graph, fold=tree.data.fold)
     found = fingerprint(graph)
     if found != tree.fingerprint:
         raise ValueError(

@@ -6,6 +6,7 @@ from typing import Any
 from torch import nn
 
 from siafu.comm import alone
+from siafu.convert import as_graph
 from siafu.data.lookup import is_store
 from siafu.dynamic import DynamicGraph
 from siafu.events import Progress
@@ -28,7 +29,9 @@ from siafu.training.task import SPLITS, task_of
 def settle(graph: AnyGraph | str | Path, tree: Settings, progress: Progress) -> tuple[AnyGraph, Settings]:
     """The graph, and the settings with all that depends on it."""
     source = ""
-    if not isinstance(graph, Graph | DynamicGraph):
+    if not isinstance(graph, str | Path):
+        graph = as_graph(graph, fold=tree.data.fold)
+    else:
         source, path = str(graph), Path(graph).expanduser()
         graph = load(graph, fold=tree.data.fold, step=tree.snapshots.step, progress=progress)
         if path.is_file() or is_store(path):

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[1] / "siafu"
 # A room is a file or a folder of the package. Rooms of one line don't import each other.
 ORDER = [
     ["native", "wire"],
-    ["given", "ahead", "files", "seals", "terminal", "stop", "extras"],
+    ["given", "checks", "ahead", "files", "seals", "terminal", "stop", "extras"],
     ["graph", "events", "cost"],
     ["dynamic"],
     ["convert"],

@@ -14,6 +14,7 @@ import xxhash
 from torch import Tensor
 
 from siafu import native
+from siafu.given import MAX_NODES
 from siafu.native import Csr
 
 _HEADER = 8  # numbers
@@ -79,6 +80,16 @@ class Chunk:
         counts, lengths = tables.clone().view(torch.int64).view(2, -1, 2)
         weight = rest.clone().view(torch.float32) if flags & 2 else None
         about = nodes, life, bool(flags & 1), start, stop, first
+        in_order = 1 <= nodes <= MAX_NODES and life >= 1 and 0 <= first <= start <= stop
+        in_range = bool(((counts >= 0) & (counts <= lengths)).all())  # each number takes a byte or more
+        if not in_order or not in_range or int(lengths.sum()) != num_bytes:
+            raise ValueError(
+                f"packed snapshots: the header {header} does not fit what follows; send them again"
+            )
+        if weights != (int(counts[:, 0].sum()) if flags & 2 else 0):
+            raise ValueError(
+                f"packed snapshots: {weights} weights for {int(counts[:, 0].sum())} pairs; send them again"
+            )
         return Chunk(*about, counts, lengths, packed, weight, as_deltas=bool(flags & 4))
 
     def pairs(self, step: int) -> tuple[Tensor, Tensor]:

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from siafu import native
 from siafu.ahead import ahead
+from siafu.checks import Checked
 from siafu.dynamic.chunk import Chunk, Packer, difference, taken
 from siafu.graph import Block
 from siafu.native import Csr
@@ -28,7 +29,8 @@ class Deltas:
             at, csr = at + 1, self._next(at + 1, csr)
         assert csr is not None
         self._last = step, csr
-        return Block(csr.indptr, csr.indices, self.chunk.num_nodes)
+        known = Checked(csr.indptr, csr.indices, self.chunk.num_nodes)  # pairs out of range are not unpacked
+        return Block(csr.indptr, csr.indices, self.chunk.num_nodes, checked=known)
 
     def walk(self, start: int, stop: int) -> Iterator[Block]:
         """The snapshots of steps ``start`` to before ``stop``, each made while the one before is used."""

@@ -9,10 +9,11 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from siafu.checks import check_array, check_classes, check_ids, check_offsets
 from siafu.dynamic.given import read_classes, read_features, read_ids, read_targets, read_times
 from siafu.dynamic.protocol import Protocol
 from siafu.dynamic.steps import Steps, find_steps
-from siafu.given import check_edges, check_finite, read_edge_weight
+from siafu.given import MAX_NODES, check_edges, check_finite, read_edge_weight
 from siafu.graph import checksum_of
 
 _ARRAYS = ("src", "dst", "step_ptr", "weight", "x", "y", "edge_y")
@@ -39,6 +40,7 @@ class DynamicGraph:
         protocol: how it is usually scored.
         whole_ptr: (T + 1,) int64, ``step_ptr`` of the log of which this one holds some steps alone, whose other steps
             cannot be read; None: it holds all.
+        checked: ``src`` and ``dst``, once they were found to be in range; these are not read again.
     """
 
     src: Tensor
@@ -56,6 +58,14 @@ class DynamicGraph:
     class_names: tuple[str, ...] | None = None
     protocol: Protocol = field(default_factory=Protocol)
     whole_ptr: Tensor | None = None
+    checked: tuple[Tensor, Tensor] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        _check_log(self)
+        object.__setattr__(self, "checked", (self.src, self.dst))
+        for field_name, classes in (("y", self.y), ("edge_y", self.edge_y)):
+            if classes is not None:
+                check_classes(classes, self.name, field=field_name, class_names=self.class_names)
 
     @property
     def num_steps(self) -> int:
@@ -201,6 +211,31 @@ class DynamicGraph:
 
 def _between(ptr: Tensor, start: int, stop: int) -> slice:
     return slice(int(ptr[max(0, start)]), int(ptr[max(0, stop)]))
+
+
+def _check_log(graph: DynamicGraph) -> None:
+    """Refuse steps and events that are out of range, and arrays that have not a value for each event."""
+    name, events = graph.name, graph.num_events
+    if not 1 <= graph.num_nodes <= MAX_NODES:
+        raise ValueError(f"{name}: num_nodes is {graph.num_nodes}; expected 1 to {MAX_NODES}")
+    for field_name in ("src", "dst"):
+        check_array(getattr(graph, field_name), f"{name}: {field_name}", torch.int32, (events,))
+    check_offsets(graph.step_ptr, events, name, field="step_ptr", of="events")
+    if graph.num_steps < 1:
+        raise ValueError(f"{name}: step_ptr has no step; expected one offset more than steps")
+    if graph.whole_ptr is not None:
+        check_array(graph.whole_ptr, f"{name}: whole_ptr", torch.int64, (graph.num_steps + 1,))
+        check_offsets(graph.whole_ptr, int(graph.whole_ptr[-1]), name, field="whole_ptr", of="events")
+    known = graph.checked
+    if known is None or known[0] is not graph.src or known[1] is not graph.dst:
+        check_ids(graph.src, graph.num_nodes, name, field="src")
+        check_ids(graph.dst, graph.num_nodes, name, field="dst")
+    for field_name, dtype in (("weight", torch.float32), ("edge_y", torch.int64)):
+        values: Tensor | None = getattr(graph, field_name)
+        if values is not None:
+            check_array(values, f"{name}: {field_name}", dtype, (events,))
+    if graph.step_time is not None:
+        check_array(graph.step_time, f"{name}: step_time", torch.float64, (graph.num_steps,))
 
 
 def check(graph: DynamicGraph) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from siafu import native
 from siafu.ahead import ahead
+from siafu.checks import Checked
 from siafu.dynamic.chunk import Chunk, Packer
 from siafu.dynamic.deltas import Deltas, pack_deltas
 from siafu.dynamic.graph import DynamicGraph
@@ -106,10 +107,10 @@ class Snapshots:
         return torch.bincount(ends[events], weight, minlength=self.graph.num_nodes).float()
 
     def _block(self, csr: Csr) -> Block:
-        weight = None
+        weight, known = None, Checked(csr.indptr, csr.indices, self.graph.num_nodes)  # as the log is
         if self.weighted and self.graph.weight is not None and csr.origin is not None:
             weight = self.graph.weight[csr.origin]
-        return Block(csr.indptr, csr.indices, self.graph.num_nodes, weight)
+        return Block(csr.indptr, csr.indices, self.graph.num_nodes, weight, checked=known)
 
     def _csrs(self, start: int, stop: int) -> Iterator[Csr]:
         csr = self._reach(start)
@@ -187,7 +188,11 @@ def unpack(chunk: Chunk) -> Snapshots | Deltas:
     ptr = torch.zeros(counts.numel() + 1, dtype=torch.int64)
     ptr[1:] = counts.cumsum(0)
     graph = DynamicGraph(
-        src, dst, ptr, chunk.num_nodes, undirected=chunk.undirected, weight=chunk.weight, name="chunk"
+        *(src, dst, ptr, chunk.num_nodes),
+        undirected=chunk.undirected,
+        weight=chunk.weight,
+        name="chunk",
+        checked=(src, dst),  # what does not fit the chunk's nodes is refused as it is unpacked
     )
     weighted, steps = chunk.weight is not None, range(chunk.start, chunk.stop)
     return Snapshots(graph, life=chunk.life, weighted=weighted, steps=steps)

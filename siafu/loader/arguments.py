@@ -4,6 +4,8 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from siafu.sample.config import MOST_FANOUT
+
 SUBGRAPH_TYPES = ("directional", "bidirectional", "induced")
 
 # How PyG's sampler processes work and how it reads its data: threads of the native sampler do the work here.
@@ -64,10 +66,11 @@ def read_fanouts(num_neighbors: Sequence[int]) -> list[int]:
         )
     fanouts = list(num_neighbors)
     if not fanouts or not all(
-        isinstance(each, int) and not isinstance(each, bool) and each >= -1 for each in fanouts
+        isinstance(each, int) and not isinstance(each, bool) and -1 <= each <= MOST_FANOUT for each in fanouts
     ):
         raise ValueError(
-            f"num_neighbors is {fanouts}; expected whole numbers, one a hop from the seeds outwards, -1 for all"
+            f"num_neighbors is {fanouts}; expected whole numbers up to {MOST_FANOUT}, one a hop from the seeds "
+            "outwards, -1 for all"
         )
     return fanouts
 

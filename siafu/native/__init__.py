@@ -78,7 +78,10 @@ __all__ = [
     "expect_all",
     "expect_rows",
     "filled",
+    "first_fall",
     "first_met",
+    "first_outside",
+    "first_unsorted",
     "gather",
     "instruction_set",
     "locality_order",
@@ -129,6 +132,12 @@ class Csr(NamedTuple):
     indptr: Tensor
     indices: Tensor
     origin: Tensor | None = None
+
+
+NOT_COMPILED = (
+    "compiled core not found: siafu runs in plain torch, about ten times slower; reinstall siafu (pip install siafu, "
+    "with a C++20 compiler), and do not start Python in a source tree that shadows the installed package"
+)
 
 
 def compiled() -> bool:
@@ -288,7 +297,6 @@ def gather(rows: Tensor, index: Tensor, *, widen: bool = False, more: Tensor | N
     if _core is None:
         return reference.gather(rows, index, widen=widen, more=more)
     rows, index = rows.contiguous(), index.contiguous()
-    _check_index(index, rows.shape[0] + (0 if more is None else more.shape[0]))
     widen = widen and rows.dtype in reference.NARROW
     if widen and more is not None:
         return gather(rows, index, more=more).float()
@@ -304,7 +312,6 @@ def gather(rows: Tensor, index: Tensor, *, widen: bool = False, more: Tensor | N
 def expect_rows(rows: Tensor, index: Tensor) -> None:
     """Have the system read rows, picked by number, of an array mapped from a file, and none around them."""
     if _core is not None and rows.is_contiguous() and rows.nbytes >= _LARGE_BYTES:
-        _check_index(index, rows.shape[0])
         _core.expect_rows(_plain(rows), index.contiguous())
 
 
@@ -352,6 +359,25 @@ def map_large_arrays() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_MMAP_THRESHOLD, _MAPPED_BYTES)
+
+
+def first_fall(values: Tensor) -> int:
+    """The first place, of (n,) int64, after which a value is smaller; -1 where values never fall."""
+    values = values.contiguous()
+    return reference.first_fall(values) if _core is None else _core.first_fall(values)
+
+
+def first_outside(values: Tensor, limit: int) -> int:
+    """The first place, of (n,) int32 or int64, of a value that is negative or not below ``limit``; -1 if none is."""
+    values = values.contiguous()
+    return reference.first_outside(values, limit) if _core is None else _core.first_outside(values, limit)
+
+
+def first_unsorted(csr: Csr) -> int:
+    """The first row whose columns do not ascend; -1 where those of all rows do."""
+    if _core is None:
+        return reference.first_unsorted(csr)
+    return _core.first_unsorted(csr.indptr.contiguous(), csr.indices.contiguous())
 
 
 def build_csr(row: Tensor, col: Tensor, *, num_rows: int, origin: bool = False) -> Csr:
@@ -493,11 +519,6 @@ def locality_order(csr: Csr, *, max_community: int = 1024, rounds: int = 8) -> T
 def _plain(rows: Tensor) -> Tensor:
     """The same array as what has a name outside of torch."""
     return rows.view(torch.uint16) if rows.dtype == torch.bfloat16 else rows
-
-
-def _check_index(index: Tensor, rows: int) -> None:
-    if index.numel() and (int(index.min()) < 0 or int(index.max()) >= rows):
-        raise IndexError(f"rows {int(index.min())} to {int(index.max())} asked of {rows}")
 
 
 def _empty(num_rows: int, num_edges: int, origin: bool) -> Csr:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 NARROW = (torch.bfloat16, torch.int8)  # what rows are stored in, and never calculated with
 _MASK = 0xFFFFFFFF
+_CHUNK = 1 << 22  # numbers that are looked at together
 
 
 class Dropout(NamedTuple):
@@ -277,3 +278,29 @@ def split_rows(csr: "Csr", column: int) -> Tensor:
 def locality_order(csr: "Csr", *, max_community: int = 1024, rounds: int = 8) -> Tensor:
     """The order as given: without the compiled core there is no cache to please."""
     return torch.arange(csr.indptr.numel() - 1)
+
+
+def first_fall(values: Tensor) -> int:
+    """See :func:`siafu.native.first_fall`."""
+    for start in range(0, values.numel(), _CHUNK):  # ranges overlap by one; no copy is as large as the values
+        falls = values[start : start + _CHUNK + 1].diff() < 0
+        if bool(falls.any()):
+            return start + int(falls.int().argmax())
+    return -1
+
+
+def first_outside(values: Tensor, limit: int) -> int:
+    """See :func:`siafu.native.first_outside`."""
+    for start in range(0, values.numel(), _CHUNK):
+        some = values[start : start + _CHUNK]
+        outside = (some < 0) | (some >= limit)
+        if bool(outside.any()):
+            return start + int(outside.int().argmax())
+    return -1
+
+
+def first_unsorted(csr: "Csr") -> int:
+    """See :func:`siafu.native.first_unsorted`."""
+    row_edge = torch.arange(csr.indptr.numel() - 1).repeat_interleave(csr.indptr.diff())
+    falls = (csr.indices.diff() < 0) & (row_edge.diff() == 0)
+    return int(row_edge[:-1][falls][0]) if bool(falls.any()) else -1

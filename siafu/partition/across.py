@@ -182,6 +182,7 @@ def _joined(graph: Graph, cross: CrossEdges, ids: Tensor, halo: Tensor, names: S
         node_id=ids,
         name=graph.name,
         class_names=graph.class_names,
+        num_halo=halo.numel(),
     )
 
 

@@ -6,6 +6,7 @@ forward and the backward pass.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,6 +53,7 @@ class Part:
             node_id,
             others=others,
             narrow=narrow,
+            checked=own.checked,
         )
 
 
@@ -76,7 +78,7 @@ class Cut:
     def part(self, graph: Graph) -> Part:
         """The part with everything that is known of its nodes, in memory."""
         given = {name: getattr(graph, name) for name in NODE_FIELDS}
-        nodes = {
+        nodes: dict[str, Any] = {
             name: None if rows is None else native.gather(rows, self.rows) for name, rows in given.items()
         }
         own = Graph(
@@ -87,6 +89,7 @@ class Cut:
             node_id=user_rows(graph, self.rows),
             name=graph.name,
             class_names=graph.class_names,
+            num_halo=self.halo.numel(),
         )
         return Part(self.number, graph.num_nodes, own, user_rows(graph, self.halo), self.route)
 

@@ -11,24 +11,51 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import BinaryIO
+from typing import Annotated, Any, BinaryIO, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from siafu.ahead import ahead
+from siafu.checks import check_offsets
 from siafu.comm import Comm
 from siafu.comm.memory import bytes_of, from_bytes
 from siafu.dynamic import Chunk, DynamicGraph, Protocol, events_of
+from siafu.given import MAX_NODES
 from siafu.partition.share import Share, packed, pieces, places
 from siafu.store import DynamicManifest, is_dynamic, open_dynamic
-from siafu.store.manifest import MANIFEST, ArraySpec, parse_manifest
+from siafu.store.manifest import MANIFEST, ArraySpec, Strict, parse_manifest
 
 Shares = Callable[[DynamicGraph], Sequence[Share]]
 
 ABOUT, DELTAS, EVENTS, ROWS = "graph", "graph deltas", "graph events", "graph rows"
 _EVENTS = {"src": torch.int32, "dst": torch.int32, "weight": torch.float32, "edge_y": torch.int64}
 _ROWS = {"int64": torch.int64, "float32": torch.float32}
+
+
+class _About(Strict):
+    """What rank 0 says of a share before it sends it: the fields of :class:`Share`, and what comes in which order."""
+
+    pieces: tuple[tuple[int, int], ...]
+    arrays: tuple[Literal["src", "dst", "weight", "edge_y"], ...]
+    events: tuple[int, ...]
+    features: tuple[int, ...] | None
+    labels: tuple[int, ...] | None
+    weighted: bool
+    as_given: bool
+    classes: Annotated[int, Field(ge=0, le=MAX_NODES)]
+
+    def check(self, manifest: DynamicManifest) -> None:
+        """Refuse steps that are not there."""
+        steps = range(manifest.num_steps)
+        named = {*(self.features or ()), *(self.labels or ()), *self.events}
+        ends = [end for piece in self.pieces for end in piece]
+        in_order = ends == sorted(ends) and all(0 <= end <= len(steps) for end in ends)
+        if not in_order or not all(step in steps for step in named) or not {"src", "dst"} <= set(self.arrays):
+            raise ValueError(
+                f"{manifest.name}: rank 0 names steps or arrays that are not there; send it again"
+            )
 
 
 def deliver_log(comm: Comm, path: Path, shares: Shares) -> DynamicGraph:
@@ -82,23 +109,29 @@ def _names(graph: DynamicGraph, share: Share) -> list[str]:
 
 def _received(comm: Comm, manifest: DynamicManifest, folder: Path) -> DynamicGraph:
     """The share of this rank, as rank 0 sends it."""
-    about = json.loads(comm.receive(0, label=ABOUT).numpy().tobytes())
+    about = _About.model_validate_json(comm.receive(0, label=ABOUT).numpy().tobytes())
     whole_ptr = comm.receive(0, label=ABOUT)
+    check_offsets(whole_ptr, manifest.num_events, manifest.name, field="whole_ptr", of="events")
+    about.check(manifest)
     counts = torch.zeros(manifest.num_steps, dtype=torch.int64)
     with ExitStack() as opened:
-        files = {name: opened.enter_context((folder / name).open("wb")) for name in about["arrays"]}
-        for start, stop in about["pieces"]:
-            if about["as_given"]:
+        files: dict[str, BinaryIO] = {
+            name: opened.enter_context((folder / name).open("wb")) for name in about.arrays
+        }
+        for start, stop in about.pieces:
+            if about.as_given:
                 _take_events(comm, files)
             else:
-                _take_chunk(comm, files)
+                _take_chunk(comm, files, manifest.num_nodes)
             counts[start:stop] = whole_ptr[start : stop + 1].diff()
     ptr = torch.zeros_like(whole_ptr)
     ptr[1:] = counts.cumsum(0)
-    events = {name: _mapped(folder / name, (int(ptr[-1]),), _EVENTS[name]) for name in about["arrays"]}
-    rows = {
-        name: _take_rows(comm, folder / name, manifest.arrays[name], about[steps])
-        for name, steps in (("x", "features"), ("y", "labels"))
+    events: dict[str, Any] = {
+        name: _mapped(folder / name, (int(ptr[-1]),), _EVENTS[name]) for name in about.arrays
+    }
+    rows: dict[str, Any] = {
+        name: _take_rows(comm, folder / name, manifest.arrays[name], steps)
+        for name, steps in (("x", about.features), ("y", about.labels))
         if name in manifest.arrays
     }
     return DynamicGraph(
@@ -109,7 +142,7 @@ def _received(comm: Comm, manifest: DynamicManifest, folder: Path) -> DynamicGra
         num_nodes=manifest.num_nodes,
         undirected=manifest.undirected,
         name=manifest.name,
-        class_names=_class_names(manifest.class_names or (), about["classes"]),
+        class_names=_class_names(manifest.class_names or (), about.classes),
         protocol=Protocol(**manifest.protocol.model_dump()),
     )
 
@@ -119,8 +152,12 @@ def _take_events(comm: Comm, files: dict[str, BinaryIO]) -> None:
         file.write(bytes_of(comm.receive(0, label=EVENTS)))
 
 
-def _take_chunk(comm: Comm, files: dict[str, BinaryIO]) -> None:
+def _take_chunk(comm: Comm, files: dict[str, BinaryIO], num_nodes: int) -> None:
     chunk = Chunk.from_bytes(comm.receive(0, label=DELTAS))
+    if chunk.num_nodes != num_nodes or (chunk.weight is None) == ("weight" in files):
+        raise ValueError(
+            f"packed snapshots of {chunk.num_nodes} nodes came, with other arrays than were said; expected {num_nodes}"
+        )
     for ends in events_of(chunk):
         for name, values in zip(("src", "dst"), ends, strict=True):
             files[name].write(bytes_of(values.contiguous()))
@@ -128,7 +165,7 @@ def _take_chunk(comm: Comm, files: dict[str, BinaryIO]) -> None:
         files["weight"].write(bytes_of(chunk.weight))
 
 
-def _take_rows(comm: Comm, path: Path, spec: ArraySpec, steps: Sequence[int]) -> Tensor:
+def _take_rows(comm: Comm, path: Path, spec: ArraySpec, steps: Sequence[int] | None) -> Tensor:
     """An array of rows, in which those that did not come are a hole in the file, and read as zeros."""
     dtype = _ROWS[spec.dtype]
     with path.open("wb") as file:
@@ -144,6 +181,11 @@ def _mapped(path: Path, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     size = math.prod(shape)
     if not size:
         return torch.empty(*shape, dtype=dtype)
+    found, expected = path.stat().st_size, size * dtype.itemsize
+    if found != expected:
+        raise ValueError(
+            f"rank 0 sent {found} bytes of {path.name}; expected {expected}: send the graph again"
+        )
     return torch.from_file(str(path), shared=False, size=size, dtype=dtype).view(*shape)
 
 

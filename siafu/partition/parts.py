@@ -5,15 +5,19 @@ A rank reads its own arrays alone, so a part can be sent to a host that has no o
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
+import torch
+from pydantic import Field, model_validator
 from torch import Tensor
 
 import siafu
 from siafu import native
+from siafu.checks import check_array, check_csr, check_ids
 from siafu.comm.route import Route
 from siafu.events import Progress, silent
 from siafu.graph import Graph
+from siafu.native import Csr
 from siafu.partition.cut import NODE_FIELDS, Cut, Part, user_rows
 from siafu.store.manifest import ArraySpec, DType, Strict, parse_sealed, write_sealed
 from siafu.store.reader import map_array, verify_array
@@ -22,6 +26,9 @@ from siafu.store.writer import ArrayWriter, FolderWriter
 PARTITION = "partition.json"
 AGAIN = 'remove the folder and make it again with "siafu partition"'
 _CHUNK_BYTES = 1 << 26
+_NEEDED = {"indptr", "indices", "node_id", "halo_id", "route"}
+_KNOWN = {*_NEEDED, "edge_weight", *NODE_FIELDS}
+_Count = Annotated[int, Field(ge=0)]
 
 
 class PartSpec(Strict):
@@ -32,9 +39,19 @@ class PartSpec(Strict):
         arrays: by name: the fields of :class:`siafu.partition.cut.Part` and of its graph.
     """
 
-    send: tuple[int, ...]
-    recv: tuple[int, ...]
+    send: tuple[_Count, ...]
+    recv: tuple[_Count, ...]
     arrays: dict[str, ArraySpec]
+
+    @model_validator(mode="after")
+    def _arrays_known(self) -> "PartSpec":
+        missing, unknown = _NEEDED - self.arrays.keys(), self.arrays.keys() - _KNOWN
+        if missing or unknown:
+            found = ", ".join(sorted(missing or unknown))
+            raise ValueError(f"arrays {'lacks' if missing else 'has an unknown'} {found}")
+        if any(len(spec.shape) not in (1, 2) for spec in self.arrays.values()):
+            raise ValueError("an array has neither one nor two dimensions")
+        return self
 
 
 class PartitionManifest(Strict):
@@ -59,6 +76,23 @@ class PartitionManifest(Strict):
     by: str
     parts: tuple[PartSpec, ...]
 
+    @model_validator(mode="after")
+    def _parts_fit(self) -> "PartitionManifest":
+        places = range(len(self.parts))
+        if any(len(spec.send) != len(places) or len(spec.recv) != len(places) for spec in self.parts):
+            raise ValueError(
+                f"a part does not say what it sends to and gets from each of {len(places)} parts"
+            )
+        for a in places:
+            for b in places:
+                sent, got = self.parts[a].send[b], self.parts[b].recv[a]
+                if sent != got:
+                    raise ValueError(f"part {a} sends {sent} rows to part {b}, which gets {got}")
+        owned = sum(spec.arrays["node_id"].shape[0] for spec in self.parts)
+        if owned != self.num_nodes:
+            raise ValueError(f"the parts own {owned} nodes of {self.num_nodes}")
+        return self
+
 
 class Partition:
     """A partition on disk.
@@ -77,15 +111,41 @@ class Partition:
         return sum(spec.arrays["indices"].shape[0] for spec in self.manifest.parts)
 
     def part(self, number: int) -> Part:
-        """One part, its arrays mapped into memory and held to their checksums."""
+        """One part, its arrays mapped into memory, held to their checksums and to what they must be."""
         spec = self.manifest.parts[number]
         arrays: dict[str, Tensor] = {}
         for name, array in spec.arrays.items():
             verify_array(self.path, array, again=AGAIN)
             arrays[name] = map_array(self.path, array, again=AGAIN)
+        try:
+            return self._assemble(number, spec, arrays)
+        except ValueError as error:
+            raise ValueError(f"{self.path}: part {number}: {error}; {AGAIN}") from None
+
+    def _assemble(self, number: int, spec: PartSpec, arrays: dict[str, Tensor]) -> Part:
         index, halo_id = arrays.pop("route"), arrays.pop("halo_id")
-        own = Graph(**arrays, name=self.manifest.name, class_names=self.manifest.class_names)
-        return Part(number, self.manifest.num_nodes, own, halo_id, Route(index, spec.send, spec.recv))
+        name, num_nodes = self.manifest.name, self.manifest.num_nodes
+        check_array(index, "route", torch.int64, (sum(spec.send),))
+        check_array(halo_id, "halo_id", torch.int64, (sum(spec.recv),))
+        num_own = arrays["node_id"].shape[0]
+        known = check_csr(arrays["indptr"], arrays["indices"], num_own + halo_id.numel(), name)
+        own = Graph(
+            **arrays,
+            name=name,
+            class_names=self.manifest.class_names,
+            num_halo=halo_id.numel(),
+            checked=known,
+        )
+        check_ids(index, num_own, name, field="route")
+        for field, ids in (("node_id", own.node_id), ("halo_id", halo_id)):
+            assert ids is not None
+            check_ids(ids, num_nodes, name, field=field)
+        row = native.first_unsorted(Csr(own.indptr, own.indices))
+        if row >= 0:
+            raise ValueError(
+                f"{name}: the indices of row {row} fall; expected own rows, then halo rows, ascending"
+            )
+        return Part(number, num_nodes, own, halo_id, Route(index, spec.send, spec.recv))
 
     def verify(self) -> None:
         """Read every array of every part and hold it to its checksum."""

@@ -4,6 +4,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+MOST_FANOUT = 1_000_000  # in-edges drawn a node; who wants more wants all
+
 
 class SampledConfig(BaseModel):
     """Fanouts, sizes, and what is computed once."""
@@ -38,8 +40,8 @@ class SampledConfig(BaseModel):
     @field_validator("fanout")
     @classmethod
     def _positive(cls, value: tuple[int, ...]) -> tuple[int, ...]:
-        if any(each == 0 or each < -1 for each in value):
-            raise ValueError("Input should be numbers from 1, or -1 for all in-edges")
+        if any(each == 0 or each < -1 or each > MOST_FANOUT for each in value):
+            raise ValueError(f"Input should be numbers from 1 to {MOST_FANOUT}, or -1 for all in-edges")
         return value
 
     @field_validator("macrobatch")

@@ -172,11 +172,12 @@ def split(graph: Graph, owner: Tensor, folder: Path, names: Sequence[str]) -> di
         inside = owner[src] == place
         weight = None if graph.edge_weight is None else graph.edge_weight[taken.origin]
         own = native.build_csr(dst[inside].int(), name_of[src[inside]], num_rows=rows.numel())
+        nodes: dict[str, Any] = {each: _rows(getattr(graph, each), rows) for each in NODE_FIELDS}
         part = Graph(
             own.indptr,
             own.indices,
             edge_weight=_rows(weight, inside),  # rows ascend, so edges stay in their order
-            **{each: _rows(getattr(graph, each), rows) for each in NODE_FIELDS},
+            **nodes,
             node_id=ids[rows],
             name=graph.name,
             class_names=graph.class_names,

@@ -9,11 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from siafu.checks import check_classes, check_ids, check_offsets
 from siafu.dynamic import DynamicGraph, Protocol
 from siafu.dynamic.graph import check
 from siafu.store.manifest import MANIFEST, DynamicManifest, ProtocolSpec, read_manifest, write_manifest
 from siafu.store.names import names_from_arrays, names_to_arrays
-from siafu.store.reader import Store, Stored, ascends, check_ids, check_sizes, open_store
+from siafu.store.reader import Store, Stored, check_sizes, open_store
 from siafu.store.writer import FolderWriter, made_from
 
 _LARGE = ("src", "dst", "weight", "edge_y", "x")
@@ -76,7 +77,14 @@ class DynamicStore(Stored[DynamicManifest]):
         manifest = self.manifest
         arrays = self._mapped(unless=() if verify else _LARGE)
         tensors = {name: torch.from_numpy(arrays[name]) for name in _FIELDS if name in arrays}
-        graph = DynamicGraph(
+        what = str(self.path)
+        check_offsets(tensors["step_ptr"], manifest.num_events, what, field="step_ptr", of="events")
+        for name in ("src", "dst") if verify else ():
+            check_ids(tensors[name], manifest.num_nodes, what, field=name)
+        for name in ("y", "edge_y"):
+            if name in tensors:
+                check_classes(tensors[name], what, field=name, class_names=manifest.class_names)
+        return DynamicGraph(
             **tensors,
             num_nodes=manifest.num_nodes,
             undirected=manifest.undirected,
@@ -84,9 +92,8 @@ class DynamicStore(Stored[DynamicManifest]):
             node_names=names_from_arrays(arrays),
             class_names=manifest.class_names,
             protocol=Protocol(**manifest.protocol.model_dump()),
+            checked=(tensors["src"], tensors["dst"]),
         )
-        _check_log(graph, str(self.path), ids=verify)
-        return graph
 
     def _steps(self, name: str) -> np.ndarray:
         spec = self.manifest.arrays[name]
@@ -140,7 +147,6 @@ def write_dynamic(
 ) -> DynamicStore:
     """Write a graph as a store, a folder that must not exist yet; the graph is checked first."""
     check(graph)
-    _check_log(graph, graph.name)
     with DynamicWriter(path) as store:
         for name in _FIELDS:
             value: Tensor | None = getattr(graph, name)
@@ -157,15 +163,3 @@ def write_dynamic(
             class_names=graph.class_names,
             sources=provenance or {},
         )
-
-
-def _check_log(graph: DynamicGraph, what: str, *, ids: bool = True) -> None:
-    """Refuse steps that do not ascend from 0 to the number of events, and (``ids``) nodes that are not there."""
-    ptr = graph.step_ptr
-    if int(ptr[0]) != 0 or not ascends(ptr) or int(ptr[-1]) != graph.num_events:
-        raise ValueError(
-            f"{what}: step_ptr goes from {int(ptr[0])} to {int(ptr[-1])}; expected it to ascend from 0 to the "
-            f"{graph.num_events} events: build the graph again"
-        )
-    for ends in (graph.src, graph.dst) if ids else ():
-        check_ids(ends, graph.num_nodes, what)

@@ -10,10 +10,11 @@ import torch
 import xxhash
 from torch import Tensor
 
+from siafu.checks import Checked, check_classes, check_ids, check_offsets
 from siafu.graph import Graph
 from siafu.store.manifest import ArraySpec, DynamicManifest, Manifest, read_manifest
 from siafu.store.names import names_from_arrays
-from siafu.store.splits import MASKS, pick_fold
+from siafu.store.splits import MASKS, check_disjoint, pick_fold
 
 M = TypeVar("M", bound=Manifest | DynamicManifest)
 _LARGE = ("indices", "x", "edge_weight")
@@ -88,15 +89,14 @@ class Store(Stored[Manifest]):
                 other arrays always are.
         """
         self._check_fold(fold)
-        graph = self._assemble(self._mapped(unless=() if verify else _LARGE), fold)
-        check_csr(graph.indptr, graph.indices, str(self.path), ids=verify)
-        return graph
+        return self._assemble(self._mapped(unless=() if verify else _LARGE), fold, verify=verify)
 
-    def _assemble(self, arrays: dict[str, np.ndarray], fold: int) -> Graph:
-        tensors = {name: torch.from_numpy(arrays[name]) for name in _FIELDS if name in arrays}
+    def _assemble(self, arrays: dict[str, np.ndarray], fold: int, *, verify: bool) -> Graph:
+        tensors: dict[str, Any] = {name: torch.from_numpy(arrays[name]) for name in _FIELDS if name in arrays}
+        masks: dict[str, Any] = {name: pick_fold(arrays[name], fold) for name in MASKS if name in arrays}
+        tensors["checked"] = self._check(tensors, masks, ids=verify)
         if "x" in tensors and self.manifest.arrays["x"].dtype == "bfloat16":
             tensors["x"] = tensors["x"].view(torch.bfloat16)
-        masks = {name: pick_fold(arrays[name], fold) for name in MASKS if name in arrays}
         return Graph(
             **tensors,
             **masks,
@@ -104,6 +104,17 @@ class Store(Stored[Manifest]):
             node_names=names_from_arrays(arrays),
             class_names=self.manifest.class_names,
         )
+
+    def _check(self, tensors: dict[str, Tensor], masks: dict[str, Tensor], *, ids: bool) -> Checked:
+        """Refuse arrays that are whole but out of range; without ``ids`` those of edges are left to the reader."""
+        what, num_nodes, indices = str(self.path), self.manifest.num_nodes, tensors["indices"]
+        check_offsets(tensors["indptr"], indices.numel(), what)
+        if ids:
+            check_ids(indices, num_nodes, what)
+        if "y" in tensors:
+            check_classes(tensors["y"], what, class_names=self.manifest.class_names)
+        check_disjoint({name: mask.numpy() for name, mask in masks.items()}, what)
+        return Checked(tensors["indptr"], indices, num_nodes)
 
     def _check_fold(self, fold: int) -> None:
         folds = self.manifest.num_folds
@@ -144,33 +155,6 @@ def map_array(folder: Path, spec: ArraySpec, *, again: str = _AGAIN) -> Tensor:
         case "bool":
             return values != 0
     return values
-
-
-def check_csr(indptr: Tensor, indices: Tensor, what: str, *, ids: bool = True) -> None:
-    """Refuse offsets that do not ascend from 0 to the number of edges, and (``ids``) indices out of range."""
-    if int(indptr[0]) != 0 or not ascends(indptr):
-        raise ValueError(f"{what}: indptr does not ascend from 0; build the graph again")
-    if int(indptr[-1]) != indices.numel():
-        raise ValueError(
-            f"{what}: indptr ends at {int(indptr[-1])}, but there are {indices.numel()} indices; build it again"
-        )
-    if ids:
-        check_ids(indices, indptr.numel() - 1, what)
-
-
-def check_ids(ids: Tensor, num_nodes: int, what: str) -> None:
-    """Refuse ids of nodes that are not there."""
-    for start in range(0, ids.numel(), _CHUNK):
-        low, high = (int(v) for v in ids[start : start + _CHUNK].aminmax())
-        if low < 0 or high >= num_nodes:
-            found = low if low < 0 else high
-            raise ValueError(f"{what}: an edge names node {found} of {num_nodes} nodes; build it again")
-
-
-def ascends(values: Tensor) -> bool:
-    """Whether no value is smaller than the one before."""
-    starts = range(0, values.numel(), _CHUNK)  # ranges overlap by one; no copy is as large as the nodes
-    return all(bool((values[s : s + _CHUNK + 1].diff() >= 0).all()) for s in starts)
 
 
 def _checksum(path: Path) -> str:

@@ -17,12 +17,13 @@ from torch import Tensor
 
 import siafu
 from siafu import native
+from siafu.checks import check_csr
 from siafu.graph import Graph, check
 from siafu.native import Csr
 from siafu.store.manifest import ArraySpec, DType, Manifest, Provenance, write_manifest
 from siafu.store.names import names_to_arrays
 from siafu.store.partial import PartialFolder
-from siafu.store.reader import Store, check_csr, open_store
+from siafu.store.reader import Store, open_store
 from siafu.store.splits import MASKS, check_disjoint, split_masks
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -185,7 +186,7 @@ def write_store(
         splits: (N,) or (N, S) integers, 0 train, 1 validation, 2 test, 3 none, instead of the graph's masks.
     """
     check(graph)
-    check_csr(graph.indptr, graph.indices, graph.name)
+    check_csr(graph.indptr, graph.indices, graph.num_nodes, graph.name, known=graph.checked)
     masks = _masks(graph, splits)
     with StoreWriter(path) as store:
         store.add("indptr", graph.indptr)

@@ -43,7 +43,7 @@ def cases(draw: Any) -> Case:
         name="drawn",
         **(about if known else {}),
     )
-    graph = replace(graph, class_names=("a", "b") if known else None)
+    graph = replace(graph, class_names=tuple(map(str, range(nodes))) if known else None)
     if moved:
         graph = graph.reordered(torch.tensor(draw(st.permutations(range(nodes)))))
     parts = draw(st.integers(1, 5))

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import xxhash
 from known_parts import OWNERS, assert_same_part
 
 from siafu import cli
@@ -391,3 +392,73 @@ def test_a_wrong_command_is_told_in_a_line(
     assert message in said.err
     assert (said.out, "Traceback" in said.err) == ("", False)
     assert not list((tmp_path / "store").glob("parts/*"))
+
+
+def forge_part(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change what the manifest says, with a seal that fits."""
+    text = json.loads((path / PARTITION).read_text())
+    text.pop("checksum")
+    change(text)
+    (path / PARTITION).write_text(json.dumps({**text, "checksum": _seal(text)}))
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "value", "message"),
+    [
+        ("indices", 0, 8, r"part 0: eight: indices\[0\] names node 8 of \d nodes"),
+        ("indices", 0, -1, r"names node -1"),
+        ("indptr", 1, 99, r"indptr\[2\] is \d, but the offset before it is 99"),
+        ("indptr", -1, 2, r"indptr\[4\] is 2, but"),
+        ("route", 0, 4, r"route\[0\] names node 4 of 4 nodes"),
+        ("route", 0, -1, r"route\[0\] names node -1"),
+        ("halo_id", 0, 8, r"halo_id\[0\] names node 8 of 8 nodes"),
+        ("node_id", 0, -3, r"node_id\[0\] names node -3"),
+        ("y", 0, -5, r"y\[0\] is -5"),
+    ],
+)
+def test_a_part_whose_arrays_are_out_of_range_is_refused_even_with_the_right_checksum(
+    partition: Partition, name: str, place: int, value: int, message: str
+) -> None:
+    file = partition.path / f"part0_{name}.bin"
+    values = np.fromfile(file, np.int32 if name == "indices" else np.int64)
+    values[place] = value
+    values.tofile(file)
+    checksum = xxhash.xxh3_128_hexdigest(values.tobytes())
+    forge_part(partition.path, lambda m: m["parts"][0]["arrays"][name].update(xxh3_128=checksum))
+    with pytest.raises(ValueError, match=message):
+        open_partition(partition.path).part(0)
+
+
+def test_a_part_whose_halo_stands_before_its_own_rows_is_refused(partition: Partition) -> None:
+    part = next(each for each in read_all(partition.path) if int(each.own.indptr.diff().max()) > 1)
+    row = int(part.own.indptr.diff().argmax())
+    file = partition.path / f"part{part.number}_indices.bin"
+    values = np.fromfile(file, np.int32)
+    values[int(part.own.indptr[row])] = part.own.num_nodes + part.own.num_halo - 1
+    values[int(part.own.indptr[row]) + 1] = 0
+    values.tofile(file)
+    checksum = xxhash.xxh3_128_hexdigest(values.tobytes())
+    forge_part(
+        partition.path, lambda m: m["parts"][part.number]["arrays"]["indices"].update(xxh3_128=checksum)
+    )
+    with pytest.raises(ValueError, match=f"the indices of row {row} fall"):
+        open_partition(partition.path).part(part.number)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: m["parts"][0]["send"].__setitem__(1, 99), "part 0 sends 99 rows to part 1, which gets"),
+        (lambda m: m["parts"][0]["send"].__setitem__(1, -1), "greater than or equal to 0"),
+        (lambda m: m["parts"][0]["send"].pop(), "does not say what it sends"),
+        (lambda m: m["parts"][0]["arrays"].pop("route"), "arrays lacks route"),
+        (lambda m: m["parts"][0]["arrays"].update(secret=m["parts"][0]["arrays"]["y"]), "an unknown secret"),
+        (lambda m: m.update(num_nodes=9), "the parts own 8 nodes of 9"),
+    ],
+)
+def test_parts_that_do_not_fit_each_other_are_refused_even_with_the_right_seal(
+    partition: Partition, change: Callable[[dict[str, Any]], None], message: str
+) -> None:
+    forge_part(partition.path, change)
+    with pytest.raises(ValueError, match=message):
+        open_partition(partition.path)

@@ -8,9 +8,7 @@ import torch
 import siafu
 from siafu.graph import Graph
 from siafu.store import open_store, write_store
-from siafu.store import reader as reading
 from siafu.store.pages import Pages
-from siafu.store.reader import check_csr
 
 
 @pytest.fixture
@@ -39,20 +37,3 @@ def test_without_verify_features_are_not_read(store: Path) -> None:
     graph = siafu.load(store, verify=False)
     assert graph.x is not None
     assert not graph.x.any()
-
-
-@pytest.mark.parametrize("place", range(1, 8))
-def test_offsets_are_checked_across_the_ranges_in_which_they_are_read(
-    monkeypatch: pytest.MonkeyPatch, place: int
-) -> None:
-    monkeypatch.setattr(reading, "_CHUNK", 3)
-    indptr, indices = torch.arange(8), torch.zeros(7, dtype=torch.int32)
-    check_csr(indptr, indices, "it", ids=False)
-    indptr[place] = 0 if place > 1 else 7
-    with pytest.raises(ValueError, match=r"indptr (does not ascend|ends at)"):
-        check_csr(indptr, indices, "it", ids=False)
-
-
-def test_offsets_that_name_more_edges_than_there_are_are_refused_without_reading_them() -> None:
-    with pytest.raises(ValueError, match="indptr ends at 2, but there are 1 indices"):
-        check_csr(torch.tensor([0, 2]), torch.zeros(1, dtype=torch.int32), "it", ids=False)

@@ -162,17 +162,21 @@ def replace_array(path: Path, name: str, values: np.ndarray) -> None:
 @pytest.mark.parametrize(
     ("name", "values", "message"),
     [
-        ("indptr", [0, 2, 1, 5, 7, 7], "does not ascend"),
-        ("indptr", [1, 2, 3, 5, 7, 7], "does not ascend"),
+        ("indptr", [0, 2, 1, 5, 7, 7], r"indptr\[2\] is 1, but the offset before it is 2"),
+        ("indptr", [1, 2, 3, 5, 7, 7], r"indptr\[0\] is 1"),
         ("indptr", [0, 2, 3, 5, 6, 6], "ends at 6, but there are 7"),
         ("indices", [0, 1, 2, 3, 4, 5, 0], "names node 5 of 5"),
         ("indices", [0, 1, 2, -1, 4, 0, 0], "names node -1 of 5"),
+        ("y", [0, 1, -5, 2, 0], r"y\[2\] is -5; expected a class from 0, or -1 for none"),
+        ("y", [0, 1, 3, 2, 0], r"y\[2\] is 3, but there are names of 3 classes"),
+        ("val_mask", [1, 1, 0, 0, 0], "node 0 is in val_mask and in another mask"),
     ],
 )
 def test_rows_that_make_no_graph_are_refused_even_with_the_right_checksum(
     store_path: Path, name: str, values: list[int], message: str
 ) -> None:
-    replace_array(store_path, name, np.array(values, dtype=np.int64 if name == "indptr" else np.int32))
+    dtype = {"indices": np.int32, "val_mask": np.uint8}.get(name, np.int64)
+    replace_array(store_path, name, np.array(values, dtype=dtype))
     with pytest.raises(ValueError, match=message):
         open_store(store_path).graph()
 

@@ -71,9 +71,9 @@ def test_features_in_int8_take_a_quarter_of_the_bytes_and_come_back(
     assert store.describe()["feature_dtype"] == "int8"
     assert (store.path / "x.bin").stat().st_size == 15
     store.verify()
-    for wrong in (replace(narrow, x_scale=None), replace(graph, x_scale=narrow.x_scale)):
+    for of, scale in ((narrow, None), (graph, narrow.x_scale)):
         with pytest.raises(ValueError, match="expected int8 with a scale a row, or another type without"):
-            write_store(wrong, tmp_path / "wrong")
+            replace(of, x_scale=scale)
 
 
 def test_integer_ids_and_slices_of_strings_are_kept(graph: Graph, tmp_path: Path) -> None:
