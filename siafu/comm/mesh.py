@@ -146,11 +146,11 @@ class Mesh:
         self.inbox.close(timeout_s=_LINGER_S)
 
     def _linger(self) -> None:
-        """Wait until each peer has seen the farewell; as long as something is sent, and a little longer."""
+        """Wait until each peer that is still heard of has seen the farewell, for as long as something is sent."""
         linger_s = min(_LINGER_S, self._detector.deadline_s)
         end, sent = time.monotonic() + linger_s, -1
-        for link in self._links.values():
-            while not link.answered.wait(0.05) and time.monotonic() < end:
+        for peer, link in self._links.items():
+            while not (link.answered.wait(0.05) or self._detector.is_silent(peer)) and time.monotonic() < end:
                 if (now_sent := sum(link.sent_bytes for link in self._links.values())) != sent:
                     end, sent = time.monotonic() + linger_s, now_sent
 

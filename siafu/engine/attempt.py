@@ -57,8 +57,8 @@ class Attempt:
         if self._stop.is_set() and not self._stopped:
             self._stopped = True
             self._signal(pids, signal.SIGTERM)
-        if any(self._codes.values()):
-            self._wait(pids, _GRACE_S)
+        if any(self._codes.values()):  # a suspended rank would not end by itself
+            self._wait({rank: pid for rank, pid in pids.items() if not _is_suspended(pid)}, _GRACE_S)
         if self._kill.is_set() or any(self._codes.values()):
             self._ended_here |= pids.keys() - self._codes.keys()
             self._signal(pids, signal.SIGKILL)  # a stopped process too
@@ -93,7 +93,7 @@ class Attempt:
         failure = failure_of(rank, code=code, report=self.report(rank), host=socket.gethostname())
         if rank in self._given_up:
             return replace(
-                failure, message=f"was stopped (SIGSTOP) for {self._deadline_s:g} s, and then ended"
+                failure, message=f"stopped (SIGSTOP) for {self._deadline_s:g} s, and then ended"
             )
         if code != -signal.SIGKILL or not self._memory.kernel_killed():
             return failure

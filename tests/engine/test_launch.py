@@ -105,7 +105,7 @@ def test_a_rank_that_is_stopped_while_nobody_waits_for_it_is_ended(
 ) -> None:
     alone = "if os.environ['RANK'] == '1': os.kill(os.getpid(), signal.SIGSTOP)"
     with pytest.raises(
-        RanksFailed, match=r"rank 1 on .* was stopped \(SIGSTOP\) for 1 s, and then ended"
+        RanksFailed, match=r"rank 1 on \S+ was stopped \(SIGSTOP\) for 1 s, and then ended"
     ) as failed:
         launch(script(f"import os, signal\n{alone}"), ranks=2, threads=1, watch=lambda: False, deadline_s=1)
     assert [failure.kind for failure in failed.value.failures] == ["killed"]
