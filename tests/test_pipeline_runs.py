@@ -180,7 +180,7 @@ def assert_same(run: Path, other: Path) -> None:
 )
 def test_a_worker_that_a_person_starts_does_its_share(where: tuple[str, ...], tmp_path: Path) -> None:
     run, listening = tmp_path / "run", [item for each in where for item in ("--set", each)]
-    process = start(*PIPELINE, "--epochs", 150, "--set", "pipeline.num_workers=1", *listening, "--out", run)
+    process = start(*PIPELINE, "--epochs", 300, "--set", "pipeline.num_workers=1", *listening, "--out", run)
     lease = wait_for(lambda: next(run.glob("lease-0.json"), None) if run.is_dir() else None)
     assert lease.stat().st_mode & 0o077 == 0
     assert (json.loads(lease.read_text())["fingerprint"] is None) == (not where)
@@ -234,7 +234,7 @@ def test_a_run_whose_leases_could_not_be_signed_is_refused_with_what_to_do(
     open_to_all.chmod(0o644)
     given["lease_key_file"] = str(open_to_all)
     with pytest.raises(ValueError, match="others may read or change this key"):
-        siafu.train(siafu.load("karate"), method="pipeline", epochs=2, out=tmp_path / "run", **given)
+        siafu.train(siafu.load("karate"), method="pipeline", epochs=2, out=tmp_path / "other", **given)
 
 
 @pytest.mark.usefixtures("_key")

@@ -92,7 +92,7 @@ def test_what_is_not_finite_is_not_doubted_where_the_inputs_were_not_either() ->
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_result_of_every_model_is_as_expected(kind: str) -> None:
     for layers in (1, 2, 3):
-        for place, options in enumerate(options_of(layers)):
+        for place, options in enumerate(options_of(layers)[::3]):
             every = list(orders(kind, layers))
             kept, first = every[place % len(every)]
             model = model_of(kind, layers=layers, **options)
