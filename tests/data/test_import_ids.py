@@ -112,11 +112,20 @@ def test_whole_floats_in_parquet_are_integers(tmp_path: Path) -> None:
     assert names(store) == [2, 900]
 
 
+class Blocks:
+    """A stream of some blocks of text."""
+
+    def __init__(self, *blocks: bytes) -> None:
+        self._blocks = iter([*blocks, b""])
+
+    def read_buffer(self, size: int) -> pa.Buffer:
+        return pa.py_buffer(next(self._blocks))
+
+
 def test_padding_is_noticed_between_two_blocks() -> None:
     for at in range(1, 9):
         text = b"1,2\n007,8\n"
-        blocks = iter([text[:at], text[at:], b""])
-        stream = WatchedText(type("Stream", (), {"read": lambda self, size: next(blocks)})(), watch=True)  # noqa: B023
+        stream = WatchedText(Blocks(text[:at], text[at:]), watch=True)
         while stream.read(64):
             pass
         assert stream.padded

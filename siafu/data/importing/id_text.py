@@ -43,24 +43,29 @@ class WatchedText:
     closed = False
 
     def __init__(self, stream: Any, *, watch: bool) -> None:
-        self._stream, self._watch, self._last = stream, watch, b"\n"
+        self._stream, self._watch = stream, watch
+        self._last = np.array([10], dtype=np.uint8)  # a line feed, as before every line
         self.num_bytes, self.padded = 0, False
 
     def read(self, size: int) -> bytes:
         """The next bytes of the stream."""
-        block: bytes = self._stream.read(size)
-        self.num_bytes += len(block)
-        if self._watch and not self.padded and block:
-            self.padded = _has_padding(self._last + block[:2]) or _has_padding(block)
-            self._last = (self._last + block[-2:])[-2:]
+        return self.read_buffer(size).to_pybytes()
+
+    def read_buffer(self, size: int) -> pa.Buffer:
+        """The next bytes of the stream, without a copy."""
+        block = self._stream.read_buffer(size)
+        self.num_bytes += block.size
+        if self._watch and not self.padded and block.size:
+            text = np.frombuffer(block, dtype=np.uint8)
+            self.padded = _has_padding(np.concatenate([self._last, text[:2]])) or _has_padding(text)
+            self._last = np.concatenate([self._last, text[-2:]])[-2:]
         return block
 
     def close(self) -> None:
         """Nothing: whoever opened the stream closes it."""
 
 
-def _has_padding(text: bytes) -> bool:
-    values = np.frombuffer(text, dtype=np.uint8)
+def _has_padding(values: np.ndarray) -> bool:
     for start in range(0, values.size - 2, _PIECE):
         piece = values[start : start + _PIECE + 2]
         # Before a field stand a line feed, a tab, a space, a quote or a comma; a point, a minus or a slash come later.
