@@ -104,12 +104,14 @@ class _Listener:
                 raw, address = self._sock.accept()
             except OSError:  # closed
                 return
-            sock = self._network.wrap(raw)
+            caller = address[0] if address else "this host"
+            try:
+                sock = self._network.wrap(raw)
+            except OSError:  # it is gone again
+                raw.close()
+                continue
             thread = threading.Thread(
-                target=self._meet,
-                args=(sock, address[0] if address else "a process"),
-                name="siafu-comm handshake",
-                daemon=True,
+                target=self._meet, args=(sock, caller), name="siafu-comm handshake", daemon=True
             )
             with self._changed:
                 full = self._closing or len(self._shaking) >= self._group.world_size + _STRANGERS

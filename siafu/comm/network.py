@@ -19,10 +19,11 @@ from typing import NamedTuple, Protocol
 from siafu.comm.errors import CommError
 from siafu.comm.meet import Group, Meet
 from siafu.wire import tls
-from siafu.wire.handshake import Stranger
+from siafu.wire.handshake import Stranger, Unanswered
 
 PHASE = "meeting"
 _AGAIN_S = 0.05
+_SAME = "comm.encrypt must be the same on all ranks"
 _MAX_ADDRESS_BYTES = 1024
 _MAX_NAME = 255
 
@@ -170,7 +171,7 @@ class ManyHosts:
         try:
             tls.shake(sock, until=until)
         except OSError as error:
-            raise Stranger(f"no TLS ({_reason(error)}); comm.encrypt must be the same on all ranks") from None
+            raise Stranger(f"no TLS ({_reason(error)}); {_SAME}") from None
         return self._certificate.fingerprint
 
     def name(self, peer: int, *, until: float) -> str:
@@ -186,9 +187,10 @@ class ManyHosts:
             return Contact(sock, b"")
         try:
             return Contact(*tls.dial(sock, until=limit))
+        except (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError):
+            raise Unanswered(f"it closed the connection at once; {_SAME}") from None
         except OSError as error:
-            sock.close()
-            raise Stranger(f"no TLS ({_reason(error)}); comm.encrypt must be the same on all ranks") from None
+            raise Stranger(f"no TLS ({_reason(error)}); {_SAME}") from None
 
     def _address(self, peer: int, *, until: float) -> tuple[str, int, str]:
         if peer not in self._addresses:

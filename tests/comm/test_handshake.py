@@ -103,14 +103,15 @@ def test_two_processes_of_one_rank_are_refused() -> None:
 
 
 @contextmanager
-def rank_zero_waiting(board: Board) -> Iterator[tuple[Future[Comm], tuple[str, int]]]:
+def rank_zero_waiting(board: Board, **changes: Any) -> Iterator[tuple[Future[Comm], tuple[str, int]]]:
     with ThreadPoolExecutor(1) as pool:
-        future = pool.submit(join, 0, board)
+        future = pool.submit(join, 0, board, **changes)
         address, port, _ = json.loads(board.get("siafu/comm/0", timeout_s=LONG_S))
         yield future, (address, port)
 
 
-def test_strangers_are_dropped_and_ranks_still_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("encrypt", [False, True])
+def test_strangers_are_dropped_and_ranks_still_meet(monkeypatch: pytest.MonkeyPatch, encrypt: bool) -> None:
     monkeypatch.setattr(gather_module, "_HANDSHAKE_S", 2.0)
     board = Board()
     greetings = [
@@ -120,11 +121,11 @@ def test_strangers_are_dropped_and_ranks_still_meet(monkeypatch: pytest.MonkeyPa
         b"",
         b"siafu peer\n\x00\r\n\xff\x00" + b"x" * 64,
     ]
-    with ExitStack() as strangers, rank_zero_waiting(board) as (future, address):
+    with ExitStack() as strangers, rank_zero_waiting(board, encrypt=encrypt) as (future, address):
         for turn in range(60):  # more than are heard at once
             stranger = strangers.enter_context(socket.create_connection(address, timeout=LONG_S))
             stranger.sendall(greetings[turn % len(greetings)])
-        second = join(1, board)
+        second = join(1, board, encrypt=encrypt)
         first = future.result()
     with ThreadPoolExecutor(2) as pool:
         sums = list(pool.map(lambda comm: comm.all_reduce(torch.ones(1), label="x"), (first, second)))
