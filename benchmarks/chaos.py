@@ -33,6 +33,7 @@ from chaos_faults import (
 )
 from chaos_report import report
 from chaos_runs import ORPHAN_S, Stage, data_of, stage_for
+from emulators import set_lease_key
 from namespaces import refusal
 
 from siafu.data.lookup import load
@@ -198,6 +199,7 @@ def main() -> None:
     if args.report is None:
         if why := refusal():
             sys.exit(f"no chaos here: {why}")
+        set_lease_key()
         run_trials(args)
         if args.only is not None:
             return

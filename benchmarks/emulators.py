@@ -1,6 +1,7 @@
 """AWS's own Lambda runtime without AWS: its runtime client under its Runtime Interface Emulator, one per worker."""
 
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -66,6 +67,11 @@ def emulators(
         for _, process in running:
             os.killpg(process.pid, 9)
             process.wait()
+
+
+def set_lease_key() -> None:
+    """A new key of leases for the runs and the functions that this process starts."""
+    os.environ |= {"SIAFU_LEASE_KEY": secrets.token_hex(32), "SIAFU_LEASE_ADDRESSES": "127.0.0.1"}
 
 
 def listening(places: Sequence[tuple[str, int]]) -> list[str]:

@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import random
-import secrets
 import signal
 import subprocess
 import sys
@@ -24,7 +23,7 @@ from typing import Any
 
 import psutil
 from core import require_core
-from emulators import emulators, listening
+from emulators import emulators, listening, set_lease_key
 
 from siafu.workers.handler import handler
 from siafu.workers.package import write_package
@@ -63,7 +62,7 @@ def run(
 ) -> tuple[dict[str, Any], float, int, int]:
     """What a run measured, its seconds, how many workers were killed, and how many came."""
     began_s, draw = time.monotonic(), random.Random(args.seed)
-    os.environ |= {"SIAFU_LEASE_KEY": secrets.token_hex(32), "SIAFU_LEASE_ADDRESSES": "127.0.0.1"}
+    set_lease_key()
     with emulators(args.emulators, folder / "function", handler=HANDLER) as places:
         process = start(folder / name, listening(places), args)
         doomed: dict[int, float] = {}

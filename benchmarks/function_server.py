@@ -15,7 +15,7 @@ class _Request:
     """The part of Flask's request that the function reads."""
 
     def __init__(self, headers: Any, body: bytes) -> None:
-        self.headers, self._body = headers, body
+        self.headers, self._body, self.content_length = headers, body, len(body)
 
     def get_data(self, *, cache: bool) -> bytes:
         return self._body
@@ -25,7 +25,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         try:
-            status, answer = 200, serve_http(_Request(self.headers, body))
+            said = serve_http(_Request(self.headers, body))
+            answer, status = said if isinstance(said, tuple) else (said, 200)
         except Exception as error:
             status, answer = 500, {"error": str(error)}
         text = json.dumps(answer).encode()

@@ -92,9 +92,7 @@ class Attempt:
     def _failure(self, rank: int, code: int) -> RankFailure:
         failure = failure_of(rank, code=code, report=self.report(rank), host=socket.gethostname())
         if rank in self._given_up:
-            return replace(
-                failure, message=f"stopped (SIGSTOP) for {self._deadline_s:g} s, and then ended"
-            )
+            return replace(failure, message=f"stopped (SIGSTOP) for {self._deadline_s:g} s, and then ended")
         if code != -signal.SIGKILL or not self._memory.kernel_killed():
             return failure
         message = (
