@@ -242,6 +242,7 @@ class Graph:
         num_src = self.num_nodes + self.num_halo
         known = check_csr(self.indptr, self.indices, num_src, self.name, known=self.checked)
         object.__setattr__(self, "checked", known)
+        _copy_strided(self)
         _check_shapes(self)
         if self.y is not None:
             check_classes(self.y, self.name, class_names=self.class_names)
@@ -423,6 +424,14 @@ _OF_NODES: dict[str, tuple[torch.dtype, ...]] = {
     "node_id": (torch.int64,),
 }
 _OF_EDGES: dict[str, tuple[torch.dtype, ...]] = {"edge_weight": FLOATS, "edge_split": (torch.uint8,)}
+
+
+def _copy_strided(graph: Graph) -> None:
+    """Have arrays of nodes and edges in one piece: a slice of columns, such as ``x[:, :5]``, is copied."""
+    for name in (*_OF_NODES, *_OF_EDGES):
+        value = getattr(graph, name)
+        if isinstance(value, Tensor) and not value.is_contiguous():
+            object.__setattr__(graph, name, value.contiguous())
 
 
 def _check_shapes(graph: Graph) -> None:
