@@ -13,7 +13,7 @@ demo: $(VENV)/.installed
 	$(BIN)/siafu report "$$(ls -td runs/community-gcn-full-* | head -1)" --out report.html
 
 test: check
-	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 
 check: $(VENV)/.tested
 	$(BIN)/ruff check .

@@ -9,9 +9,13 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from siafu.data import community
 from siafu.graph import Graph
+
+settings.register_profile("siafu", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # no timings
+settings.load_profile("siafu")
 
 
 @pytest.fixture(scope="session")

@@ -61,7 +61,6 @@ def test_a_copy_with_other_edges_is_checked_again_and_one_with_the_same_is_not(
     [
         ("x", torch.zeros(2, 1), "x has 2 rows; expected 3, one for each node"),
         ("x", torch.zeros(3), r"x is \(3,\)"),
-        ("x", torch.zeros(3, 4).T.contiguous().T, "x is not contiguous"),
         ("x", [[0.0]] * 3, "x is a list; expected a torch.Tensor"),
         ("y", torch.tensor([0, -5, 1]), r"y\[1\] is -5; expected a class from 0, or -1 for none"),
         ("y", torch.zeros(3, dtype=torch.int32), "y is .* torch.int32 .*; expected"),
@@ -76,6 +75,14 @@ def test_a_copy_with_other_edges_is_checked_again_and_one_with_the_same_is_not(
 def test_arrays_of_nodes_and_edges_that_do_not_fit_are_refused(field: str, value: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Graph(INDPTR, INDICES, **{field: value})
+
+
+def test_a_slice_of_columns_is_copied() -> None:
+    x = torch.arange(12.0).reshape(3, 4)
+    graph = Graph(INDPTR, INDICES, x=x[:, 1:3])
+    assert graph.x is not None
+    assert graph.x.is_contiguous()
+    assert torch.equal(graph.x, x[:, 1:3])
 
 
 def test_a_class_without_a_name_is_refused_where_classes_have_names() -> None:

@@ -274,7 +274,7 @@ def test_a_report_needs_a_run_and_the_name_of_a_file(make_run: Make, tmp_path: P
         write_report([], tmp_path / "report.html")
     with pytest.raises(ValueError, match="is a folder"):
         write_report([read_run(make_run())], tmp_path)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(ValueError, match="there is no folder"):
         write_report([read_run(tmp_path / "runs" / "first")], tmp_path / "no" / "report.html")
 
 
