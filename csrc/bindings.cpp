@@ -2,7 +2,8 @@
 //
 // An array is taken as it is, or refused: by its type, number of dimensions and strides, and by sizes that do not fit the others'.
 // Numbers that name rows and come with a call are looked at, one by one. The offsets and columns of a CSR, which row kernels read
-// again and again, are not: whoever hands in a graph has looked at them once (see siafu/checks.py).
+// again and again, are not: whoever hands in a graph has looked at them once (see siafu/checks.py), and a layer that its rows are
+// as many as the columns.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -88,8 +89,15 @@ using Span = std::pair<int64_t, int64_t>;  // the rows that a kernel works on: w
 
 // What is beside sizes expected of arrays.
 struct Fits : Expect {
+    // None stands for an array within a pair that may itself be None.
+    template <typename A>
+    void there(const char* what, const A& array) const {
+        if (!array.is_valid()) refuse(what, 0, "an array, not None");
+    }
+
     template <typename A, typename... Sizes>
     void size(const char* what, const A& array, Sizes... sizes) const {
+        there(what, array);
         size_t axis = 0;
         (same(what, int64_t(array.shape(axis++)), int64_t(sizes)), ...);
     }
@@ -737,6 +745,7 @@ int read_terms(const Fits& fits, const Terms& given, int64_t rows, int64_t width
     int count = 0;
     for (nb::handle each : given) {
         const auto [x, weight] = taken<std::tuple<Array<const float, 2>, Array<const float, 2>>>(fits, "a term", each);
+        fits.there("a term", x), fits.there("the weight of a term", weight);
         fits.same("the rows of a term", length(x), rows), fits.size("the weight of a term", weight, columns(x), width);
         terms[count++] = {x.data(), columns(x), weight.data()};
     }
@@ -822,6 +831,7 @@ struct LstmFits : Fits {
         for (nb::handle each : given) {
             using Input = std::pair<nb::ndarray<const float, nb::c_contig, nb::device::cpu>, Array<const float, 2>>;
             const auto [x, weight] = taken<Input>(*this, "an input", each);
+            there("an input", x), there("the weight of an input", weight);
             const int64_t in = length(weight);
             size("the weight of an input", weight, in, 4 * hidden), between("the dimensions of an input", int64_t(x.ndim()), 2, 3);
             x.ndim() == 2 ? size("an input", x, rows, in) : size("an input", x, steps, rows, in);
@@ -848,6 +858,7 @@ void bind_lstm(nb::module_& m) {
     m.def("lstm",
           [](nb::list inputs, Array<const float, 2> weight_h, Array<const float, 1> bias, Optional<const uint8_t, 2> present, State before,
              Array<float, 3> out, std::optional<State> after, Optional<float, 3> gates) {
+              Fits{"lstm"}.there("before", before.first);
               const LstmFits fits{{{"lstm"}}, length(out), length(before.first), length(weight_h)};
               Lstm a = lstm_of(fits, inputs, weight_h, bias, present, before, gates);
               fits.size("out", out, a.steps, a.rows, a.hidden), a.out = out.data();
@@ -860,6 +871,7 @@ void bind_lstm(nb::module_& m) {
           [](nb::list inputs, Array<const float, 2> weight_h, Array<const float, 1> bias, Optional<const uint8_t, 2> present, State before,
              Optional<float, 3> gates, Array<const float, 3> grad, Optional<const float, 2> grad_h, Optional<const float, 2> grad_c,
              nb::list grad_x, State grad_before, Array<float, 2> sums, Array<float, 1> sum) {
+              Fits{"lstm_backward"}.there("before", before.first);
               const LstmFits fits{{{"lstm_backward"}}, length(grad), length(before.first), length(weight_h)};
               LstmBackward b{};
               b.was = lstm_of(fits, inputs, weight_h, bias, present, before, gates);
@@ -875,7 +887,7 @@ void bind_lstm(nb::module_& m) {
                   input.same ? fits.size("grad_x", *each, rows, input.in) : fits.size("grad_x", *each, steps, rows, input.in);
                   fits.strides("the last stride of grad_x", *each);
                   b.grad_x[k] = each->data(), b.stride_x[k] = each->stride(each->ndim() - 2);
-                  if (!input.same && steps > 1) fits.same("the first stride of grad_x", each->stride(0), rows * b.stride_x[k]);
+                  if (!input.same && steps > 1 && each->size()) fits.same("the first stride of grad_x", each->stride(0), rows * b.stride_x[k]);
               }
               b.grad_h_begin = grad_before.first.data(), b.grad_c_begin = grad_before.second.data();
               b.parts = length(sums), b.sums = sums.data(), b.sum = sum.data();

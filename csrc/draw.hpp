@@ -139,7 +139,10 @@ void mark(Stretch& a, const int32_t* rows, int64_t num_rows, int64_t fanout) {
 // do nothing in the compiler's eyes, and calls of it were seen to be left out.
 [[gnu::always_inline]] inline void fetch(const int32_t* row, int64_t degree) {
     const int64_t last = ((degree + 7) & ~int64_t(7)) - 1;
-    const auto at = [&](int64_t i) __attribute__((always_inline)) { __builtin_prefetch(row + (i < last ? i : last)); };
+    const auto first = reinterpret_cast<intptr_t>(row);  // a number: nothing may be there
+    const auto at = [&](int64_t i) __attribute__((always_inline)) {
+        __builtin_prefetch(reinterpret_cast<const void*>(first + (i < last ? i : last) * int64_t(sizeof *row)));
+    };
     at(0), at(16), at(32);
     for (int64_t i = 48; i < 64 * kMarkWords && i < last + 16; i += 16) at(i);
 }
@@ -157,7 +160,7 @@ inline int32_t* read_marked(const Draw& a, int64_t begin, const uint64_t* words,
 }
 
 inline int32_t* read_whole(const Draw& a, int64_t begin, int64_t degree, int32_t* out, int64_t* edge) {
-    __builtin_memcpy(out, a.indices + begin, size_t(degree) * sizeof *out);
+    if (degree) __builtin_memcpy(out, a.indices + begin, size_t(degree) * sizeof *out);
     for (int64_t k = 0; edge && k < degree; ++k) edge[k] = begin + k;
     return out + degree;
 }

@@ -140,7 +140,7 @@ def _mask(mask: Tensor, name: str) -> Tensor:
             f"{name} is {tuple(mask.shape)}; expected one value a node (pick one fold of several)"
         )
     _check_zero_or_one(mask, name, "expected True or False for each node, not row numbers")
-    return mask.to(torch.bool)
+    return mask.to(torch.bool).contiguous()
 
 
 def _check_zero_or_one(values: Tensor, name: str, expected: str) -> None:

@@ -290,13 +290,13 @@ def epilogue_backward(
 
 
 def gather(rows: Tensor, index: Tensor, *, widen: bool = False, more: Tensor | None = None) -> Tensor:
-    """Rows picked by number, (N, ...) and (R,) int64 -> (R, ...); ``widen`` makes float32 of bfloat16 and int8.
+    """Rows picked by number, (N, ...) and (R,) integers -> (R, ...); ``widen`` makes float32 of bfloat16 and int8.
 
     ``more`` are rows that stand after the others, in an array of their own.
     """
     if _core is None:
         return reference.gather(rows, index, widen=widen, more=more)
-    rows, index = rows.contiguous(), index.contiguous()
+    rows, index = rows.contiguous(), index.long().contiguous()
     widen = widen and rows.dtype in reference.NARROW
     if widen and more is not None:
         return gather(rows, index, more=more).float()
@@ -312,7 +312,7 @@ def gather(rows: Tensor, index: Tensor, *, widen: bool = False, more: Tensor | N
 def expect_rows(rows: Tensor, index: Tensor) -> None:
     """Have the system read rows, picked by number, of an array mapped from a file, and none around them."""
     if _core is not None and rows.is_contiguous() and rows.nbytes >= _LARGE_BYTES:
-        _core.expect_rows(_plain(rows), index.contiguous())
+        _core.expect_rows(_plain(rows), index.long().contiguous())
 
 
 def expect_all(rows: Tensor) -> None:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from siafu import native
+from siafu.checks import check_permutation
 from siafu.data.config import DataConfig
 from siafu.graph import Graph, checksum_of, chunks
 from siafu.nn.streamed import Streamed
@@ -66,6 +67,7 @@ def in_user_order(rows: Tensor, graph: Graph) -> Tensor:
     """Rows of a reordered graph, put back as the user gave them."""
     if graph.node_id is None:
         return rows
+    check_permutation(graph.node_id, rows.shape[0], f"{graph.name}: node_id")
     out = torch.empty_like(rows)
     out[graph.node_id] = rows
     return out

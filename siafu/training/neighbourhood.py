@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from siafu import native
+from siafu.checks import check_ids
 from siafu.comm import Comm
 from siafu.graph import Block
 from siafu.native import Csr
@@ -107,7 +108,7 @@ class Asked:
         self, comm: Comm, offset: Tensor, position: Tensor, group: Tensor | None = None, *, groups: int = 1
     ) -> None:
         """Send the questions, (R,) int32; ``group`` is (R,) int64 and ascends. Collective."""
-        self._comm, ranks = comm, comm.world_size
+        self._comm, ranks, self._num_nodes = comm, comm.world_size, int(offset[-1])
         owner = torch.bucketize(position, offset[1:], right=True)
         self._order = owner.argsort(stable=True)
         bucket = owner * groups + (0 if group is None else group)
@@ -135,6 +136,7 @@ class Asked:
         given = drawn.indptr[ends].diff().tolist()
         expected = [int(part.sum()) for part in came.split(self._send)]
         source = self._comm.all_to_all(drawn.source, given, expected, label="sample")
+        check_ids(source, self._num_nodes, "sources that other ranks drew", field="source")
         weight = drawn.weight
         if weight is not None:
             weight = self._comm.all_to_all(weight, given, expected, label="sample")

@@ -41,6 +41,13 @@ CHECKED_CSR |= {
     "pair_rows",
     "first_unsorted",
 }
+ROW_KERNELS = {
+    "spmm",
+    "spmm_bf16",
+    "spmm_int8",
+    "segment_max",
+    "segment_max_backward",
+}  # a row for each column
 
 
 class Call:
@@ -517,18 +524,21 @@ MAKERS += (product, lstm, gather, switches)
 UNMADE = {"isa", "keep_given_back"}  # without arguments, and the one that counts who asked
 
 
-def wrong_array(m: Maker, array: Tensor, *, values: bool) -> Any:
-    """An array of another type, size, number of dimensions or stride, or (``values``) with a number out of range."""
+def wrong_array(m: Maker, array: Tensor, *, values: bool, fewer: bool = True) -> Any:
+    """An array of another type, size, number of dimensions or stride, or (``values``) with a number out of range.
+
+    Without ``fewer`` it has no fewer rows.
+    """
     ways: list[Callable[[], Any]] = [
+        *([lambda: array[:-1].clone(), lambda: array[: array.shape[0] // 2].clone()] if fewer else []),
         lambda: array.double() if array.dtype == torch.float32 else array.float(),
         lambda: array.to(torch.int16),
-        lambda: array[:-1].clone(),
         lambda: torch.cat([array, array[:1], array[:1]]),
         lambda: array[None],
         lambda: array.reshape(-1) if array.ndim > 1 else array[:, None],
         lambda: torch.stack([array, array], -1)[..., 0],
         lambda: array[..., :-1].clone(),
-        lambda: torch.empty(0, dtype=array.dtype),
+        *([lambda: torch.empty(0, dtype=array.dtype)] if fewer else []),
         lambda: array.numpy(),
         lambda: array.tolist(),
         lambda: None,
@@ -541,10 +551,9 @@ def wrong_array(m: Maker, array: Tensor, *, values: bool) -> Any:
 
 def _out_of_range(m: Maker, array: Tensor) -> Tensor:
     out = array.clone()
-    most = torch.iinfo(array.dtype).max
-    out.view(-1)[m.chance.randrange(out.numel())] = (
-        m.chance.choice([-1, 21, 10**6, most, -most]) if most > 255 else 255
-    )
+    kind, place = torch.iinfo(array.dtype), m.chance.randrange(out.numel())
+    odd = [each for each in (-1, 21, 10**6, kind.max, kind.min) if kind.min <= each <= kind.max]
+    out.view(-1)[place] = m.chance.choice(odd)
     return out
 
 
@@ -553,7 +562,8 @@ def mutate(m: Maker, call: Call) -> None:
     name = m.chance.choice(list(call.arguments))
     value, trusted = call.arguments[name], name in TRUSTED and call.name not in CHECKED_CSR
     if isinstance(value, Tensor):
-        value = wrong_array(m, value, values=not trusted)
+        rows_trusted = call.name in ROW_KERNELS and name in ("x", "grad")
+        value = wrong_array(m, value, values=not trusted, fewer=not rows_trusted)
     elif isinstance(value, list | tuple) and value and name != "span":
         place = m.chance.randrange(len(value))
         each = value[place]

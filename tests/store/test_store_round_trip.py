@@ -31,7 +31,7 @@ def test_a_bare_graph_comes_back_without_what_it_never_had(tmp_path: Path, same:
 
 
 def test_a_graph_without_edges_comes_back(tmp_path: Path, same: Same) -> None:
-    lone = Graph.from_edges(torch.empty(2, 0, dtype=torch.int64), x=torch.ones(3, 0))
+    lone = Graph.from_edges(torch.empty(2, 0, dtype=torch.int64), x=torch.ones(3, 1))
     same(lone, write_store(lone, tmp_path / "lone").graph())
 
 

@@ -18,6 +18,12 @@ def path_of_four(x: torch.Tensor | None) -> Graph:
     )
 
 
+def test_rows_cannot_be_put_back_by_ids_that_are_no_order() -> None:
+    graph = Graph(torch.tensor([0, 0, 0]), torch.empty(0, dtype=torch.int32), node_id=torch.tensor([1, 1]))
+    with pytest.raises(ValueError, match="node_id does not name row 0"):
+        inputs.in_user_order(torch.zeros(2, 1), graph)
+
+
 def test_rows_of_counts_are_scaled_to_sum_to_one_and_empty_ones_stay() -> None:
     graph = path_of_four(COUNTS)
     config = inputs.resolve(DataConfig(), graph)

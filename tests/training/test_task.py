@@ -131,16 +131,8 @@ def test_a_metric_that_does_not_fit_the_labels_is_refused() -> None:
         (graph_of([-1, -1, -1, 0, 1]), "five: no training node has a label"),
         (graph_of([NAN, NAN, NAN, 1.0, 1.0]), "five: no training node has a label"),
         (
-            replace(graph_of([0, 1, 7, 0, 1]), class_names=("a", "b")),
-            r"five: y\[2\] is 7, outside of the 2 classes",
-        ),
-        (
             bad(torch.tensor([0, 1, 10**12, 0, 1])),
             r"five: y\[2\] is 1000000000000, more than there are nodes",
-        ),
-        (
-            bad(torch.tensor([[0, 1], [1, 2], [0, 0], [0, 0], [0, 0]], dtype=torch.uint8)),
-            r"five: y\[1, 1\] is 2; expected 0 or 1",
         ),
         (
             bad(torch.tensor([0.0, float("inf"), 0.0, 0.0, 0.0])),
