@@ -48,8 +48,9 @@ def data_of(**others: Any) -> Data:
 
 
 def graph_of(**others: Any) -> Graph:
-    graph = Graph.from_pyg(data_of())
-    return replace(graph, **others)
+    data = data_of()
+    del data.edge_attr  # which a graph does not hold
+    return replace(Graph.from_pyg(data), **others)
 
 
 def edges_of(batch: Data) -> list[tuple[int, int]]:
