@@ -33,6 +33,7 @@ from chaos_faults import (
 )
 from chaos_report import report
 from chaos_runs import ORPHAN_S, Stage, data_of, stage_for
+from core import require_core
 from emulators import set_lease_key
 from namespaces import refusal
 
@@ -194,6 +195,7 @@ def _append(path: Path, record: Record) -> None:
 
 def main() -> None:
     args = _parse()
+    require_core()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: sys.exit(128 + number))  # processes, mounts and namespaces go
     if args.report is None:

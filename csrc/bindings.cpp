@@ -111,7 +111,7 @@ struct Fits : Expect {
     template <typename A>
     void strides(const char* what, const A& rows) const {
         const size_t last = rows.ndim() - 1;
-        if (rows.shape(last) > 1) same(what, rows.stride(last), 1);
+        if (rows.shape(last) > 1 && rows.size()) same(what, rows.stride(last), 1);
     }
 
     // A CSR; returns its number of rows.

@@ -170,7 +170,7 @@ def test_every_command_prints_one_json_object_and_nothing_else(siafu: Siafu, tab
     assert run["run"] == "run"
     assert siafu("resume", "run", "--json").json == run
     assert siafu("predict", "run", "--json").json == {"run": "run", "out": "predictions.parquet", "nodes": 16}
-    assert siafu("report", "run", "--json").json == {"out": "report.html", "runs": ["run"]}
+    assert siafu("report", "run", "--json").json == {"out": "report.html", "runs": ["run"], "damaged": {}}
     assert {row["name"] for row in siafu("data", "--json").json["data"]} > {"karate", "cora"}
     assert {finding["level"] for finding in siafu("doctor", "--json").json["findings"]} <= {
         "ok",

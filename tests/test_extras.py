@@ -34,7 +34,7 @@ NEEDS: list[tuple[str, Callable[[], object]]] = [
     ("kaminpar", lambda: assign(karate(), parts=2, by="kaminpar")),
     ("ray", lambda: import_module("siafu.engine.ray")),
     ("ray", lambda: import_module("siafu.workers.on_ray")),
-    ("boto3", lambda: Functions("worker")),
+    ("boto3", lambda: Functions("worker", key=bytes(32))),
     ("torch_geometric", lambda: karate().to_pyg()),
     ("torch_geometric", lambda: siafu.NeighborLoader(karate(), [3])),
 ]

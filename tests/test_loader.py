@@ -391,7 +391,11 @@ def test_a_store_is_served_from_disk_and_damage_is_noticed_when_it_is_read(tmp_p
         ({"disjoint": True}, ValueError, "disjoint is True; expected False"),
         ({"sufle": True}, TypeError, "no argument 'sufle'; did you mean shuffle"),
         ({"num_neighbors": [3, -2]}, ValueError, r"num_neighbors is \[3, -2\]"),
-        ({"num_neighbors": []}, ValueError, r"num_neighbors is \[\]; expected whole numbers, one a hop"),
+        (
+            {"num_neighbors": []},
+            ValueError,
+            r"num_neighbors is \[\]; expected whole numbers up to 1000000, one a hop",
+        ),
         ({"num_neighbors": {"a": [3]}}, ValueError, "dict"),
         ({"batch_size": 0}, ValueError, "batch_size is 0; expected a whole number from 1"),
         ({"subgraph_type": "whole"}, ValueError, "subgraph_type is 'whole'; expected one of directional"),

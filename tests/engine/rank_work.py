@@ -59,14 +59,15 @@ def epochs(comm: Comm) -> int:
     done = int((folder / "done").read_text()) if (folder / "done").exists() else 0
     while done < 1_000_000:
         done += 1
-        wants = comm.all_reduce(torch.tensor([float(bool(STOPS))]), label="stop").item()
+        wants_to_end = bool(STOPS) or (done >= 6 and (folder / "ends").exists())
+        stop = comm.all_reduce(torch.tensor([float(wants_to_end)]), label="stop").item()
         if comm.rank == 0:
             (folder / "part").write_text(str(done))
             (folder / "part").replace(folder / "done")
         if done == 3 and comm.rank == 1 and (folder / "kill").exists():
             (folder / "kill").unlink()
             os.kill(os.getpid(), signal.SIGKILL)
-        if wants or (done >= 6 and (folder / "ends").exists()):
+        if stop:
             break
         time.sleep(0.01)
     return done

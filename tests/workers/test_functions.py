@@ -30,7 +30,7 @@ from siafu.workers.signing import accept
 from siafu.workers.tasks import Done
 from siafu.workers.visit import Limits
 
-LEASE = Lease("run", "worker-1", "127.0.0.1", 9, "00", time.time() + 60)
+LEASE = Lease("run", "worker-1", "127.0.0.1", 9, "00", time.time() + 86_400)
 KEY = bytes.fromhex("5a" * 32)
 Answer = tuple[int, dict[str, str], bytes]
 

@@ -153,7 +153,7 @@ def test_a_man_in_the_middle_of_tls_is_refused_by_the_certificate_that_it_shows(
 
         between = threads.submit(stand_between)
         lease = replace(pool.lease(seconds=60), port=middle.getsockname()[1])
-        with pytest.raises(CannotServe, match="shows another certificate than the expected one"):
+        with pytest.raises(CannotServe, match="shows another certificate than expected"):
             serve(lease, computing())
         between.result(LONG_S)
         assert not any(heard)  # not a byte, and so no proof that could be passed on
@@ -164,7 +164,7 @@ def test_a_worker_does_not_talk_to_a_server_with_another_certificate() -> None:
     tasks = Tasks(lambda _: None)
     with Pool(tasks, SETUP, tls=True) as pool:
         lease = replace(pool.lease(seconds=60), fingerprint="00" * 32)
-        with pytest.raises(CannotServe, match="shows another certificate than the expected one"):
+        with pytest.raises(CannotServe, match="shows another certificate than expected"):
             serve(lease, computing())
 
 
