@@ -1,4 +1,4 @@
-"""What a user should know of a graph before a run trusts its scores: one class, one node, nothing to test."""
+"""Warnings about a graph whose scores would mislead: one class, one node, or nothing to test on."""
 
 from torch import Tensor
 

@@ -46,7 +46,7 @@ class FeatureDType(StrEnum):
 
 
 class LabelKind(StrEnum):
-    """What labels are."""
+    """The kinds of labels."""
 
     class_ = "class"
     multilabel = "multilabel"

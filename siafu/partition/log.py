@@ -35,7 +35,7 @@ _ROWS = {"int64": torch.int64, "float32": torch.float32}
 
 
 class _About(Strict):
-    """What rank 0 says of a share before it sends it: the fields of :class:`Share`, and what comes in which order."""
+    """The header that rank 0 sends before a share: the fields of :class:`Share`, and the order of its arrays."""
 
     pieces: tuple[tuple[int, int], ...]
     arrays: tuple[Literal["src", "dst", "weight", "edge_y"], ...]

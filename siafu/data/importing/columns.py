@@ -1,4 +1,4 @@
-"""Which columns and arrays an import reads as what, for people and for the provenance of a store."""
+"""The role of each column and array of an import, for messages and for the provenance of a store."""
 
 from collections.abc import Mapping, Sequence
 

@@ -169,7 +169,7 @@ def _import_as(
 
 
 def _columns(found: EventInputs, ids: RowNumbers | IdMap, labels: Labels | None) -> Columns:
-    """Which columns and arrays were read as what."""
+    """The role of each column and array."""
     columns = columns_of(found.inputs, ids, events=True)
     if found.x is not None:
         columns["features"] = {"x": "an array, a row a step and node"}

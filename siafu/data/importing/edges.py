@@ -57,7 +57,7 @@ class EdgeSource(Protocol):
 
     @property
     def roles(self) -> dict[str, str]:
-        """Which column or array is read as what."""
+        """The role of each column or array."""
 
     def batches(self, progress: Progress) -> Iterator[EdgeBatch]:
         """Read the edges; may be called again."""
