@@ -2,7 +2,7 @@
 
     python benchmarks/chaos.py --trials 500 --seed 0            append the trials to chaos.jsonl, and print the table
     python benchmarks/chaos.py --trials 500 --seed 0 --only 17  one trial again; prints its messages
-    python benchmarks/chaos.py --report chaos.jsonl             the table alone
+    python benchmarks/chaos.py --report chaos.jsonl             the table alone, of one file or several
 
 A trial is a run (method, ranks, engine, kind of worker) and a fault: SIGKILL, SIGSTOP, a pause, a link that goes down,
 a full disk, a damaged file, exhausted memory, Ctrl-C or SIGTERM. Where the fault ends the run, it is resumed. Trials
@@ -205,7 +205,8 @@ def main() -> None:
         run_trials(args)
         if args.only is not None:
             return
-    records = [each for each in _read(args.report or args.out) if "trial" in each]
+    paths = args.report or [args.out]
+    records = [each for path in paths for each in _read(path) if "trial" in each]
     print(report(records))
 
 
@@ -217,7 +218,9 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int, help="run this trial alone, and record nothing")
     parser.add_argument("--out", type=Path, default=Path("chaos.jsonl"), help="the file of records")
-    parser.add_argument("--report", type=Path, help="print the table of such a file and run nothing")
+    parser.add_argument(
+        "--report", type=Path, nargs="+", help="print the table of such files and run nothing"
+    )
     parser.add_argument(
         "--folder", default="/var/tmp", help="where to work; not below /tmp, which trials replace"
     )

@@ -1,0 +1,104 @@
+"""Two checkouts of siafu side by side: is the new one slower than the old one?
+
+    python benchmarks/pairs.py --before ../old                    9 pairs of each measurement, about 25 minutes
+    python benchmarks/pairs.py --before ../old --only gcn gat     some of them
+    python benchmarks/pairs.py --before ../old --pairs 3          fewer pairs
+
+Each checkout has a virtual environment with its own compiled core in ``.venv``. A pair runs both checkouts, each with its
+own benchmark scripts, in fresh processes and in turn; the one that goes first alternates. Training steps (spmm, gcn,
+gat) are timed by the clock, one step of each side in turn; whole runs (cpu) are counted in CPU seconds an epoch. The
+result is the median over the pairs of after / before: above 1, the new checkout is slower.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+from core import require_core
+from run import CASES, write_graph
+from turns import Side
+
+_STEPS = {"spmm": 15, "gcn": 9, "gat": 4}
+Seconds = dict[str, list[float]]  # by name of the measurement: before, after
+
+
+def steps_of(kind: str, trees: Sequence[Path], folder: Path, *, flip: bool) -> Seconds:
+    """Seconds of a training step of each checkout, step by step in turn; fresh processes."""
+    sides = [
+        Side(tree.name, [str(_python(tree)), str(tree / "benchmarks/side.py"), "siafu", kind, str(folder)])
+        for tree in trees
+    ]
+    order = sides[::-1] if flip else sides
+    for _ in range(_STEPS[kind] + 1):
+        for side in order:
+            side.step()
+    return {f"{kind}, seconds a step": [side.end()["seconds"] for side in sides]}
+
+
+def cpu_of(trees: Sequence[Path], folder: Path, *, flip: bool) -> Seconds:
+    """CPU seconds of an epoch of each checkout, by method and kind of worker."""
+    found: dict[Path, dict[str, list[float]]] = {}
+    for tree in trees[::-1] if flip else trees:
+        script = [str(_python(tree)), str(tree / "benchmarks/cpu_seconds.py")]
+        done = subprocess.run(
+            [*script, "--rounds", "1", "--folder", str(folder)], check=True, stdout=subprocess.PIPE, text=True
+        )
+        found[tree] = json.loads(done.stdout.splitlines()[-1])["seconds"]
+    names = [name for name in found[trees[0]] if name in found[trees[1]]]
+    return {f"{name}, CPU seconds an epoch": [found[tree][name][0] for tree in trees] for name in names}
+
+
+def _python(tree: Path) -> Path:
+    return tree / ".venv/bin/python"
+
+
+def run_pairs(args: argparse.Namespace) -> dict[str, list[list[float]]]:
+    """All pairs: by measurement, the pairs of before and after."""
+    trees = [args.before.absolute(), args.after.absolute()]
+    pairs: dict[str, list[list[float]]] = defaultdict(list)
+    with tempfile.TemporaryDirectory() as temporary:
+        for kind in args.only:
+            folder = Path(temporary) / kind
+            folder.mkdir()
+            if kind in _STEPS:
+                write_graph(next(case for case in CASES if case.kind == kind), folder)
+            for number in range(args.pairs):
+                flip = bool(number % 2)
+                found = (
+                    cpu_of(trees, folder, flip=flip)
+                    if kind == "cpu"
+                    else steps_of(kind, trees, folder, flip=flip)
+                )
+                for name, pair in found.items():
+                    pairs[name].append(pair)
+                    print(f"  {name:40} {pair[0]:8.4f} {pair[1]:8.4f}", file=sys.stderr, flush=True)
+    return pairs
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--before", type=Path, required=True, help="the old checkout")
+    parser.add_argument("--after", type=Path, default=Path(__file__).parents[1], help="the new one; this one")
+    parser.add_argument("--pairs", type=int, default=9)
+    parser.add_argument("--only", nargs="*", default=[*_STEPS, "cpu"], choices=[*_STEPS, "cpu"])
+    pairs = run_pairs(parser.parse_args())
+    print(f"{'':40} {'before':>8} {'after':>8} {'ratio':>7}  pairs from to")
+    for name, each in pairs.items():
+        ratios = [after / before for before, after in each]
+        before, after = (statistics.median(side) for side in zip(*each, strict=True))
+        spread = f"{len(each):5} {min(ratios):5.2f} {max(ratios):4.2f}"
+        print(f"{name:40} {before:8.4f} {after:8.4f} {statistics.median(ratios):7.3f} {spread}")
+    print(json.dumps(pairs))
+
+
+if __name__ == "__main__":
+    require_core()
+    main()
