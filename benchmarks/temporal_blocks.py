@@ -68,7 +68,6 @@ def be_a_side(args: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     graph = graph_of(args)
-    torch.optim.Adam([torch.zeros(1, requires_grad=True)])  # what torch loads for it is no part of a trainer
     forget_peak()
     base = status_bytes("VmRSS")
     trainer = trainer_of(graph, args)

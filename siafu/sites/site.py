@@ -9,8 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import torch
-
 import siafu
 from siafu.comm.away import Memory
 from siafu.engine.sites.config import SiteConfig
@@ -338,7 +336,6 @@ class _Written:
 
 def open_site(config: SiteConfig, holdings: Holdings, *, say: Callable[[str], None]) -> tuple[Site, Server]:
     """A site that answers."""
-    torch.optim.Adam([torch.zeros(1)])  # imports much, which takes a while: now, when nobody waits
     keys = Keys(config)
     if trouble := keys.own.trouble(datetime.now(UTC)):
         raise ValueError(f"{config.certificate}: {trouble}")

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from siafu.store.tensors import parse_tensors, save_tensors
+from siafu.training.adam import Adam
 
 _VERSION = 3
 
@@ -62,23 +62,23 @@ class Progression:
 def save_checkpoint(
     path: Path,
     model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Adam,
     done: Progression,
     kept: Mapping[int, Mapping[str, Tensor]] | None = None,
 ) -> int:
     """Write weights, optimiser, progression and what each rank keeps of its own; returns the bytes written."""
     tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
     tensors |= {f"best.{name}": value for name, value in done.best.items()}
-    for slot, values in optimizer.state_dict()["state"].items():
-        tensors |= {f"optimizer.{slot}.{name}": torch.as_tensor(value) for name, value in values.items()}
-    for rank, values in (kept or {}).items():
-        tensors |= {f"rank.{rank}.{name}": value for name, value in values.items()}
+    for slot, values in optimizer.state.items():
+        tensors |= {f"optimizer.{slot}.{name}": value for name, value in values.items()}
+    for rank, own in (kept or {}).items():
+        tensors |= {f"rank.{rank}.{name}": value for name, value in own.items()}
     state = {key: value for key, value in vars(done).items() if key != "best"}
     return save_tensors(path, tensors, {"version": _VERSION, **state})
 
 
 def load_checkpoint(
-    data: bytes, model: nn.Module, optimizer: torch.optim.Optimizer, *, run: str, what: str
+    data: bytes, model: nn.Module, optimizer: Adam, *, run: str, what: str
 ) -> tuple[Progression, dict[int, dict[str, Tensor]]]:
     """Put weights and optimiser back as they were; returns how far training had come, and what each rank kept.
 
@@ -98,7 +98,7 @@ def load_checkpoint(
     except RuntimeError as error:
         raise ValueError(f"{what}: its weights do not fit the model ({error})") from None
     slots = _by_number(under(tensors, "optimizer"))
-    optimizer.load_state_dict({"state": slots, "param_groups": optimizer.state_dict()["param_groups"]})
+    optimizer.load_state(slots)
     return done, _by_number(under(tensors, "rank"))
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Protocol
 
 import psutil
 import torch
@@ -29,6 +29,7 @@ from siafu.nn.dropout import mix, set_keys
 from siafu.nn.embedded import Embedded
 from siafu.nn.model import Gnn
 from siafu.nn.streamed import Rows
+from siafu.training.adam import Adam, Group
 from siafu.training.checkpoint import Progression, load_checkpoint, save_checkpoint, under
 from siafu.training.config import TrainConfig
 from siafu.training.task import Task
@@ -94,7 +95,7 @@ class FullTrainer:
     ) -> None:
         self.model, self.task, self.config, self.seed = model, task, config, seed
         self.block, self.x_src, self.comm = block.with_static(x_src), x_src, task.comm
-        self.optimizer = torch.optim.Adam(_groups(model, config.weight_decay), lr=config.lr)
+        self.optimizer = Adam(_groups(model, config.weight_decay), lr=config.lr)
         self.done = Progression()
         self.sums = RoundedSum(self.comm, "fp32" if wire is None else wire.gradients)
         self._metered: dict[str, int] = {}  # what of the meter is counted in ``done``
@@ -264,8 +265,7 @@ class FullTrainer:
         return total
 
     def _set_lr(self, epoch: int) -> None:
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.config.lr_at(self._scheduled(epoch))
+        self.optimizer.lr = self.config.lr_at(self._scheduled(epoch))
 
     def _move(self) -> None:
         """Move the weights against their gradients."""
@@ -376,23 +376,24 @@ def _seeded(model: nn.Module, seed: int) -> Iterator[None]:
 
 @contextmanager
 def _deterministic(on: bool) -> Iterator[None]:
-    """While it lasts, torch refuses operations whose result may vary."""
+    """While it lasts, torch refuses operations whose result may vary; to ask for that imports its compiler."""
+    if not on:
+        yield
+        return
     before, warn_only = (
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
     )
-    if on:
-        torch.use_deterministic_algorithms(True)
+    torch.use_deterministic_algorithms(True)
     try:
         yield
     finally:
         torch.use_deterministic_algorithms(before, warn_only=warn_only)
 
 
-def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+def _groups(model: nn.Module, weight_decay: float) -> list[Group]:
     """Parameters with their weight decay; the learned rows of nodes have none, since most nodes are seldom heard."""
     rows = {id(module.rows) for module in model.modules() if isinstance(module, Embedded)}
     decayed = [parameter for parameter in model.parameters() if id(parameter) not in rows]
     free = [parameter for parameter in model.parameters() if id(parameter) in rows]
-    groups = [{"params": decayed, "weight_decay": weight_decay}]
-    return groups + ([{"params": free, "weight_decay": 0.0}] if free else [])
+    return [Group(decayed, weight_decay), Group(free)]

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from siafu.store.tensors import load_tensors, save_tensors
+from siafu.training.adam import Adam, Group
 from siafu.training.checkpoint import Progression, load_checkpoint, save_checkpoint
 from siafu.training.full import FullTrainer, Watch
 
@@ -27,11 +28,11 @@ def test_a_checkpoint_brings_back_weights_optimiser_and_progression(
     other.resume(watch.checkpoint)
     for name, value in trainer.model.state_dict().items():
         assert torch.equal(other.model.state_dict()[name], value), name
-    wanted, found = trainer.optimizer.state_dict()["state"], other.optimizer.state_dict()["state"]
+    wanted, found = trainer.optimizer.state, other.optimizer.state
     assert wanted.keys() == found.keys()
     for slot in wanted:
         for name, value in wanted[slot].items():
-            assert torch.equal(torch.as_tensor(found[slot][name]), torch.as_tensor(value)), name
+            assert torch.equal(found[slot][name], value), name
     assert other.done.best.keys() == trainer.done.best.keys()
     for name, value in trainer.done.best.items():
         assert torch.equal(other.done.best[name], value), name
@@ -49,7 +50,7 @@ def test_a_checkpoint_of_another_run_is_refused(make_trainer: MakeTrainer, make_
 
 def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path) -> None:
     model = nn.Linear(2, 2)
-    optimizer = torch.optim.Adam(model.parameters())
+    optimizer = Adam([Group(list(model.parameters()))], lr=0.01)
     save_checkpoint(tmp_path / "c", model, optimizer, Progression())
     tensors, state = load_tensors(tmp_path / "c")
     save_tensors(tmp_path / "c", tensors, state | {"version": 99})
@@ -59,16 +60,20 @@ def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path) -> None:
 
 def test_a_checkpoint_that_does_not_fit_the_model_is_refused(tmp_path: Path) -> None:
     model, wider = nn.Linear(2, 2), nn.Linear(2, 3)
-    save_checkpoint(tmp_path / "c", model, torch.optim.Adam(model.parameters()), Progression())
+    save_checkpoint(tmp_path / "c", model, Adam([Group(list(model.parameters()))], lr=0.01), Progression())
     with pytest.raises(ValueError, match="its weights do not fit the model"):
         load_checkpoint(
-            (tmp_path / "c").read_bytes(), wider, torch.optim.Adam(wider.parameters()), run="", what="c"
+            (tmp_path / "c").read_bytes(),
+            wider,
+            Adam([Group(list(wider.parameters()))], lr=0.01),
+            run="",
+            what="c",
         )
 
 
 def test_a_damaged_checkpoint_is_refused_with_what_to_do(tmp_path: Path) -> None:
     model = nn.Linear(2, 2)
-    optimizer = torch.optim.Adam(model.parameters())
+    optimizer = Adam([Group(list(model.parameters()))], lr=0.01)
     save_checkpoint(tmp_path / "c", model, optimizer, Progression())
     data = bytearray((tmp_path / "c").read_bytes())
     data[-1] ^= 1
@@ -80,7 +85,7 @@ def test_a_damaged_checkpoint_is_refused_with_what_to_do(tmp_path: Path) -> None
 def test_a_parameter_that_is_used_twice_can_be_saved(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     model[1].weight = model[0].weight
-    optimizer = torch.optim.Adam(model.parameters())
+    optimizer = Adam([Group(list(model.parameters()))], lr=0.01)
     save_checkpoint(tmp_path / "c", model, optimizer, Progression(epoch=3))
     assert load_checkpoint((tmp_path / "c").read_bytes(), model, optimizer, run="", what="c")[0].epoch == 3
 

@@ -125,7 +125,7 @@ def test_the_scheduled_rate_is_the_one_the_optimiser_uses(
     make_trainer: MakeTrainer, make_watch: MakeWatch
 ) -> None:
     trainer, used = make_trainer(schedule="cosine", warmup=2), []
-    trainer.train(make_watch(on_epoch=lambda *_, **__: used.append(trainer.optimizer.param_groups[0]["lr"])))
+    trainer.train(make_watch(on_epoch=lambda *_, **__: used.append(trainer.optimizer.lr)))
     assert used == [trainer.config.lr_at(epoch) for epoch in range(1, 9)]
     assert len(set(used)) == 8
 

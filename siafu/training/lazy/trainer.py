@@ -289,8 +289,8 @@ class LazyTrainer(FullTrainer):
     def _own_state(self) -> dict[str, Tensor]:
         mine = super()._own_state()
         if self.lazy.local_epochs > 1:  # then each rank's optimiser has seen other gradients
-            for slot, values in self.optimizer.state_dict()["state"].items():
-                mine |= {f"adam.{slot}.{name}": torch.as_tensor(value) for name, value in values.items()}
+            for slot, values in self.optimizer.state.items():
+                mine |= {f"adam.{slot}.{name}": value for name, value in values.items()}
         return mine
 
     def _load_own_state(self, mine: dict[str, Tensor]) -> None:
@@ -300,5 +300,4 @@ class LazyTrainer(FullTrainer):
             slot, _, key = name.partition(".")
             slots.setdefault(int(slot), {})[key] = value
         if self.lazy.local_epochs > 1:
-            groups = self.optimizer.state_dict()["param_groups"]
-            self.optimizer.load_state_dict({"state": slots, "param_groups": groups})
+            self.optimizer.load_state(slots)

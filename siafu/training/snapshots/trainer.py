@@ -17,6 +17,7 @@ from siafu.nn.temporal import Span, State, passed_in_blocks
 from siafu.nn.temporal.recurrent import Recurrent
 from siafu.nn.temporal.turn import Alone, Busy, Turn
 from siafu.sample.shuffle import Shuffled
+from siafu.training.adam import Adam, Group
 from siafu.training.config import TrainConfig
 from siafu.training.full import FullTrainer, Watch
 from siafu.training.snapshots.build import Predictor
@@ -222,7 +223,7 @@ class SnapshotsTrainer(FullTrainer):
         with restored(self.model):
             for split in ("val", "test"):
                 for sample in task.samples[split]:
-                    self.optimizer = torch.optim.Adam(self.model.parameters(), lr=self.config.lr)
+                    self.optimizer = Adam([Group(list(self.model.parameters()))], lr=self.config.lr)
                     with torch.enable_grad():
                         tune(self.model, task, sample - 1, passes, steps=task.config.live)
                     found.append(self._told([(split, sample)], task))
