@@ -1,10 +1,10 @@
-"""Two checkouts of siafu side by side: is the new one slower than the old one?
+"""Two checkouts of siafu side by side: time and CPU seconds of the new one beside those of the old one.
 
     python benchmarks/pairs.py --before ../old                    9 pairs of each measurement, about 25 minutes
     python benchmarks/pairs.py --before ../old --only gcn gat     some of them
     python benchmarks/pairs.py --before ../old --pairs 3          fewer pairs
 
-Each checkout has a virtual environment with its own compiled core in ``.venv``. A pair runs both checkouts, each with its
+Each checkout has its own compiled core, in a virtual environment ``.venv``. A pair runs both checkouts, each with its
 own benchmark scripts, in fresh processes and in turn; the one that goes first alternates. Training steps (spmm, gcn,
 gat) are timed by the clock, one step of each side in turn; whole runs (cpu) are counted in CPU seconds an epoch. The
 result is the median over the pairs of after / before: above 1, the new checkout is slower.
