@@ -252,9 +252,7 @@ def test_a_site_calls_a_peer_only_at_an_address_that_it_lists(graph: Graph, tmp_
     with serving(tmp_path / "sites", graph) as trial:
         listed = trial.addresses["a"]
         trial.addresses["a"] = other = f"localhost:{listed.rpartition(':')[2]}"
-        refused = (
-            rf"[bc] does not call a at '{other}', which its site.toml does not list; add the address to peers.a"
-        )
+        refused = rf"[bc] does not call a at '{other}', which its site.toml does not list; add the address to peers.a"
         with pytest.raises(FederationFailed, match=refused):
             trial.federate(**QUICK)
         assert any(f"it lists {listed}" in text for text in trial.said["b"])
