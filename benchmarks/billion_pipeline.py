@@ -11,7 +11,7 @@ aggregate stay on disk (data.inputs=stream). Tensor tasks are done in line, as t
 
 import argparse
 
-from billion import ASKED_DISK, FEATURES, HIDDEN, PARTS, add_places, place, prepare, show, train
+from billion import FEATURES, HIDDEN, PARTS, add_places, place, prepare, show, train
 from core import require_core
 
 
@@ -25,7 +25,7 @@ def main() -> None:
         phases = prepare(folder, 1 << args.scale, args.edges, trained=0.5, ranks=args.ranks)
         phase, found = train(folder, model, [*own, *args.set], ranks=args.ranks)
     print(f"{found['tasks']:,} tasks, of at most {args.intervals} intervals a rank")
-    show([*phases, phase], found, asked_disk=ASKED_DISK)
+    show([*phases, phase], found)
 
 
 def _parse() -> argparse.Namespace:

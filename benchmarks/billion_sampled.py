@@ -29,7 +29,7 @@ def main() -> None:
         phase, found = train(folder, model, settings)
     spent = ", ".join(f"{what} {found[f'{what}_seconds']:.1f} s" for what in ("sample", "fetch", "compute"))
     print(f"{'':12} of which on rank 0: {spent}")
-    show([*phases, phase], found, asked_disk=None)
+    show([*phases, phase], found)
 
 
 def _parse() -> argparse.Namespace:

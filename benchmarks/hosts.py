@@ -27,8 +27,6 @@ from namespaces import Host, refusal, two_hosts
 from siafu.data import community
 from siafu.store import write_store
 
-ASKED_RATIO, ASKED_BYTES = 1.06, 64 << 10  # of the meter, and for each connection
-CONNECTIONS = 1  # between two ranks
 _PORT = 29400
 _SECRET = secrets.token_hex(32)
 _ROOT = Path(__file__).resolve().parents[1]
@@ -41,11 +39,6 @@ class Crossed:
     found: dict[str, Any]
     interfaces: tuple[int, int]
     seconds: float
-
-    @property
-    def allowed(self) -> float:
-        """What the interfaces may have sent."""
-        return ASKED_RATIO * self.found["bytes_sent"] + ASKED_BYTES * CONNECTIONS
 
 
 def train_across(hosts: Sequence[Host], arguments: Sequence[str], *, timeout_s: float) -> Crossed:
@@ -121,8 +114,6 @@ def _show(crossed: Crossed, args: argparse.Namespace) -> None:
         print(f"  {label:24} {count / 1e6:10.3f} MB")
     print(f"{'our meter':26} {found['bytes_sent'] / 1e6:10.3f} MB")
     print(f"{'the interfaces':26} {sent / 1e6:10.3f} MB   {sent / found['bytes_sent']:.3f} of the meter")
-    allowed = f"{ASKED_RATIO} of the meter and {ASKED_BYTES >> 10} KB a connection"
-    print(f"{'asked, at most':26} {crossed.allowed / 1e6:10.3f} MB   {allowed}")
 
 
 if __name__ == "__main__":

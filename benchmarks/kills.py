@@ -265,15 +265,15 @@ def _show(runs: list[Ended]) -> None:
         if of:
             early, took = sum(not strike.epoch for strike in of), [strike.recovered_s for strike in of]
             print(f"{kind:10} {len(of):8} {early:16} {statistics.median(took):11.2f} s {max(took):7.2f} s")
-    print(f"\n{'runs':24} {len(runs):6} {'asked':>8}")
-    for name, count, asked in (
-        ("finished", sum(run.code == 0 for run in runs), len(runs)),
-        ("hung", sum(run.hung for run in runs), 0),
-        ("bit-identical", sum(run.identical for run in runs), len(runs)),
-        ("orphan processes", sum(run.orphans for run in runs), 0),
-        ("ports held", sum(run.ports for run in runs), 0),
+    print(f"\n{'runs':24} {len(runs):6}")
+    for name, count in (
+        ("finished", sum(run.code == 0 for run in runs)),
+        ("hung", sum(run.hung for run in runs)),
+        ("bit-identical", sum(run.identical for run in runs)),
+        ("orphan processes", sum(run.orphans for run in runs)),
+        ("ports held", sum(run.ports for run in runs)),
     ):
-        print(f"{name:24} {count:6} {asked:8}")
+        print(f"{name:24} {count:6}")
     for number, run in enumerate(runs, 1):
         if not run.good:
             print(f"run {number} ended with exit code {run.code}:\n{run.errors}")

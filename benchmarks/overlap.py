@@ -23,7 +23,6 @@ from siafu.training.pipeline.config import PipelineConfig
 from siafu.workers.task import Task
 
 FEATURES, CLASSES = 100, 47
-ASKED = {"with the pipeline": "at most 1.3x", "without": "more than 2x"}
 
 
 def main() -> None:
@@ -59,14 +58,14 @@ def main() -> None:
 
 def _show(seconds: dict[str, dict[str, list[float]]]) -> dict[str, float]:
     """Print a line a side; the ratios."""
-    print(f"{'':20} {'no latency':>11} {'latency':>11} {'ratio':>8} {'spread':>16}   asked")
+    print(f"{'':20} {'no latency':>11} {'latency':>11} {'ratio':>8} {'spread':>16}")
     ratios = {}
     for name, of in seconds.items():
         each = [late / none for none, late in zip(of["none"], of["late"], strict=True)]
         ratios[name] = statistics.median(each)
         none, late = (statistics.median(of[key]) for key in ("none", "late"))
         spread = f"{min(each):.2f} to {max(each):.2f}"
-        print(f"{name:20} {none:9.3f} s {late:9.3f} s {ratios[name]:7.2f}x {spread:>16}   {ASKED[name]}")
+        print(f"{name:20} {none:9.3f} s {late:9.3f} s {ratios[name]:7.2f}x {spread:>16}")
     return ratios
 
 

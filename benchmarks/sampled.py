@@ -32,8 +32,6 @@ from siafu.data import community
 SIDE = Path(__file__).with_name("sampled_side.py")
 RECORDED = {"dgl": 10.5, "pyg": 26.0}  # seconds: SAGE, 100k nodes, 2.5M edges, all minibatches, 2 threads
 RECORDED_EDGES = {"dgl": 11.7e6, "graphbolt": 7.1e6, "pyg-lib": 5.6e6}  # a second
-ASKED = {("siafu", "dgl"): 2.0, ("siafu", "pyg"): 5.0, ("siafu-cached", "dgl"): 3.5}
-ASKED_SAMPLER = 5.0  # DGLs
 
 
 def write_graph(args: argparse.Namespace, folder: Path) -> None:
@@ -100,22 +98,21 @@ def show_epochs(args: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
         print(f"  {row['side']:14} {row['seconds']:7.2f} s {row['best_seconds']:7.2f} s {memory:>10}  {note}")
     found = {row["side"]: row for row in rows}
     for ours in (name for name in found if name.startswith("siafu")):
-        for peer, sides in {"dgl": ("dgl", "dgl-worker"), "pyg": ("pyg",)}.items():
+        for sides in (("dgl", "dgl-worker"), ("pyg",)):
             there = [found[side] for side in sides if side in found]
             if there:
                 best = min(there, key=lambda row: row["seconds"])
-                _show_ratio(found[ours], best, ASKED.get((ours, peer)))
+                _show_ratio(found[ours], best)
 
 
 SPENT = ("sample_seconds", "fetch_seconds", "compute_seconds")
 
 
-def _show_ratio(ours: dict[str, Any], peer: dict[str, Any], asked: float | None) -> None:
+def _show_ratio(ours: dict[str, Any], peer: dict[str, Any]) -> None:
     ratios = [peer[kind] / ours[kind] for kind in ("seconds", "best_seconds")]
-    wanted = "" if asked is None else f"   asked {asked:g}x"
     recorded = " as recorded" if peer.get("recorded") else ""
     what = f"{ours['side']} beside {peer['side']}{recorded}"
-    print(f"  {what:36} {ratios[0]:6.2f}x by the median, {ratios[1]:.2f}x by the best{wanted}", flush=True)
+    print(f"  {what:36} {ratios[0]:6.2f}x by the median, {ratios[1]:.2f}x by the best", flush=True)
 
 
 def compare_samplers(args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -130,13 +127,12 @@ def compare_samplers(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 def show_samplers(args: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
     print(f"samplers with relabelling, {args.nodes:,} nodes, minibatches of {BATCH}, {args.threads} threads")
-    print(f"  {'':12} {'edges':>12} {'median':>9} {'edges a second':>15} {'siafu is':>9} {'asked':>6}")
+    print(f"  {'':12} {'edges':>12} {'median':>9} {'edges a second':>15} {'siafu is':>9}")
     for row in rows:
         counted = f"{row['edges']:12,} {row['seconds']:7.3f} s" if "edges" in row else " " * 22
         ratio = "" if row is rows[0] else f"{rows[0]['rate'] / row['rate']:.2f}x"
-        asked = f"{ASKED_SAMPLER:g}x" if row["side"] == "dgl" else ""
         note = "  recorded, not measured here" if row.get("recorded") else ""
-        print(f"  {row['side']:12} {counted} {row['rate'] / 1e6:13.2f}M {ratio:>9} {asked:>6}{note}")
+        print(f"  {row['side']:12} {counted} {row['rate'] / 1e6:13.2f}M {ratio:>9}{note}")
 
 
 def main() -> None:

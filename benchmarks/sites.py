@@ -47,8 +47,6 @@ from siafu.trained import load_static
 
 NAMES = ("a", "b", "c")
 PORT = 7400
-ASKED_RATIO, ASKED_BYTES = 1.06, 64 << 10  # of the meter, and for each connection
-CONNECTIONS = 6  # between three sites, and from the coordinator to each
 _ROOT = Path(__file__).resolve().parents[1]
 _BEHIND = "127.0.0.1:7401"  # where a site listens that has a relay before it
 _SIAFU = [sys.executable, "-c", "from siafu.cli import main; main()"]
@@ -219,12 +217,10 @@ def _show(found: dict[str, Any], interfaces: int, seconds: float, folder: Path) 
             by_what[line["what"]] = by_what.get(line["what"], 0) + line["bytes"]
         print(f"ledger of {name}: {by_what}")
     ledgers += found["bytes_by_label"].get("orders", 0)  # of the coordinator
-    allowed = ASKED_RATIO * found["bytes_sent"] + ASKED_BYTES * CONNECTIONS
     print(f"{seconds:.1f} s in all, {found['epochs']} epochs, test accuracy {found['test_accuracy']:.4f}")
     print(f"meter      {found['bytes_sent']:>14,}")
     print(f"ledgers    {ledgers:>14,}   {'equal' if ledgers == found['bytes_sent'] else 'DIFFERENT'}")
     print(f"interfaces {interfaces:>14,}   {interfaces / found['bytes_sent']:.3f} of the meter")
-    print(f"allowed    {allowed:>14,.0f}   {'kept' if interfaces <= allowed else 'NOT KEPT'}")
 
 
 def _wait_until_written(captured: Path) -> None:

@@ -27,7 +27,7 @@ from siafu.training.pipeline.trainer import PipelineTrainer
 from siafu.workers.task import Key, Task
 
 FEATURES, CLASSES, FACTOR = 100, 47, 10
-ASKED = {"hedging": "at most 1.3x", "no hedging": ""}
+SIDES = ("hedging", "no hedging")
 
 
 class Slow:
@@ -59,7 +59,7 @@ def main() -> None:
     )
     with late_workers(), ExitStack() as stack:
         sides: dict[str, PipelineTrainer] = {}
-        for name in ASKED:
+        for name in SIDES:
             config = PipelineConfig(
                 intervals=args.intervals,
                 workers="threads",
@@ -99,14 +99,14 @@ def _measure(
 
 def _show(seconds: dict[str, dict[str, list[float]]]) -> dict[str, float]:
     """Print a line a side; the ratios of means."""
-    print(f"{'':12} {'none slow':>11} {'some slow':>11} {'ratio':>8} {'of a turn':>16}   asked")
+    print(f"{'':12} {'none slow':>11} {'some slow':>11} {'ratio':>8} {'of a turn':>16}")
     ratios = {}
     for name, of in seconds.items():
         none, some = (statistics.fmean(of[key]) for key in ("none slow", "some slow"))
         ratios[name] = some / none
         each = [a / b for a, b in zip(of["some slow"], of["none slow"], strict=True)]
         spread = f"{min(each):.2f} to {max(each):.2f}"
-        print(f"{name:12} {none:9.3f} s {some:9.3f} s {ratios[name]:7.2f}x {spread:>16}   {ASKED[name]}")
+        print(f"{name:12} {none:9.3f} s {some:9.3f} s {ratios[name]:7.2f}x {spread:>16}")
     return ratios
 
 

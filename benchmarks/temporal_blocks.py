@@ -31,7 +31,6 @@ from siafu.training.snapshots.config import SnapshotsConfig, Wanted
 from siafu.training.snapshots.trainer import SnapshotsTrainer
 
 ALL = 10**6  # MB of room: one block, and all is kept
-ASKED = {"bytes": 300_000_000, "times": 1.3}
 
 
 def graph_of(args: argparse.Namespace) -> DynamicGraph:
@@ -105,7 +104,7 @@ def compare(args: argparse.Namespace, *, scored: bool) -> dict[str, Any]:
     found = {side.name: side.end() for side in sides}
     one, several = ([side["seconds"], side["seconds"] + side["score_seconds"]] for side in found.values())
     times, with_scores = (more / less for less, more in zip(one, several, strict=True))
-    return {"scored": scored, **found, "times": times, "times_with_scores": with_scores, "asked": ASKED}
+    return {"scored": scored, **found, "times": times, "times_with_scores": with_scores}
 
 
 def main() -> None:

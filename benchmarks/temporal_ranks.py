@@ -26,7 +26,6 @@ from siafu.data.transactions import Transactions
 from siafu.store import write_dynamic
 
 SIAFU = [sys.executable, "-c", "from siafu.cli import main; main()", "train"]
-ASKED = 0.8
 
 
 def alone(arguments: Sequence[str]) -> None:
@@ -63,7 +62,7 @@ def compare(kind: str, folder: Path, hosts: tuple[Host, Host], args: argparse.Na
                 ]
             each += epochs_of(out)
     one, two = (statistics.median(each) for each in seconds.values())
-    found = {"model": kind, "one_s": one, "two_s": two, "efficiency": one / two / 2, "asked": ASKED}
+    found = {"model": kind, "one_s": one, "two_s": two, "efficiency": one / two / 2}
     return found | {"bytes_sent": sent, "epochs": len(seconds[2])}
 
 

@@ -27,7 +27,6 @@ from siafu.training.snapshots.config import SnapshotsConfig, Wanted
 from siafu.training.snapshots.trainer import SnapshotsTrainer
 
 FLOAT, RANKS = 4, (2, 4, 8)
-ASKED_OFF, ASKED_BF16, ASKED_HALO = 0.02, 2.0, 2.5
 
 
 def make(args: argparse.Namespace, share: float) -> DynamicGraph:
@@ -94,9 +93,6 @@ def main() -> None:
         shown = "".join(f"{count / 1e6:12.2f} {closed / count:6.2f}x" for count in sent.values())
         print(f"{ranks:5} {closed / 1e6:12.2f}{shown}", flush=True)
         found[ranks] = {"closed_form": closed, **sent}
-    print(
-        f"asked: float32 within {ASKED_OFF:.0%}, bfloat16 {ASKED_BF16}x, tm-gcn at 4 ranks {ASKED_HALO}x less"
-    )
     print(json.dumps(found))
 
 

@@ -28,7 +28,6 @@ from siafu.workers.replay import Fleet, GraphTask, Replayed, TensorTask, replay
 
 LEASES = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 512, 1024, 2000)
 SHOWN = (1, 32, 128, 2000)
-ASKED = 1.5
 LEASE_S = 840.0  # a function ends after 15 minutes, and its lease a little before
 
 
@@ -165,7 +164,7 @@ def _line(regime: Regime, measured: dict[str, Any], local: Priced, others: list[
     tensor_s = sum(torch_s for _, _, torch_s, *_ in measured["tensor"])
     at = " | ".join(f"{each.value_beside(local):.2f}x" for each in others if each.leases in SHOWN)
     worth = best.value_beside(local)
-    verdict = "**pays**" if worth >= ASKED else "pays a little" if worth > 1 else "does not pay"
+    verdict = "**pays**" if worth > 1 else "does not pay"
     return (
         f"| {regime.name} | {tensor_s / (graph_s + tensor_s):.0%} | {local.seconds:.2f} s, "
         f"${1e3 * local.dollars:.3f} | {at} | {best.leases}: {local.seconds / best.seconds:.2f}x as fast for "
@@ -193,7 +192,7 @@ def _show(lines: list[str], args: argparse.Namespace, rates: Rates) -> None:
     print("\n".join(lines))
     speed = "as fast as" if isclose(args.speed, 1) else f"{args.speed:g} times as fast as"
     print(
-        f"\nV beside local only; asked {ASKED}x in one regime. Prices of {rates.instance.date}: {args.instance} "
+        f"\nV beside local only. Prices of {rates.instance.date}: {args.instance} "
         f"${rates.instance.per_hour}/h with {args.vcpus} vCPUs and {args.server_gbit_s:g} Gbit/s, parameter servers "
         f"included; {args.function} ${rates.function.per_gb_second:g} a GB-s, {args.memory_mb} MB, a vCPU {speed} the "
         f"server's; {args.lease_mb_s:g} MB/s and {args.latency * 1e3:g} ms a task for each lease, {args.init:g} s of "

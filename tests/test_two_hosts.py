@@ -14,6 +14,7 @@ from siafu.data import community
 from siafu.store import write_dynamic, write_store
 
 TIMEOUT_S = 240
+HEADERS, ONCE_BYTES = 1.06, 64 << 10  # of packets and acknowledgements, and of torchrun's own connections
 SETTINGS = {"epochs": 5, "hidden": 16, "threads": 1, "ranks": 2}
 
 
@@ -57,8 +58,8 @@ def test_the_part_of_the_second_host_goes_over_the_wire(
 
 
 def test_interfaces_count_little_more_than_our_meter(crossed: tuple[Crossed, tuple[Host, Host]]) -> None:
-    sent = sum(crossed[0].interfaces)
-    assert crossed[0].found["bytes_sent"] < sent <= crossed[0].allowed
+    metered, sent = crossed[0].found["bytes_sent"], sum(crossed[0].interfaces)
+    assert metered < sent <= HEADERS * metered + ONCE_BYTES
 
 
 def test_of_a_graph_that_changes_the_second_host_gets_its_steps_in_few_bytes(tmp_path: Path) -> None:
