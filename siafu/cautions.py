@@ -1,5 +1,9 @@
-"""Warnings about a graph whose scores would mislead: one class, one node, or nothing to test on."""
+"""Warnings about a graph whose scores would mislead: one class, one node, or nothing to test on.
 
+Of a federation the coordinator knows the numbers of nodes, and each site its own classes.
+"""
+
+import torch
 from torch import Tensor
 
 from siafu.comm import alone
@@ -23,6 +27,25 @@ def cautions(graph: Graph | DynamicGraph, tree: Settings) -> tuple[str, ...]:
     y_train = task.y[task.rows["train"]] if task.kind == "class" else None
     few = _one(graph.name, "node", task.count["train"], y_train)
     return few + _untested(graph.name, "node with a label", task.count["test"])
+
+
+def count_cautions(name: str, *, train: int, test: int) -> tuple[str, ...]:
+    """The same of sites together, from the numbers of their training and test nodes alone."""
+    return _one(name, "node", train, None) + _untested(name, "node", test)
+
+
+def site_cautions(graph: Graph) -> tuple[str, ...]:
+    """The same of the nodes of one site, for its own log: what the other sites hold is not known here."""
+    if graph.y is None or graph.train_mask is None or graph.y.dtype != torch.int64:
+        return ()
+    y_train = graph.y[graph.train_mask]
+    classes = y_train[y_train >= 0].unique().tolist()
+    if len(classes) != 1:
+        return ()
+    return (
+        f"{graph.name}: every training label of this site is class {classes[0]}; a run learns other classes only if "
+        "other sites have labels of them",
+    )
 
 
 def _over_time(graph: DynamicGraph, tree: Settings) -> tuple[str, ...]:

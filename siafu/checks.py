@@ -98,6 +98,15 @@ def check_classes(
         )
 
 
+def check_width(shape: Sequence[int], what: str) -> None:
+    """Refuse features that have no column."""
+    if shape and not shape[-1]:
+        raise ValueError(
+            f"{what} is {tuple(shape)}; expected at least one feature a node; where there are none, leave the "
+            "features out"
+        )
+
+
 def check_permutation(order: Tensor, num_rows: int, what: str) -> None:
     """Refuse numbers that do not name each of ``num_rows`` rows once, (num_rows,) int64."""
     check_array(order, what, torch.int64, (num_rows,))

@@ -1,7 +1,8 @@
 """Create, append, replace and lock files in folders that other users may write too.
 
 A name in such a folder may be a symbolic link that somebody planted. So no link is followed, no file that is there is
-opened for writing under a name that can be guessed, and nothing is emptied.
+opened for writing under a name that can be guessed, and nothing is emptied. Standard library alone: the package of a
+serverless worker holds this file.
 """
 
 import errno
@@ -22,6 +23,28 @@ def append_to(path: Path, *, mode: int = 0o666, buffering: int = -1) -> BinaryIO
     """Open a file to write at its end; create it with ``mode`` where there is none."""
     descriptor = _open_regular(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, mode)
     return os.fdopen(descriptor, "ab", buffering)
+
+
+def read_private(path: Path, *, max_bytes: int) -> bytes:
+    """At most so many bytes of a file that nobody but its owner can read or change; raises ValueError.
+
+    The owner is the user of this process or the superuser. Links are followed: secrets are often mounted as such.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as file:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                raise ValueError(f"{path}: not a file")
+            if found.st_mode & 0o077 or found.st_uid not in (os.geteuid(), 0):
+                raise ValueError(
+                    f"{path}: belongs to user {found.st_uid} with mode {found.st_mode & 0o777:04o}; expected user "
+                    f"{os.geteuid()} with mode 0600, so that nobody else reads or changes it: chmod 600 {path}, and "
+                    "replace what is in it if others could read it"
+                )
+            return file.read(max_bytes)
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from None
 
 
 @contextmanager

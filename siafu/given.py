@@ -114,10 +114,6 @@ def _features(x: Tensor) -> Tensor:
     x = x[:, None] if x.ndim == 1 else x
     if x.ndim != 2:
         raise ValueError(f"x is {tuple(x.shape)}; expected a row of features for each node")
-    if not x.shape[1]:
-        raise ValueError(
-            f"x is {tuple(x.shape)}; expected at least one feature a node; where nothing is known of nodes, leave x out"
-        )
     return x.contiguous() if x.dtype == torch.bfloat16 else x.to(torch.float32).contiguous()
 
 

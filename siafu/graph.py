@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from siafu import native
-from siafu.checks import Checked, check_array, check_classes, check_csr, check_permutation
+from siafu.checks import Checked, check_array, check_classes, check_csr, check_permutation, check_width
 from siafu.given import (
     check_edges,
     check_finite,
@@ -447,6 +447,8 @@ def _check_shapes(graph: Graph) -> None:
                 )
             wide = field_name == "x" or (field_name == "y" and value.ndim == 2)
             check_array(value, f"{graph.name}: {field_name}", dtypes, (count, None) if wide else (count,))
+    if graph.x is not None:
+        check_width(graph.x.shape, f"{graph.name}: x")
     if (graph.x is not None and graph.x.dtype == torch.int8) != (graph.x_scale is not None):
         found = "None" if graph.x is None else str(graph.x.dtype)
         found += " without x_scale" if graph.x_scale is None else " with x_scale"

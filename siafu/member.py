@@ -139,7 +139,7 @@ def build_trainer(
             f"{own.name}: method {tree.method} reads features, but there are none; use method full"
         )
     if tree.method == "pipeline":
-        _check_pipeline(tree)
+        check_pipeline(tree)
         return PipelineTrainer(
             model,
             block,
@@ -245,7 +245,8 @@ def _clients_trainer(
     )
 
 
-def _check_pipeline(tree: Settings) -> None:
+def check_pipeline(tree: Settings) -> None:
+    """Refuse settings with which method pipeline cannot train, among them a missing key of leases."""
     if tree.pipeline.workers in BILLED:
         lease_key(os.environ, tree.pipeline.lease_key_file)  # or it says what to do
     if tree.model.norm == "batch":

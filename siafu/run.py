@@ -21,7 +21,7 @@ from siafu.comm import Comm
 from siafu.convert import as_graph
 from siafu.events import Events
 from siafu.folder import RunFolder, existing_folder, new_folder
-from siafu.member import Onlooker
+from siafu.member import Onlooker, check_pipeline
 from siafu.ranks import Group, OnRay, Processes, Ranks, Threads, Work, dismiss, follow, home_of_partitions
 from siafu.results.machine import usable_cores
 from siafu.results.progress import TrainingProgress, in_notebook
@@ -118,9 +118,11 @@ class _Asked:
 def _train(asked: _Asked, onlooker: Onlooker, group: Comm | None) -> Run:
     """Compose a new run and carry it out; ``group`` is the one that this process is rank 0 of, or None."""
     graph, tree = settle(asked.graph, asked.tree, onlooker.progress)
+    if tree.method == "pipeline":
+        check_pipeline(tree)
     onlooker.say(
         about(graph, tree, asked.custom)
-    )  # refuses what cannot be trained, before anything is written
+    )  # both refuse what cannot be trained, before anything is written
     name = f"{graph.name}-{tree.model.kind}-{tree.method}"
     with new_folder(asked.out, name=name) as folder:
         folder.write_config(write_toml(tree))

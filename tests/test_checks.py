@@ -61,6 +61,7 @@ def test_a_copy_with_other_edges_is_checked_again_and_one_with_the_same_is_not(
     [
         ("x", torch.zeros(2, 1), "x has 2 rows; expected 3, one for each node"),
         ("x", torch.zeros(3), r"x is \(3,\)"),
+        ("x", torch.zeros(3, 0), r"x is \(3, 0\); expected at least one feature a node"),
         ("x", [[0.0]] * 3, "x is a list; expected a torch.Tensor"),
         ("y", torch.tensor([0, -5, 1]), r"y\[1\] is -5; expected a class from 0, or -1 for none"),
         ("y", torch.zeros(3, dtype=torch.int32), "y is .* torch.int32 .*; expected"),
@@ -109,6 +110,8 @@ def test_a_block_has_at_least_as_many_sources_as_destinations() -> None:
         ({"weight": torch.ones(3)}, r"weight is \(3,\)"),
         ({"edge_y": torch.tensor([0, -2])}, r"edge_y\[1\] is -2"),
         ({"y": torch.tensor([0, -2, 0])}, r"y\[1\] is -2"),
+        ({"x": torch.zeros(3, 0)}, r"x is \(3, 0\); expected at least one feature a node"),
+        ({"x": torch.zeros(2, 3, 0)}, r"x is \(2, 3, 0\); expected at least one feature a node"),
         ({"whole_ptr": torch.tensor([0, 5, 4])}, "whole_ptr"),
     ],
 )

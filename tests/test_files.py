@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from siafu import files
-from siafu.files import append_to, locked, make_folder, replacing, write_atomically
+from siafu.files import append_to, locked, make_folder, read_private, replacing, write_atomically
 
 LEFTOVER = ".t.0123456789abcdef.tmp"
 
@@ -142,3 +142,38 @@ def test_a_link_in_the_place_of_a_folder_is_refused(shared: Path, tmp_path: Path
         make_folder(shared / "checkpoint")
     make_folder(shared / "real")
     make_folder(shared / "real")
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o620, 0o601])
+def test_a_private_file_that_others_can_use_is_refused(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "key"
+    path.write_text("secret")
+    path.chmod(mode)
+    with pytest.raises(
+        ValueError, match=rf"key: belongs to user \d+ with mode {mode:04o}; expected .* chmod 600"
+    ):
+        read_private(path, max_bytes=100)
+    path.chmod(0o600)
+    assert read_private(path, max_bytes=3) == b"sec"
+    (tmp_path / "link").symlink_to(path)
+    assert read_private(tmp_path / "link", max_bytes=100) == b"secret"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_private_file_of_another_user_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    path.write_text("secret")
+    path.chmod(0o600)
+    os.chown(path, 65534, 65534)
+    with pytest.raises(ValueError, match="belongs to user 65534 with mode 0600; expected user 0"):
+        read_private(path, max_bytes=100)
+
+
+def test_what_is_no_private_file_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo", 0o600)
+    with pytest.raises(ValueError, match="fifo: not a file"):
+        read_private(tmp_path / "fifo", max_bytes=100)
+    with pytest.raises(ValueError, match=r"Is a directory|not a file"):
+        read_private(tmp_path, max_bytes=100)
+    with pytest.raises(ValueError, match="none: No such file"):
+        read_private(tmp_path / "none", max_bytes=100)

@@ -24,6 +24,7 @@ from siafu.graph import Graph
 from siafu.member import Onlooker
 from siafu.results.read import read_run
 from siafu.results.report import write_report
+from siafu.store import write_store
 from siafu.workers.signing import accept, parse
 from siafu.workers.torch_compute import TorchCompute
 from siafu.workers.worker import serve
@@ -220,6 +221,21 @@ def test_what_cannot_be_is_refused(given: dict[str, Any], said: str, tmp_path: P
         siafu.train(siafu.load("karate"), method="pipeline", epochs=2, out=tmp_path / "run", **given)
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("workers", ["lambda", "http"])
+def test_a_run_without_a_key_of_leases_leaves_no_folder_and_no_partition(
+    workers: str, ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SIAFU_LEASE_KEY", "SIAFU_LEASE_KEY_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    store = write_store(siafu.load("karate"), tmp_path / "store")
+    before = sorted(tmp_path.rglob("*"))
+    given: dict[str, Any] = {"workers": workers, "function": "http://127.0.0.1:9/", "host": "0.0.0.0"}
+    with pytest.raises(ValueError, match="no key to sign"):
+        siafu.train(store.path, method="pipeline", ranks=ranks, epochs=2, out=tmp_path / "a" / "run", **given)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 @pytest.mark.parametrize("workers", ["lambda", "http"])
 def test_a_run_whose_leases_could_not_be_signed_is_refused_with_what_to_do(
     workers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -233,7 +249,7 @@ def test_a_run_whose_leases_could_not_be_signed_is_refused_with_what_to_do(
     open_to_all.write_text("5a" * 32)
     open_to_all.chmod(0o644)
     given["lease_key_file"] = str(open_to_all)
-    with pytest.raises(ValueError, match="others may read or change this key"):
+    with pytest.raises(ValueError, match=r"lease.key: belongs to user .* with mode 0644; expected"):
         siafu.train(siafu.load("karate"), method="pipeline", epochs=2, out=tmp_path / "other", **given)
 
 

@@ -89,7 +89,9 @@ def test_an_absurd_fanout_is_refused(fanout: int, tmp_path: Path) -> None:
 
 
 def test_features_of_no_column_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"x is \(3, 0\); expected at least one feature.*leave x out"):
+    with pytest.raises(
+        ValueError, match=r"x is \(3, 0\); expected at least one feature.*leave the features out"
+    ):
         Graph.from_edges([[0], [1]], x=torch.empty(3, 0))
 
 

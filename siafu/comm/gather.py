@@ -16,6 +16,7 @@ from siafu.comm.network import PHASE, Absent, ManyHosts, Network, OneHost
 from siafu.wire.handshake import Stranger, Unanswered
 
 _HANDSHAKE_S = 10.0
+_TELL_S = 5.0  # to tell other ranks that this one does not fit
 _STRANGERS = 32  # connections at once, beyond one for each rank
 
 
@@ -36,8 +37,7 @@ def gather(group: Group, meet: Meet | None, *, patience_s: float) -> dict[int, A
     listener = _Listener(group, network, until=until)
     known: dict[int, Acquaintance] = {}
     try:
-        for peer in range(group.rank):
-            known[peer] = _call(group, network, peer, until=until)
+        _call_all(group, network, known, until=until)
         known.update(listener.wait(patience_s=patience_s))
     except BaseException:
         for acquaintance in known.values():
@@ -105,28 +105,27 @@ class _Listener:
             except OSError:  # closed
                 return
             caller = address[0] if address else "this host"
-            try:
-                sock = self._network.wrap(raw)
-            except OSError:  # it is gone again
-                raw.close()
-                continue
             thread = threading.Thread(
-                target=self._meet, args=(sock, caller), name="siafu-comm handshake", daemon=True
+                target=self._meet, args=(raw, caller), name="siafu-comm handshake", daemon=True
             )
             with self._changed:
                 full = self._closing or len(self._shaking) >= self._group.world_size + _STRANGERS
                 if not full:
-                    self._shaking[sock] = thread
+                    self._shaking[raw] = thread
                     thread.start()
             if full:
-                sock.close()
+                raw.close()
 
     def _meet(self, sock: socket.socket, address: str) -> None:
         keep = False
         try:
             until = min(self._until, time.monotonic() + _HANDSHAKE_S)
-            binding = self._network.greet(sock, until=until)
-            identity = shake_hands(sock, self._group, listening=True, until=until, binding=binding)
+            if self._network.begins_tls(sock, until=until):
+                sock = self._wrap(sock)
+            binding, suits = self._network.greet(sock, until=until), self._network.suits(sock)
+            identity = shake_hands(
+                sock, self._group, listening=True, until=until, binding=binding, suits=suits
+            )
             keep = self._welcome(Acquaintance(sock, identity))
         except Stranger as stranger:
             self._note(refused=f"from {address}: {stranger}")
@@ -138,6 +137,19 @@ class _Listener:
             with self._changed:
                 if not self._closing:
                     del self._shaking[sock]
+
+    def _wrap(self, raw: socket.socket) -> socket.socket:
+        """TLS around an accepted connection; :meth:`close` finds it in the place of the plain one."""
+        with self._changed:
+            try:
+                sock = self._network.wrap(raw)
+            except OSError:
+                raise Stranger("it closed the connection") from None
+            if not self._closing:
+                self._shaking[sock] = self._shaking.pop(raw)
+            else:
+                _shut(sock)
+            return sock
 
     def _welcome(self, acquaintance: Acquaintance) -> bool:
         with self._changed:
@@ -160,6 +172,22 @@ class _Listener:
             self._refused = refused or self._refused
             self._error = self._error or error
             self._changed.notify_all()
+
+
+def _call_all(group: Group, network: Network, known: dict[int, Acquaintance], *, until: float) -> None:
+    """Connect to all ranks below this one; where one does not fit, the others learn it too, and need not wait."""
+    refused: PeerMismatch | None = None
+    for peer in range(group.rank):
+        try:
+            known[peer] = _call(group, network, peer, until=until)
+        except PeerMismatch as error:
+            if refused is None:
+                refused, until = error, min(until, time.monotonic() + _TELL_S)
+        except PeerLost:
+            if refused is None:
+                raise
+    if refused is not None:
+        raise refused
 
 
 def _call(group: Group, network: Network, peer: int, *, until: float) -> Acquaintance:

@@ -1,7 +1,7 @@
 """Two ranks over a fresh connection: both prove the group's secret, and compare what they are, before any frame."""
 
 import socket
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from siafu.comm.meet import Group
@@ -23,23 +23,39 @@ class Identity:
     version: str
     protocol: int
     settings: str
+    encrypt: bool
 
     @classmethod
     def of(cls, group: Group) -> "Identity":
         """The identity of this rank."""
-        return cls(group.rank, group.world_size, group.name, group.version, PROTOCOL, group.settings)
+        return cls(
+            group.rank, group.world_size, group.name, group.version, PROTOCOL, group.settings, group.encrypt
+        )
 
     def __str__(self) -> str:
-        return f"rank {self.rank} on {self.name}"
+        return f"rank {self.rank} on {self.name}" if self.name else f"rank {self.rank}"
 
 
 def shake_hands(
-    sock: socket.socket, group: Group, *, listening: bool, until: float, binding: bytes = b""
+    sock: socket.socket,
+    group: Group,
+    *,
+    listening: bool,
+    until: float,
+    binding: bytes = b"",
+    suits: bool = True,
 ) -> Identity:
-    """Make sure of the other side; raises Stranger or Mismatch. ``until`` and ``binding`` as in ``wire.handshake``."""
+    """Make sure of the other side; raises Stranger or Mismatch. ``until`` and ``binding`` as in ``wire.handshake``.
+
+    A connection that does not ``suit`` this rank, because it is plain and should be TLS or the other way round, always
+    ends in Mismatch. A rank that encrypts keeps its name and its settings to itself there.
+    """
     own = Identity.of(group)
-    said = authenticate(sock, group.secret, asdict(own), listening=listening, until=until, binding=binding)
+    shown = replace(own, name="", settings="") if group.encrypt and not suits else own
+    said = authenticate(sock, group.secret, asdict(shown), listening=listening, until=until, binding=binding)
     other = _read(said)
+    if not suits or other.encrypt != own.encrypt:
+        raise Mismatch(_encryption(own, replace(other, encrypt=not own.encrypt)))
     _compare(own, other)
     return other
 
@@ -49,6 +65,14 @@ def _read(said: dict[str, Any]) -> Identity:
     if said.keys() != fields.keys() or any(type(said[name]) is not kind for name, kind in fields.items()):
         raise Stranger(f"it describes itself by {', '.join(sorted(said))}; expected {', '.join(fields)}")
     return Identity(**said)
+
+
+def _encryption(own: Identity, other: Identity) -> str:
+    how = {True: "true", False: "false"}
+    return (
+        f"comm.encrypt is {how[other.encrypt]} at {other}, but {how[own.encrypt]} at {own}; set it to the same on all "
+        "ranks"
+    )
 
 
 def _compare(own: Identity, other: Identity) -> None:

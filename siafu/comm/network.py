@@ -12,6 +12,7 @@ import os
 import socket
 import ssl
 import struct
+import threading
 import time
 from ipaddress import ip_address
 from typing import NamedTuple, Protocol
@@ -51,8 +52,16 @@ class Network(Protocol):
         """Wait for calls: the listening socket, and its place for messages."""
         ...
 
+    def begins_tls(self, sock: socket.socket, *, until: float) -> bool:
+        """Whether a caller's first byte is that of TLS; waits for it, leaves it there, and raises Stranger."""
+        ...
+
     def wrap(self, sock: socket.socket) -> socket.socket:
-        """An accepted connection, as it will be used; exchanges nothing."""
+        """An accepted connection of a caller that begins TLS, with TLS around it; exchanges nothing."""
+        ...
+
+    def suits(self, sock: socket.socket) -> bool:
+        """Whether a connection is encrypted where it must be, and only there."""
         ...
 
     def greet(self, sock: socket.socket, *, until: float) -> bytes:
@@ -90,9 +99,17 @@ class OneHost:
             raise CommError(text, peer=-1, host=group.name, phase=PHASE) from None
         return sock, "its Unix socket"
 
+    def begins_tls(self, sock: socket.socket, *, until: float) -> bool:
+        """No: the kernel keeps others away from a Unix socket."""
+        return False
+
     def wrap(self, sock: socket.socket) -> socket.socket:
         """As it is."""
         return sock
+
+    def suits(self, sock: socket.socket) -> bool:
+        """Whether or not ranks encrypt between hosts."""
+        return True
 
     def greet(self, sock: socket.socket, *, until: float) -> bytes:
         """Check the caller's user."""
@@ -134,18 +151,29 @@ def _check_user(sock: socket.socket) -> None:
 
 
 class ManyHosts:
-    """TCP, with a TLS certificate that each rank makes for itself."""
+    """TCP, with a TLS certificate that each rank makes for itself.
+
+    A listener answers a caller in the way the caller begins, TLS or plain, so that both can prove the secret and learn
+    that ``comm.encrypt`` differs. A connection that does not suit the own setting is refused whatever the peer says.
+    """
 
     def __init__(self, group: Group, meet: Meet) -> None:
         self._group, self._meet = group, meet
         self._addresses: dict[int, tuple[str, int, str]] = {}
-        self._certificate: tls.Certificate | None = None
-        self._context: ssl.SSLContext | None = None
+        self._lock = threading.Lock()
+        self._made: tuple[tls.Certificate, ssl.SSLContext] | None = None
         if group.encrypt:
-            from siafu.wire.certificates import self_signed
+            self._shown()  # before anybody waits for it
 
-            self._certificate = self_signed()
-            self._context = self._certificate.server_context()
+    def _shown(self) -> tuple[tls.Certificate, ssl.SSLContext]:
+        """The certificate of this rank, and the TLS settings that show it."""
+        from siafu.wire.certificates import self_signed
+
+        with self._lock:
+            if self._made is None:
+                certificate = self_signed()
+                self._made = certificate, certificate.server_context()
+            return self._made
 
     def listen(self) -> tuple[socket.socket, str]:
         """Wait for calls, and leave the address on the board."""
@@ -159,20 +187,36 @@ class ManyHosts:
             raise
         return sock, f"{address} port {port}"
 
+    def begins_tls(self, sock: socket.socket, *, until: float) -> bool:
+        """Look at the caller's first byte."""
+        try:
+            sock.settimeout(max(0.001, until - time.monotonic()))
+            first = sock.recv(1, socket.MSG_PEEK)
+        except TimeoutError:
+            raise Stranger("it said nothing in time") from None
+        except OSError as error:
+            raise Stranger(f"the connection broke ({error.strerror or error})") from None
+        if first == tls.FIRST_BYTE:
+            self._shown()
+        return first == tls.FIRST_BYTE
+
     def wrap(self, sock: socket.socket) -> socket.socket:
-        """With TLS around it, if there is to be."""
-        return sock if self._context is None else tls.accept(sock, self._context)
+        """With TLS around it."""
+        return tls.accept(sock, self._shown()[1])
+
+    def suits(self, sock: socket.socket) -> bool:
+        """Whether it has TLS if ranks encrypt, and none if they do not."""
+        return isinstance(sock, ssl.SSLSocket) == self._group.encrypt
 
     def greet(self, sock: socket.socket, *, until: float) -> bytes:
-        """The TLS handshake."""
-        if self._certificate is None:
+        """The TLS handshake, if the caller begins one."""
+        if not isinstance(sock, ssl.SSLSocket):
             return b""
-        assert isinstance(sock, ssl.SSLSocket)
         try:
             tls.shake(sock, until=until)
         except OSError as error:
             raise Stranger(f"no TLS ({_reason(error)}); {_SAME}") from None
-        return self._certificate.fingerprint
+        return self._shown()[0].fingerprint
 
     def name(self, peer: int, *, until: float) -> str:
         """A peer's host by its own word."""

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from siafu.checks import check_array, check_classes, check_ids, check_offsets
+from siafu.checks import check_array, check_classes, check_ids, check_offsets, check_width
 from siafu.dynamic.given import read_classes, read_features, read_ids, read_targets, read_times
 from siafu.dynamic.protocol import Protocol
 from siafu.dynamic.steps import Steps, find_steps
@@ -234,6 +234,8 @@ def _check_log(graph: DynamicGraph) -> None:
         values: Tensor | None = getattr(graph, field_name)
         if values is not None:
             check_array(values, f"{name}: {field_name}", dtype, (events,))
+    if graph.x is not None:
+        check_width(graph.x.shape, f"{name}: x")
     if graph.step_time is not None:
         check_array(graph.step_time, f"{name}: step_time", torch.float64, (graph.num_steps,))
 

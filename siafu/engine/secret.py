@@ -2,12 +2,11 @@
 
 import hashlib
 import hmac
-import os
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 
 from siafu.engine.place import Place
+from siafu.files import read_private
 
 SECRET, SECRET_FILE = "SIAFU_SECRET", "SIAFU_SECRET_FILE"
 _MIN_BYTES, _MAX_BYTES = 16, 4096
@@ -39,25 +38,12 @@ def read_secret(environ: Mapping[str, str]) -> bytes | None:
         return _long_enough(text.encode(), SECRET)
     if name := environ.get(SECRET_FILE):
         path = Path(name).expanduser()
-        return _long_enough(_read_private(path), f"{SECRET_FILE}={path}")
+        try:
+            secret = read_private(path, max_bytes=_MAX_BYTES)
+        except ValueError as error:
+            raise ValueError(f"{SECRET_FILE}={error}; make one with {_HOW}") from None
+        return _long_enough(secret, f"{SECRET_FILE}={path}")
     return None
-
-
-def _read_private(path: Path) -> bytes:
-    try:
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise ValueError(f"{SECRET_FILE}={path}: not a file; make one with {_HOW}")
-            if status.st_uid != os.geteuid() or status.st_mode & 0o077:
-                raise ValueError(
-                    f"{SECRET_FILE}={path}: belongs to user {status.st_uid} with mode {status.st_mode & 0o777:04o}; "
-                    f"expected user {os.geteuid()} with mode 0600, so that nobody else reads it: chmod 600 {path}, "
-                    "and make a new secret if others could read it"
-                )
-            return file.read(_MAX_BYTES)
-    except OSError as error:
-        raise ValueError(f"{SECRET_FILE}={path}: {error.strerror}; make one with {_HOW}") from None
 
 
 def _long_enough(secret: bytes, what: str) -> bytes:

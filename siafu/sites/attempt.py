@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 import siafu
+from siafu.cautions import site_cautions
 from siafu.comm import Comm, CommError
 from siafu.comm.away import Memory
 from siafu.comm.errors import Loss
@@ -193,6 +194,8 @@ class Attempt:
     def _train(self) -> None:
         self._meet()
         self._say(f"training with {', '.join(self.transport.hosts)}")
+        for text in site_cautions(self._holdings.graph):
+            self._say(f"warning: {text}")
         self.state = "training"
         torch.get_num_threads()
         torch.set_num_threads(self.tree.threads or usable_cores())

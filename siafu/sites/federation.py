@@ -8,12 +8,13 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import siafu
+from siafu.cautions import count_cautions
 from siafu.engine.sites.config import FederationConfig, read_config
 from siafu.engine.sites.rpc import Dialled, Unreachable
 from siafu.engine.sites.schema import PROTOCOL, make, pack, unpack
@@ -94,9 +95,10 @@ class Federation:
         self._meter: Counter[str] = Counter()
         self._abouts: dict[str, Any] = {}
         self._data = noted_data(config.out)  # of each site that took part
-        self._told: set[str] = set()  # what is wrong with sites that would come back
+        self._told: set[str] = set()  # warnings, and what is wrong with sites that would come back
         self._last: dict[str, Any] = {}  # of each site the last report that had its meter
         self._away: set[str] = set()
+        self._warnings: tuple[str, ...] = ()
 
     def run(self) -> Run:
         """Train to the end, or to where somebody stops it."""
@@ -143,6 +145,15 @@ class Federation:
             raise
         for text in expiring(self._abouts):
             self._onlooker.say(text)
+
+    def _warn(self, members: list[str]) -> None:
+        """Say once what limits a run with these sites, as far as the numbers of their nodes show it."""
+        train, _, test = (sum(self._abouts[name].split[place] for name in members) for place in range(3))
+        self._warnings = count_cautions(f"sites {', '.join(members)}", train=train, test=test)
+        for text in self._warnings:
+            if text not in self._told:
+                self._told.add(text)
+                self._onlooker.say(f"warning: {text}")
 
     def _ask(self, name: str) -> str | None:
         """Have a site describe itself; returns why it does not, None where it does."""
@@ -284,6 +295,7 @@ class Federation:
         attempt.away = self._away
         self._data |= {name: self._abouts[name].fingerprint for name in members}
         run.note_data(self._data)
+        self._warn(members)
         outcome = Outcome()
         addresses = {name: place.address for name, place in self._config.sites.items()}
         if attempt.begin(outcome, addresses):
@@ -321,12 +333,13 @@ class Federation:
         found["ledger_bytes"] = sum(report.run_bytes for report in self._last.values()) + sum(
             self._meter.values()
         )
-        found["sites"], found["away"] = list(self._sites), sorted(self._away)
+        found |= {"sites": list(self._sites), "away": sorted(self._away), "warnings": list(self._warnings)}
         model = None
         if found["finished"]:
-            events = Events(run.folder.events)
-            events.write("end", **found)
-            events.close()
+            with closing(Events(run.folder.events)) as events:
+                for text in self._warnings:
+                    events.write("note", text=text)
+                events.write("end", **found)
             run.folder.write_metrics(found)
             model = load_weights(run.folder, run.tree, None)
         return Run(run.folder.path, run.tree, found, model)

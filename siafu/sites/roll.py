@@ -27,6 +27,11 @@ def check_together(abouts: Mapping[str, Any], names: Sequence[str]) -> None:
     for name, about in abouts.items():
         if about.name != name:
             raise ValueError(f"{about.name} answers where {name} is listed; correct federation.toml")
+        if len(about.split) != 3:
+            raise ValueError(
+                f"site {name} describes its split by {len(about.split)} numbers; expected those of training, "
+                "validation and test nodes"
+            )
         unknown = sorted(set(about.names) - set(names))
         if unknown:
             raise ValueError(

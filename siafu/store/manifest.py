@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal, TypeVar
 import xxhash
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from siafu.checks import check_width
+
 MANIFEST = "manifest.json"
 SCHEMA = 1
 
@@ -135,6 +137,8 @@ class _Stored(Strict):
     def _check_arrays(self, known: _Known, sizes: dict[str, int]) -> None:
         for name, spec in self.arrays.items():
             _check_array(name, spec, known, sizes)
+        if "x" in self.arrays:
+            check_width(self.arrays["x"].shape, "arrays.x")
         files = [spec.file for spec in self.arrays.values()]
         if len(set(files)) != len(files):
             raise ValueError("two arrays name the same file")

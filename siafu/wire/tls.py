@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+FIRST_BYTE = b"\x16"  # of every TLS connection: a record of the handshake
 _HANDSHAKE_S = 10.0
 
 
@@ -45,6 +46,7 @@ class WrongCertificate(ValueError):
 
 def accept(sock: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket:
     """TLS over an accepted socket, which it takes over; call :func:`shake` next."""
+    _check_connected(sock)
     return context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
 
 
@@ -80,6 +82,7 @@ def dial(
         False  # the listener is known by its fingerprint or its secret, whatever its name
     )
     context.verify_mode = ssl.CERT_NONE
+    _check_connected(sock)
     secure = context.wrap_socket(sock, do_handshake_on_connect=False)
     try:
         shake(secure, until=time.monotonic() + _HANDSHAKE_S if until is None else until)
@@ -93,3 +96,12 @@ def dial(
             "the listener shows another certificate than expected: somebody stands between, or another run answers"
         )
     return secure, shown
+
+
+def _check_connected(sock: socket.socket) -> None:
+    """Close a socket whose peer is gone: ``wrap_socket`` would fail, and lose it without closing it."""
+    try:
+        sock.getpeername()
+    except OSError:
+        sock.close()
+        raise ConnectionResetError("the peer closed the connection") from None

@@ -7,18 +7,19 @@ The key is 64 or more hexadecimal digits, in the environment variable ``SIAFU_LE
 import hashlib
 import hmac
 import json
-import os
 import re
-import stat
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
+from siafu.files import read_private
 from siafu.workers.addresses import ADDRESSES, entries, permitted
 from siafu.workers.lease import Lease
 
 KEY, KEY_FILE = "SIAFU_LEASE_KEY", "SIAFU_LEASE_KEY_FILE"
 MAX_BYTES = 4096  # of a signed lease
+_MAX_KEY_BYTES = 2048
 _PURPOSE = b"siafu lease\0"
 _KEY_FORM = re.compile("(?:[0-9a-fA-F]{2}){32,512}")
 _MAKE_ONE = "make one with: (umask 077; openssl rand -hex 32 > lease.key)"
@@ -106,17 +107,7 @@ def _signature(text: str, key: bytes) -> str:
 
 
 def _read(file: str) -> str:
-    """The text of a file that only its owner can read."""
     try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as opened:
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode):
-                raise ValueError(f"{file}: not a file, expected one that holds the key of leases")
-            if found.st_mode & 0o077 or found.st_uid not in (os.geteuid(), 0):
-                raise ValueError(
-                    f"{file}: others may read or change this key; take that from them: chmod 600 {file}"
-                )
-            return opened.read(2048).decode("ascii", "replace")
-    except OSError as error:
-        raise ValueError(f"{file}: {error.strerror}; expected the key of leases; {_MAKE_ONE}") from None
+        return read_private(Path(file), max_bytes=_MAX_KEY_BYTES).decode("ascii", "replace")
+    except ValueError as error:
+        raise ValueError(f"{error}; expected the key of leases; {_MAKE_ONE}") from None

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +21,21 @@ import torch
 from groups import LONG_S, group_of
 
 from siafu.comm import Board, Comm, CommError, PeerLost, PeerMismatch, connect
+from siafu.comm.handshake import Identity, Mismatch, shake_hands
 from siafu.comm.network import OneHost, read_address
 from siafu.wire import tls
 from siafu.wire.certificates import self_signed
-from siafu.wire.handshake import Stranger
+from siafu.wire.handshake import Stranger, authenticate
+from siafu.wire.stream import Stream
 
 SHORT_S = 1.5
 NOBODY = 65534
 
 
-def exchange(rank: int, meet: Any, *, patience_s: float = LONG_S, **changes: Any) -> Any:
-    """What a rank of two ends with: the sum of an exchange, or its error."""
+def exchange(rank: int, meet: Any, *, patience_s: float = LONG_S, world_size: int = 2, **changes: Any) -> Any:
+    """What a rank ends with: the sum of an exchange, or its error."""
     try:
-        comm = Comm(connect(group_of(rank, 2, **changes), meet, patience_s=patience_s))
+        comm = Comm(connect(group_of(rank, world_size, **changes), meet, patience_s=patience_s))
     except CommError as error:
         return error
     try:
@@ -159,17 +162,54 @@ def test_an_address_on_the_board_that_is_none_is_refused(value: bytes) -> None:
     assert "somebody else writes there" in str(end)
 
 
-def test_encrypted_and_plain_ranks_say_that_they_differ() -> None:
-    board = Board()
-    with ThreadPoolExecutor(2) as pool:
+@pytest.mark.parametrize("odd", [0, 1, 2])
+@pytest.mark.parametrize("encrypt", [True, False], ids=["encrypted", "plain"])
+def test_ranks_that_differ_in_encryption_learn_it_at_once(odd: int, encrypt: bool) -> None:
+    board, patience_s = Board(), 60.0
+    began = time.monotonic()
+    with ThreadPoolExecutor(3) as pool:
         ends = [
-            pool.submit(exchange, rank, board, patience_s=SHORT_S, encrypt=bool(rank)).result
+            pool.submit(
+                exchange, rank, board, patience_s=patience_s, world_size=3, encrypt=encrypt == (rank == odd)
+            )
+            for rank in range(3)
+        ]
+        errors = [end.result() for end in ends]
+    assert time.monotonic() - began < patience_s / 2
+    assert all(isinstance(error, CommError) for error in errors)
+    pattern = r"comm.encrypt is (true at rank .*, but false|false at rank .*, but true) at rank .*; set it to the same"
+    told = [error for error in errors if re.search(pattern, str(error))]
+    assert len(told) >= 2, "the one that differs, and one that met it before that one ended"
+    assert all(isinstance(error, PeerMismatch) for error in told)
+
+
+@pytest.mark.parametrize("listener_encrypts", [True, False])
+def test_a_rank_that_encrypts_names_neither_itself_nor_its_settings_to_a_plain_one(
+    listener_encrypts: bool,
+) -> None:
+    with relayed(lambda sock, _: sock) as relay, ThreadPoolExecutor(2) as pool:
+        ends = [
+            pool.submit(
+                exchange, rank, relay, settings=f"of {rank}", encrypt=listener_encrypts == (rank == 0)
+            )
             for rank in range(2)
         ]
-        first, second = (end() for end in ends)
-    assert isinstance(first, PeerLost)
-    assert isinstance(second, CommError)
-    assert "comm.encrypt must be the same on all ranks" in str(second)
+        errors = [end.result() for end in ends]
+    assert all("comm.encrypt is" in str(error) for error in errors)
+    secretive = 0 if listener_encrypts else 1
+    assert b"host%d" % secretive not in relay.seen
+    assert b"of %d" % secretive not in relay.seen
+
+
+def test_a_peer_that_calls_a_plain_connection_encrypted_is_refused() -> None:
+    """It has the secret, and says that it encrypts, but does not."""
+    ours, theirs = socket.socketpair()
+    group, until = group_of(0, 2, encrypt=True), time.monotonic() + LONG_S
+    lie = asdict(Identity.of(group_of(1, 2, encrypt=True)))
+    with ours, theirs, ThreadPoolExecutor(1) as pool:
+        pool.submit(authenticate, theirs, group.secret, lie, listening=False, until=until)
+        with pytest.raises(Mismatch, match=r"comm.encrypt is false at rank 1 on host1, but true at rank 0"):
+            shake_hands(ours, group, listening=True, until=until, suits=False)
 
 
 class Relay:
@@ -197,21 +237,24 @@ class Relay:
         far = socket.create_connection(self._target)
         with suppress(OSError):
             near, far = self._wrap(near, True), self._wrap(far, False)
-            back = threading.Thread(target=self._pump, args=(far, near), daemon=True)
+            ends = Stream(near, tick_s=0.1), Stream(far, tick_s=0.1)  # read and written at the same time
+            back = threading.Thread(target=self._pump, args=ends[::-1], daemon=True)
             back.start()
-            self._pump(near, far)
+            self._pump(*ends)
             back.join()
         for sock in (near, far, self._server):
             sock.close()
 
-    def _pump(self, source: socket.socket, target: socket.socket) -> None:
+    def _pump(self, source: Stream, target: Stream) -> None:
+        buffer = memoryview(bytearray(1 << 16))
         with suppress(OSError):
-            while data := source.recv(1 << 16):
-                self.seen += data
-                target.sendall(data)
-        for sock in (source, target):
-            with suppress(OSError):
-                socket.socket.shutdown(sock, socket.SHUT_RDWR)
+            while count := source.recv_into(buffer):
+                self.seen += buffer[:count]
+                sent = 0
+                while sent < count:
+                    sent += target.send([buffer[sent:count]])
+        source.shut()
+        target.shut()
 
     def join(self) -> None:
         self._thread.join(LONG_S)
@@ -244,10 +287,10 @@ def test_who_ends_tls_between_two_ranks_with_a_certificate_of_his_own_is_refused
         return tls.dial(sock)[0]
 
     with relayed(wrap) as relay:
-        first, second = both(relay, encrypt=True, patience_s=SHORT_S)
+        first, second = both(relay, encrypt=True, patience_s=2 * SHORT_S)
     assert isinstance(first, PeerLost)
-    assert "somebody stands between the two" in str(first)
     assert isinstance(second, PeerMismatch)
+    assert "somebody stands between the two" in f"{first} {second}", "who sees it first hangs up"
     assert b"host0" not in relay.seen
     assert b"host1" not in relay.seen, "no rank named itself before the proof"
 

@@ -28,6 +28,17 @@ def tensors_equal(found: torch.Tensor | None, expected: object) -> bool:
     return found is not None and found.tolist() == np.asarray(expected).tolist()
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+def test_features_of_no_column_are_refused(tmp_path: Path, sparse: bool) -> None:
+    edges, features = save(tmp_path / "e.npy", EDGES), tmp_path / "x.npz"
+    if sparse:
+        scipy.sparse.save_npz(features, scipy.sparse.csr_matrix((4, 0)))
+    else:
+        features = save(tmp_path / "x.npy", np.empty((4, 0)))
+    with pytest.raises(ValueError, match=r"x\.np(y|z: x) is \(4, 0\); expected at least one feature"):
+        import_graph(tmp_path / "store", edges=edges, features=features)
+
+
 @pytest.mark.parametrize("layout", ["(2, E)", "(E, 2)", "fortran", "big-endian", "uint32"])
 def test_arrays_go_by_row_number_and_the_features_count_the_nodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str

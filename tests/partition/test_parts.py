@@ -59,7 +59,7 @@ def test_a_graph_of_which_little_is_known_is_read_as_it_was_cut(tmp_path: Path, 
     ("x", "y"),
     [
         (torch.arange(16).view(8, 2).bfloat16(), torch.arange(24).view(8, 3).remainder(2).to(torch.uint8)),
-        (torch.zeros(8, 0), torch.tensor([1.5, float("nan")] * 4)),
+        (torch.zeros(8, 1), torch.tensor([1.5, float("nan")] * 4)),
     ],
 )
 def test_features_and_labels_of_every_kind_are_read_as_they_were(

@@ -1,5 +1,6 @@
 """A run over sites is the run in one process with the same assignment, and each site's ledger says what left it."""
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -7,13 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from federations import NAMES, serving, trained_here
+from federations import NAMES, owners, serving, trained_here
 from torch import Tensor
 
 from siafu.comm.transport import Envelope, Ticket
 from siafu.engine.sites.ledger import read_ledger
 from siafu.engine.sites.transport import SiteTransport
 from siafu.graph import Graph
+from siafu.member import Onlooker
 from siafu.sites.federation import FederationFailed
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -97,6 +99,43 @@ def spoiled(values: Tensor) -> Tensor:
     elif values.dtype == torch.uint8 and values.numel() > 8:
         values[-4:] = torch.tensor([float("nan")]).view(torch.uint8)  # the last number of a packed table
     return values
+
+
+def test_a_federation_that_trains_on_one_node_or_tests_on_none_says_so(graph: Graph, tmp_path: Path) -> None:
+    place = torch.arange(graph.num_nodes)
+    few = replace(graph, train_mask=place == 0, val_mask=place == 1, test_mask=place < 0)
+    said: list[str] = []
+    with serving(tmp_path / "sites", few) as trial:
+        run = trial.federate(onlooker=Onlooker(say=said.append), **RUNS["full"])
+    expected = [
+        "sites a, b, c: trains on one node alone; give more training nodes",
+        "sites a, b, c: no node to test on, so there is no test score",
+    ]
+    assert [text for text in said if text.startswith("warning")] == [f"warning: {text}" for text in expected]
+    assert run.metrics["warnings"] == expected
+    events = (run.directory / "events.jsonl").read_text().splitlines()
+    assert [json.loads(line)["text"] for line in events if '"phase":"note"' in line] == expected
+
+
+def test_a_site_whose_labels_are_of_one_class_says_so_in_its_own_log_alone(
+    graph: Graph, tmp_path: Path
+) -> None:
+    assert graph.y is not None
+    assert graph.train_mask is not None
+    of_b = owners(graph) == NAMES.index("b")
+    one_class = replace(graph, y=torch.where(of_b & graph.train_mask, 2, graph.y))
+    said: list[str] = []
+    with serving(tmp_path / "sites", one_class) as trial:
+        run = trial.federate(onlooker=Onlooker(say=said.append), **RUNS["full"])
+        logs = trial.said
+    warned = {name: [text for text in log if "training label" in text] for name, log in logs.items()}
+    assert warned["b"] == [
+        f"warning: {graph.name}: every training label of this site is class 2; a run learns other classes only if "
+        "other sites have labels of them"
+    ]
+    assert warned["a"] == warned["c"] == []
+    assert not any("training label" in text for text in said)
+    assert run.metrics["warnings"] == []
 
 
 def test_another_run_of_the_same_settings_is_counted_by_itself(graph: Graph, tmp_path: Path) -> None:

@@ -124,6 +124,10 @@ def forge(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
         (lambda m: m["arrays"]["y"].update(dtype="bool"), "arrays.y is bool"),
         (lambda m: m["arrays"]["x"].update(shape=[-5, -3]), "arrays.x.shape"),
         (lambda m: m["arrays"]["x"].update(shape=[15, 1]), "arrays.x has shape"),
+        (
+            lambda m: m["arrays"]["x"].update(shape=[5, 0]),
+            "arrays.x is .5, 0.; expected at least one feature",
+        ),
         (lambda m: m["arrays"]["x"].update(shape=[5, 3.0]), "arrays.x.shape"),
         (lambda m: m["arrays"]["x"].update(shape=[5, 10**30]), "x.bin: 60 bytes"),
         (lambda m: m["arrays"]["indptr"].update(shape=[]), "indptr is empty"),

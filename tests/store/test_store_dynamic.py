@@ -109,6 +109,10 @@ def test_arrays_that_do_not_fit_are_refused(graph: DynamicGraph, tmp_path: Path)
     )
     with pytest.raises(ValueError, match=r"arrays.step_time has shape \(3,\); expected \(T = 4\)"):
         open_dynamic(tmp_path / "four")
+    empty = manifest.arrays["x"].model_copy(update={"shape": (4, 0)})
+    write_manifest(manifest.model_copy(update={"arrays": manifest.arrays | {"x": empty}}), tmp_path / "four")
+    with pytest.raises(ValueError, match=r"arrays.x is \(4, 0\); expected at least one feature"):
+        open_dynamic(tmp_path / "four")
     text = json.loads((tmp_path / "four" / "manifest.json").read_text())
     text["num_nodes"] = 5
     (tmp_path / "four" / "manifest.json").write_text(json.dumps(text))

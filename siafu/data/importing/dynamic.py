@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from siafu.checks import check_width
 from siafu.data.bundled import transactions
 from siafu.data.importing.arrays import NpyFile, open_npy, unpack_npz
 from siafu.data.importing.columns import Columns, columns_of, kind_of_labels
@@ -279,6 +280,7 @@ def _write_steps(x: NpyFile, store: DynamicWriter, num_steps: int, num_nodes: in
         raise ValueError(
             f"{x.shown} is {x.shape}; expected ({num_steps}, {num_nodes}, F), a row a step and node"
         )
+    check_width(x.shape, str(x.shown))
     array = store.array("x", "float32", row=x.shape[1:])
     size = max(1, _CHUNK_VALUES // max(1, x.shape[1] * x.shape[2]))
     for start in range(0, num_steps, size):

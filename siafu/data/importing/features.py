@@ -10,6 +10,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from siafu.checks import check_width
 from siafu.comm.codec import to_levels
 from siafu.data.importing.arrays import NpyFile, names_in_npz, text_in_npz, unpack_npz
 from siafu.data.importing.ids import IdMap
@@ -152,6 +153,7 @@ def array_features(array: NpyFile) -> ArrayFeatures:
     """Check the shape of an array of features."""
     if len(array.shape) not in (1, 2) or array.shape[0] == 0:
         raise ValueError(f"{array.shown} is {array.shape}; expected (N, F), a row of features a node")
+    check_width(array.shape, str(array.shown))
     return ArrayFeatures(array)
 
 
@@ -175,6 +177,7 @@ def sparse_features(path: Path, arrays: dict[str, NpyFile], *, prefix: str, limi
             f"{path}: {prefix}indptr, indices, data and shape make no CSR matrix; write it again"
         )
     num_rows, width = (int(size) for size in shape)
+    check_width((num_rows, width), f"{path}: x")
     stored = 8 * (indptr.size + indices.shape[0])
     limits.check_unpacked(f"{path}: x of {num_rows:,} x {width:,} numbers", 4 * num_rows * width, stored)
     return SparseFeatures(path, indptr.astype(np.int64), indices, data, int(shape[1]))
