@@ -116,22 +116,34 @@ def _signal(stage: Stage, fault: Fault, struck: Strike) -> Strike | None:
 
 
 def noticed(stage: Stage, fault: Fault, struck: Strike) -> bool:
-    """Whether the run knows: a message, an event or a new process; a run that lost a worker may also just go on."""
-    if stage.notes() > struck.notes_before:
+    """Whether the run knows: a message, an event or a new process; a run that lost a worker may also just go on.
+
+    Of ranks on hosts of their own each must have said so or ended.
+    """
+    if stage.setup.engine == "torchrun":
+        return all(_has_told(stage, struck))
+    if stage.notes() > struck.notes_before or any(_has_told(stage, struck)):
         return True
-    for each, size in zip(stage.commands, struck.sizes_before, strict=True):
-        if _TOLD.search(each.errors.read_bytes()[size:].decode("utf-8", "replace")):
-            return True
     if fault.target == "worker" and stage.epochs() >= struck.epochs_before + _EPOCHS_LATER:
         return True
     return bool(stage.pids() - struck.pids_before - struck.pids)
 
 
+def _has_told(stage: Stage, struck: Strike) -> list[bool]:
+    """Of each command, whether it told of a loss since the fault, or ended."""
+    told = [
+        _TOLD.search(each.errors.read_bytes()[size:].decode("utf-8", "replace"))
+        for each, size in zip(stage.commands, struck.sizes_before, strict=True)
+    ]
+    return [
+        bool(said) or each.process.poll() is not None for said, each in zip(told, stage.commands, strict=True)
+    ]
+
+
 def wait_until_noticed(stage: Stage, fault: Fault, struck: Strike) -> float:
-    """Seconds from the fault until the run knows of it; of ranks on hosts, until each has ended."""
-    hosts = stage.setup.engine == "torchrun"
+    """Seconds from the fault until the run knows of it."""
     while not stage.ended and time.monotonic() < struck.at_s + LIMIT_S:
-        if not hosts and noticed(stage, fault, struck):
+        if noticed(stage, fault, struck):
             break
         time.sleep(_LOOK_S)
     return time.monotonic() - struck.at_s

@@ -16,7 +16,7 @@ from pathlib import Path
 from siafu.engine.failures import RankFailure, failure_of
 from siafu.engine.memory import MemoryCurves
 
-_GRACE_S = 2.0
+_GRACE_S, _SUSPENDED_GRACE_S = 2.0, 1.0
 _LOOK_S = 0.02
 _LONGEST_LOOK_S = 1.0  # what counts at most between two looks: this process may have been stopped itself
 
@@ -50,14 +50,17 @@ class Attempt:
         self._kill.set()
 
     def look(self, pids: Mapping[int, int]) -> None:
-        """See how ranks are. Once one has failed, the others get a moment to end by themselves; then they are ended."""
+        """See how ranks are. Once one has failed, the others get a moment to end by themselves; then they are ended.
+
+        After a rank that was stopped for too long they get none: whoever could notice the loss has had the time.
+        """
         self._see_ends(pids)
         self._end_suspended(pids)
         self._memory.sample({rank: pid for rank, pid in pids.items() if rank not in self._codes})
         if self._stop.is_set() and not self._stopped:
             self._stopped = True
             self._signal(pids, signal.SIGTERM)
-        if any(self._codes.values()):  # a suspended rank would not end by itself
+        if any(self._codes.values()) and not self._given_up:  # a suspended rank would not end by itself
             self._wait({rank: pid for rank, pid in pids.items() if not _is_suspended(pid)}, _GRACE_S)
         if self._kill.is_set() or any(self._codes.values()):
             self._ended_here |= pids.keys() - self._codes.keys()
@@ -77,7 +80,9 @@ class Attempt:
                 self._suspended_s.pop(rank, None)
                 continue
             self._suspended_s[rank] = self._suspended_s.get(rank, 0.0) + passed
-            if self._suspended_s[rank] > self._deadline_s + _GRACE_S:  # peers that wait for it speak first
+            if (
+                self._suspended_s[rank] > self._deadline_s + _SUSPENDED_GRACE_S
+            ):  # peers that wait for it speak first
                 self._given_up.add(rank)
                 self._signal({rank: pid}, signal.SIGKILL)
 

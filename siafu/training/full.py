@@ -108,8 +108,8 @@ class FullTrainer:
         """
         text = None if checkpoint is None else from_bytes(checkpoint.read_bytes())
         data = self.comm.broadcast(text, label="checkpoint").numpy().tobytes()
-        what = str(checkpoint or "the checkpoint of rank 0")
-        self.done, kept = load_checkpoint(data, self.model, self.optimizer, run=self.done.run, what=what)
+        name = self.comm.broadcast_text(None if checkpoint is None else str(checkpoint), label="checkpoint")
+        self.done, kept = load_checkpoint(data, self.model, self.optimizer, run=self.done.run, what=name)
         self._load_own_state(kept.get(self.comm.rank, {}) if own else {})
 
     def train(self, watch: Watch) -> str:

@@ -1,5 +1,6 @@
 """On several ranks `full` computes what one rank computes: losses, gradients, weights, scores."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -135,3 +136,16 @@ def test_torchs_batch_norm_in_a_users_module_is_refused_on_several_ranks() -> No
         ValueError, match="has a BatchNorm1d, which knows the rows of one rank alone; use siafu"
     ):
         _check_custom(module, torch.ones(1, 2), "g", several=True)
+
+
+def test_every_rank_names_the_checkpoint_that_is_damaged(tmp_path: Path) -> None:
+    parts, path = parts_of(graph_of(), 2), tmp_path / "latest.safetensors"
+    path.write_bytes(b"damaged")
+
+    def rank(comm: Comm) -> str:
+        trainer = trainer_of(comm, parts[comm.rank], MODELS["gcn"], PLAIN)
+        with pytest.raises(ValueError, match="not a tensor file of siafu, or damaged") as refused:
+            trainer.resume(path if comm.rank == 0 else None)
+        return str(refused.value)
+
+    assert all(str(path) in told for told in run_threads(rank, ranks=2, threads=1))
