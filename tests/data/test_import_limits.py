@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from siafu.data.importing import Limits, import_events, import_graph, limits
+from siafu.data.importing import Limits, import_events, import_graph, limits, tables
 from siafu.data.importing.arrays import unpack_npz
 from siafu.data.importing.ids import GuessedRows, SparseIdsError
+from siafu.data.importing.page_headers import unpacked_bytes
 from siafu.data.importing.places import Place
 
 
@@ -74,6 +75,83 @@ def test_parquet_that_claims_absurdly_many_bytes_is_refused(tmp_path: Path, how:
     pq.write_table(pa.table({"src": zeros, "dst": zeros}), tmp_path / "e.parquet", **how)
     with pytest.raises(ValueError, match=r"e.parquet unpacks to .*at most 500 times: .*--max-ratio"):
         import_graph(tmp_path / "store", edges=tmp_path / "e.parquet")
+
+
+def varint(number: int) -> bytes:
+    """A positive number as Thrift's compact protocol writes it."""
+    groups = [(2 * number >> shift) & 0x7F for shift in range(0, 35, 7)]
+    while len(groups) > 1 and not groups[-1]:
+        groups.pop()
+    return bytes([group | 0x80 for group in groups[:-1]] + groups[-1:])
+
+
+@pytest.mark.usefixtures("little_room")
+def test_a_footer_that_claims_less_than_the_pages_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, names = tmp_path / "e.parquet", [chr(65 + row) * (1 << 16) for row in range(40)]
+    pq.write_table(pa.table({"src": names, "dst": names}), path, compression="zstd", use_dictionary=False)
+    data, chunk = path.read_bytes(), pq.read_metadata(path).row_group(0).column(0)
+    true, false = varint(chunk.total_uncompressed_size), varint((1 << 20) + 1)
+    assert len(true) == len(false)
+    footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    path.write_bytes(data[:footer] + data[footer:].replace(true, false))
+    columns = [pq.read_metadata(path).row_group(0).column(place) for place in range(2)]
+    assert [column.total_uncompressed_size for column in columns] == [(1 << 20) + 1] * 2
+    assert unpacked_bytes(path, columns) > 5 << 20
+    ratio = (4 << 20) // path.stat().st_size  # more than the footer claims, and less than the pages
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", None)  # it is refused before a page is unpacked
+    with pytest.raises(ValueError, match=rf"e.parquet unpacks to .*at most {ratio} times: .*--max-ratio"):
+        import_graph(tmp_path / "store", edges=path, limits=Limits(ratio=ratio))
+
+
+@pytest.mark.parametrize("damage", [b"\0", b"\xff" * 40, b"\x1c" * 40])
+def test_a_page_header_that_is_none_is_an_error(tmp_path: Path, damage: bytes) -> None:
+    path = tmp_path / "e.parquet"
+    pq.write_table(pa.table({"src": [0, 1], "dst": [1, 0]}), path)
+    data = path.read_bytes()
+    path.write_bytes(data[:4] + damage + data[4 + len(damage) :])
+    with pytest.raises(ValueError, match=r"e.parquet is not readable: no page header at byte 4"):
+        import_graph(tmp_path / "store", edges=path)
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("compression", ["none", "snappy", "zstd"])
+def test_pages_of_every_kind_are_measured(tmp_path: Path, version: Any, compression: str) -> None:
+    names = [f"node {row % 7000}" * 3 for row in range(50_000)]
+    table = pa.table({"a": names, "b": np.arange(50_000), "c": np.linspace(0, 1, 50_000)})
+    how: dict[str, Any] = {"compression": compression, "data_page_version": version}
+    pq.write_table(table, tmp_path / "t.parquet", row_group_size=20_000, write_page_checksum=True, **how)
+    found = pq.read_metadata(tmp_path / "t.parquet")
+    chunks = [found.row_group(group).column(place) for group in range(3) for place in range(3)]
+    told = sum(chunk.total_uncompressed_size for chunk in chunks)  # with the headers
+    assert 0.95 * told < unpacked_bytes(tmp_path / "t.parquet", chunks) <= told
+
+
+@pytest.mark.usefixtures("little_room")
+def test_a_long_string_that_repeats_in_every_row_is_refused(tmp_path: Path) -> None:
+    names = pa.array(["a" * 10_000, "b"]).take(pa.array([0, 1] * 5000))
+    pq.write_table(pa.table({"src": names, "dst": names}), tmp_path / "e.parquet", store_schema=False)
+    assert (tmp_path / "e.parquet").stat().st_size < 5000
+    with pytest.raises(ValueError, match=r"e.parquet unpacks to .*at most 500 times: .*--max-ratio"):
+        import_graph(tmp_path / "store", edges=tmp_path / "e.parquet")
+
+
+@pytest.mark.parametrize("keep", [True, False], ids=["dictionary", "string"])
+def test_long_strings_are_written_out_a_few_rows_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: bool
+) -> None:
+    monkeypatch.setattr(tables, "_BATCH_BYTES", 1000)
+    names = pa.array(["a" * 400, None, "b", "c" * 400, "d", "e"])
+    written = pa.table({"id": names.dictionary_encode() if keep else names, "n": range(6)})
+    pq.write_table(written, tmp_path / "t.parquet", row_group_size=3)
+    table = tables.open_table(tmp_path / "t.parquet", wanted=("id",))
+    batches = list(table.batches(("id", "n"), label="", progress=lambda *_: None))
+    counts = [batch.columns.num_rows for batch in batches]
+    assert max(counts) == 2, "as many as the longest of 400 bytes fills the batch with"
+    starts = [sum(counts[:place]) for place in range(len(counts))]
+    assert [batch.place for batch in batches] == [Place(table.path, "row", row) for row in starts]
+    assert [each for batch in batches for each in batch.columns.column("id").to_pylist()] == names.to_pylist()
 
 
 @pytest.mark.usefixtures("little_room")

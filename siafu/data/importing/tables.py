@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,13 @@ import pyarrow.parquet as pq
 
 from siafu.data.importing.id_text import Needs, TextIdsError, WatchedText, has_padded_ids, whole_numbers
 from siafu.data.importing.limits import BLOCK_BYTES, DEFAULT, Limits
+from siafu.data.importing.page_headers import unpacked_bytes
 from siafu.data.importing.places import Place, parquet_files
 from siafu.events import Progress, silent
+from siafu.store.names import is_string
 
 _BATCH_ROWS = 1 << 18
+_BATCH_BYTES = 1 << 27  # of strings from dictionaries, in a batch
 _GZIP_RATIO = 1032  # at most
 _ROW_BYTES = 2  # at least, in text
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -136,11 +139,17 @@ class Table:
     def _parquet_batches(self, columns: Sequence[str], label: str, progress: Progress) -> Iterator[Batch]:
         done, total = 0, sum(_num_rows(file) for file in self.files)
         for file in self.files:
-            row = 0
+            row = written_out = 0
             with _telling(file, self.names), _open_parquet_file(file) as source:
                 _check_columns(source, columns, file)
-                self.limits.check_unpacked(str(file), _claimed(source, columns), file.stat().st_size)
-                for batch in source.iter_batches(_BATCH_ROWS, columns=list(columns), use_threads=False):
+                size = file.stat().st_size
+                self.limits.check_unpacked(str(file), _claimed(source, columns, file), size)
+                strings = [
+                    name for name in columns if is_string(_values(source.schema_arrow.field(name).type))
+                ]
+                for batch in _read_groups(source, file, columns, strings):
+                    written_out += sum(_written_out(batch.column(name)) for name in strings)
+                    self.limits.check_unpacked(str(file), written_out, size)
                     yield Batch(batch.select(list(columns)), Place(file, "row", row))
                     row += batch.num_rows
                     done += batch.num_rows
@@ -196,9 +205,11 @@ def _open_parquet(path: Path) -> Table:
     return Table(path, files, tuple(schema.names), tuple(schema.types))
 
 
-def _open_parquet_file(file: Path) -> pq.ParquetFile:
+def _open_parquet_file(file: Path, *, read_dictionary: Sequence[str] = ()) -> pq.ParquetFile:
     # Read ahead it would keep every row group it has read until it is closed.
-    return pq.ParquetFile(file, buffer_size=BLOCK_BYTES, pre_buffer=False)
+    return pq.ParquetFile(
+        file, buffer_size=BLOCK_BYTES, pre_buffer=False, read_dictionary=list(read_dictionary)
+    )
 
 
 def _num_rows(file: Path) -> int:
@@ -240,15 +251,54 @@ def _is_packed(path: Path) -> bool:
     return path.suffix.lower() == ".gz"
 
 
-def _claimed(source: pq.ParquetFile, columns: Sequence[str]) -> int:
+def _claimed(source: pq.ParquetFile, columns: Sequence[str], file: Path) -> int:
     """How many bytes some columns of a Parquet file take by its own words: as pages, or as numbers of 8 bytes."""
     groups = [source.metadata.row_group(place) for place in range(source.metadata.num_row_groups)]
     places = range(source.metadata.num_columns)
     chunks = [group.column(place) for group in groups for place in places]
-    pages = sum(
-        chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema.split(".")[0] in columns
-    )
-    return max(pages, 8 * source.metadata.num_rows * len(columns))
+    chunks = [chunk for chunk in chunks if chunk.path_in_schema.split(".")[0] in columns]
+    pages = max(sum(chunk.total_uncompressed_size for chunk in chunks), unpacked_bytes(file, chunks))
+    values = max(source.metadata.num_rows * len(columns), sum(chunk.num_values for chunk in chunks))
+    return max(pages, 8 * values)
+
+
+def _read_groups(
+    source: pq.ParquetFile, file: Path, columns: Sequence[str], strings: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Read some columns, so many rows at a time that strings which repeat fit into memory once written out."""
+    rows = _rows_at_a_time(source, file, strings)
+    for count, groups in groupby(range(len(rows)), rows.__getitem__):
+        how: dict[str, Any] = {"columns": list(columns), "use_threads": False}
+        yield from source.iter_batches(count, row_groups=list(groups), **how)
+
+
+def _rows_at_a_time(source: pq.ParquetFile, file: Path, strings: Sequence[str]) -> list[int]:
+    """The rows to read at a time of each row group, by the longest strings of its dictionaries."""
+    if not strings:
+        return [_BATCH_ROWS] * source.num_row_groups
+    with _open_parquet_file(file, read_dictionary=strings) as encoded:
+        longest = [_longest(encoded, group, strings) for group in range(source.num_row_groups)]
+    return [max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, length))) for length in longest]
+
+
+def _longest(encoded: pq.ParquetFile, group: int, strings: Sequence[str]) -> int:
+    """The bytes of the longest strings in the dictionaries of a row group, of which Arrow reads all with one row."""
+    for batch in encoded.iter_batches(1, row_groups=[group], columns=list(strings), use_threads=False):
+        lengths = (pc.max(pc.binary_length(batch.column(name).dictionary)).as_py() for name in strings)
+        return sum(length or 0 for length in lengths)
+    return 0
+
+
+def _written_out(column: pa.Array) -> int:
+    """The bytes of strings, were they not in a dictionary."""
+    if not pa.types.is_dictionary(column.type):
+        return int(column.nbytes)
+    lengths = pc.binary_length(column.dictionary)
+    return pc.sum(lengths.take(column.indices).cast(pa.int64())).as_py() or 0
+
+
+def _values(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def _open_csv(stream: Any, table: Table, types: Mapping[str, pa.DataType]) -> pa_csv.CSVStreamingReader:
