@@ -1,5 +1,6 @@
 """What may leave a site is its own affair: policy, cap and ledger hold whatever the coordinator asks."""
 
+import os
 import resource
 from contextlib import closing
 from pathlib import Path
@@ -178,6 +179,12 @@ def test_a_ledger_is_for_its_owner_alone(tmp_path: Path) -> None:
     path.chmod(0o644)  # as an earlier version left it
     with closing(Ledger(path)):
         assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_ledger_is_private_from_its_first_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fchmod", lambda *_: pytest.fail("others could have opened it before"))
+    with closing(Ledger(tmp_path / "ledger.jsonl")):
+        pass
 
 
 def test_a_ledger_that_is_a_link_is_refused_and_what_it_names_stays(tmp_path: Path) -> None:
