@@ -240,8 +240,10 @@ class Visit:
         if not self.ready and frame.kind not in (Kind.BEAT, Kind.BYE, Kind.READY):
             raise FrameError(f"a {frame.kind.name} frame, expected READY")
         match frame.kind:
-            case Kind.BEAT:
+            case Kind.BEAT if not self.ready:
                 return
+            case Kind.BEAT:
+                pass  # a result of its may have been found wrong since its last frame
             case Kind.READY:
                 self._begin_work(frame)
             case Kind.ACCEPT:

@@ -40,6 +40,7 @@ BEAT_S = 0.5
 DIAL_S = 10.0
 _PR_SET_PDEATHSIG = 1
 END_S = 1.0  # before its deadline a worker leaves
+_LAST_WORD_S = 1.0  # to read what the server said before the connection broke
 
 
 class CannotServe(Exception):
@@ -160,16 +161,17 @@ class _Worker:
 
     def run(self, compute_factory: Callable[[Setup], Do]) -> str:
         """Serve to the end; returns why it ended, or raises CannotServe."""
+        reader = None
         try:
             self._begin(self._beat)
             do = self._settle(compute_factory)
-            self._begin(self._read)
+            reader = self._begin(self._read)
             while not isinstance(job := self._next(), _Ending):
                 self._work(do, job)
             with suppress(LinkLost):
                 self._link.send(Kind.BYE, {"reason": job.reason, "failed": job.failed, **_memory()})
         except LinkLost as lost:
-            return f"the graph server is gone: {lost}"
+            job = self._told(reader) or _Ending(f"the graph server is gone: {lost}")
         if job.failed:
             raise CannotServe(job.reason)
         return job.reason
@@ -184,9 +186,20 @@ class _Worker:
         if self._received is not None:
             self._received.close()
 
-    def _begin(self, target: Callable[[], None]) -> None:
+    def _told(self, reader: threading.Thread | None) -> _Ending | None:
+        """The end that the reader found, where the connection broke while this thread sent a result."""
+        if reader is None:
+            return None
+        reader.join(_LAST_WORD_S)
+        while not self._jobs.empty():
+            if isinstance(job := self._jobs.get_nowait(), _Ending):
+                return job
+        return None
+
+    def _begin(self, target: Callable[[], None]) -> threading.Thread:
         self._threads.append(threading.Thread(target=target, name="siafu-worker", daemon=True))
         self._threads[-1].start()
+        return self._threads[-1]
 
     def _settle(self, compute_factory: Callable[[Setup], Do]) -> Do:
         """Learn what the tensor work is."""
@@ -237,7 +250,7 @@ class _Worker:
         try:
             ending = self._take_frames()
         except LinkLost as lost:
-            ending = _Ending(f"the graph server is gone: {lost}")
+            ending = self._last_word() or _Ending(f"the graph server is gone: {lost}")
         except FrameError as error:
             ending = _Ending(f"the graph server sent what this worker cannot use: {error}", failed=True)
         except Exception as error:
@@ -245,6 +258,14 @@ class _Worker:
                 f"the graph server sent what this worker cannot use: {_said(error)}", failed=True
             )
         self._jobs.put(ending)
+
+    def _last_word(self) -> _Ending | None:
+        """The reason that the server gave before the connection broke while this thread sent something."""
+        with suppress(LinkLost, FrameError):
+            while (frame := self._link.receive(silence_s=_LAST_WORD_S)).kind != Kind.STOP:
+                pass
+            return _stopped(frame)
+        return None
 
     def _take_frames(self) -> _Ending:
         while True:
@@ -254,11 +275,8 @@ class _Worker:
                     self._consider(frame)
                 case Kind.TASK:
                     self._receive(frame)
-                case Kind.STOP if "reason" in frame.head:
-                    reason = field_of(frame, "reason", str)
-                    return _Ending(f"the graph server ended the lease: {reason}", failed=True)
                 case Kind.STOP:
-                    return _Ending("the graph server said stop")
+                    return _stopped(frame)
                 case _:
                     raise FrameError(f"a {frame.kind.name} frame, which no server sends")
 
@@ -304,6 +322,13 @@ class _Worker:
             self._static.put(_reader(key), static)
         whole = replace(task, arrays={**task.arrays, **static})
         return whole, weights if known.weights is None else known.weights
+
+
+def _stopped(frame: Frame) -> _Ending:
+    """The end that a STOP frame tells of."""
+    if "reason" not in frame.head:
+        return _Ending("the graph server said stop")
+    return _Ending(f"the graph server ended the lease: {field_of(frame, 'reason', str)}", failed=True)
 
 
 def _reader(key: Key) -> tuple[int, ...]:

@@ -1,10 +1,12 @@
 """Workers that return something else than their task asked for: the run is unharmed, and they are let go."""
 
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +18,8 @@ from staged import KINDS, Staged, model_of, options_of, orders, setup_of
 import siafu
 from siafu.member import Onlooker
 from siafu.workers import crew
+from siafu.workers.frames import Kind
+from siafu.workers.link import Link, LinkLost
 from siafu.workers.outcome import Expected, is_doubtful, is_finite
 from siafu.workers.processes import Processes
 from siafu.workers.setup import Setup
@@ -48,6 +52,30 @@ def test_a_wrong_result_is_a_failure_and_the_third_one_ends_the_visit(
     assert served.ended.startswith("it was let go after 3 failures; the last: a ")
     assert said == [f"worker-1: {served.ended}"]
     assert not [done for done in server.outcomes if isinstance(done, Done) and done.worker == "worker-1"]
+
+
+@pytest.mark.parametrize("kind", [Kind.ACCEPT, Kind.RESULT])
+def test_a_worker_that_is_let_go_while_it_sends_still_tells_why(
+    kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = Link.send
+
+    def broken(link: Link, which: Kind, *rest: Any) -> None:
+        if which != kind:
+            send(link, which, *rest)
+            return
+        server.tasks._failures["worker-1"] = ["a wrong result"] * 3  # the next heartbeat shows it
+        until = time.monotonic() + LONG_S
+        while not [each for each in server.pool.served if each.ended]:
+            assert time.monotonic() < until
+            time.sleep(0.01)  # nobody tells when a visit has ended
+        raise LinkLost("the connection broke: Connection reset by peer")
+
+    monkeypatch.setattr(Link, "send", broken)
+    with Server(hedging=False) as server:
+        server.put(8)
+        with pytest.raises(CannotServe, match="ended the lease: it was let go after 3 failures"):
+            serve(server.pool.lease(seconds=60), computing())
 
 
 def test_the_reason_names_what_came_and_what_was_expected() -> None:
