@@ -181,7 +181,7 @@ def assert_same(run: Path, other: Path) -> None:
 )
 def test_a_worker_that_a_person_starts_does_its_share(where: tuple[str, ...], tmp_path: Path) -> None:
     run, listening = tmp_path / "run", [item for each in where for item in ("--set", each)]
-    process = start(*PIPELINE, "--epochs", 300, "--set", "pipeline.num_workers=1", *listening, "--out", run)
+    process = start(*PIPELINE, "--epochs", 160, "--set", "pipeline.num_workers=1", *listening, "--out", run)
     lease = wait_for(lambda: next(run.glob("lease-0.json"), None) if run.is_dir() else None)
     assert lease.stat().st_mode & 0o077 == 0
     assert (json.loads(lease.read_text())["fingerprint"] is None) == (not where)

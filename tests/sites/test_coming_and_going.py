@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 SETTINGS: dict[str, Any] = {"method": "lazy", "train.epochs": 30, "model.hidden": 16}
 # Stages that still go on when who went is missed, or is back.
-LONG = SETTINGS | {"train.epochs": 250, "train.patience": 0}
+LONG = SETTINGS | {"train.epochs": 120, "train.patience": 0}
 
 
 def when(epoch: int, do: Callable[[], None], said: list[str]) -> Onlooker:
@@ -44,7 +44,7 @@ def trial(graph: Graph, tmp_path: Path) -> Iterator[Trial]:
         yield made
 
 
-@pytest.mark.parametrize("epoch", [3, 260])
+@pytest.mark.parametrize("epoch", [3, 130])
 def test_a_site_that_is_unplugged_and_comes_back_takes_part_to_the_end(
     epoch: int, trial: Trial, graph: Graph, tmp_path: Path
 ) -> None:
@@ -65,7 +65,7 @@ def test_a_site_that_is_unplugged_and_comes_back_takes_part_to_the_end(
     ).read_bytes()
 
 
-@pytest.mark.parametrize("epoch", [3, 260])
+@pytest.mark.parametrize("epoch", [3, 130])
 def test_the_others_go_on_without_a_site_that_is_gone_for_good(epoch: int, trial: Trial) -> None:
     said: list[str] = []
     gone = when(epoch, lambda: trial.end("c"), said)
