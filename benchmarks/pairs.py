@@ -29,7 +29,7 @@ from whole import run_command, write_data
 
 _STEPS = {"spmm": 15, "gcn": 9, "gat": 4}
 _RUNS = ("cpu", "whole")
-_CPU_EPOCHS = 30
+_CPU_NODES, _CPU_EPOCHS = 10_000, 40
 Seconds = dict[str, list[float]]  # by name of the measurement: before, after
 
 
@@ -49,7 +49,16 @@ def steps_of(kind: str, trees: Sequence[Path], folder: Path, *, flip: bool) -> S
 def cpu_of(trees: Sequence[Path], folder: Path, *, flip: bool) -> Seconds:
     """CPU seconds of an epoch of each checkout, by method and kind of worker."""
     found: dict[Path, dict[str, list[float]]] = {}
-    sizes = ["--rounds", "1", "--epochs", str(_CPU_EPOCHS), "--folder", str(folder)]
+    sizes = [
+        "--rounds",
+        "1",
+        "--nodes",
+        str(_CPU_NODES),
+        "--epochs",
+        str(_CPU_EPOCHS),
+        "--folder",
+        str(folder),
+    ]
     for tree in trees[::-1] if flip else trees:
         script = [str(_python(tree)), str(tree / "benchmarks/cpu_seconds.py")]
         done = subprocess.run([*script, *sizes], check=True, stdout=subprocess.PIPE, text=True)
