@@ -184,7 +184,11 @@ def _allowed(stage: Stage, fault: Fault) -> set[int]:
     if fault.kind in ("kill", "damage") and fault.target not in ("rank", "worker"):
         return {-signal.SIGKILL} | done
     if fault.kind in EXIT_CODES:
-        return {EXIT_CODES[fault.kind]} | done
+        begun = (stage.run / "config.toml").is_file()
+        by_signal = (
+            set() if begun else {-SIGNALS[fault.kind]}
+        )  # it may strike before Python runs any of our code
+        return {EXIT_CODES[fault.kind]} | by_signal | done
     if fault.kind == "cut":
         return {0, 1} if stage.setup.engine == "torchrun" else {0}
     return {"disk": {1} | done, "memory": {1, -signal.SIGKILL} | done}.get(fault.kind, {0})
