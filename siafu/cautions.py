@@ -39,11 +39,11 @@ def site_cautions(graph: Graph) -> tuple[str, ...]:
     if graph.y is None or graph.train_mask is None or graph.y.dtype != torch.int64:
         return ()
     y_train = graph.y[graph.train_mask]
-    classes = y_train[y_train >= 0].unique().tolist()
-    if len(classes) != 1:
+    only = _only_class(y_train[y_train >= 0])
+    if only is None:
         return ()
     return (
-        f"{graph.name}: every training label of this site is class {classes[0]}; a run learns other classes only if "
+        f"{graph.name}: every training label of this site is class {only}; a run learns other classes only if "
         "other sites have labels of them",
     )
 
@@ -68,12 +68,18 @@ def _one(name: str, thing: str, count: int, y_train: Tensor | None) -> tuple[str
     """Of a training split with one member or one class."""
     if count == 1:
         return (f"{name}: trains on one {thing} alone; give more training {thing}s",)
-    classes = [] if y_train is None else y_train.unique().tolist()
-    if len(classes) != 1:
+    only = None if y_train is None else _only_class(y_train)
+    if only is None:
         return ()
     return (
-        f"{name}: every training label is class {classes[0]}, so no other class is learned; give labels of others",
+        f"{name}: every training label is class {only}, so no other class is learned; give labels of others",
     )
+
+
+def _only_class(y: Tensor) -> int | None:
+    """The one class that all labels are, or None."""
+    classes = y.unique().tolist()
+    return classes[0] if len(classes) == 1 else None
 
 
 def _untested(name: str, thing: str, count: int) -> tuple[str, ...]:

@@ -73,16 +73,17 @@ class Attempt:
 
     def _end_suspended(self, pids: Mapping[int, int]) -> None:
         """End ranks that were stopped for too long: peers notice only while they wait for them."""
-        now = time.monotonic()
+        now, limit_s = (
+            time.monotonic(),
+            self._deadline_s + _SUSPENDED_GRACE_S,
+        )  # peers that wait for it speak first
         passed, self._looked_at = min(now - self._looked_at, _LONGEST_LOOK_S), now
         for rank, pid in pids.items():
             if rank in self._codes or not _is_suspended(pid):
                 self._suspended_s.pop(rank, None)
                 continue
             self._suspended_s[rank] = self._suspended_s.get(rank, 0.0) + passed
-            if (
-                self._suspended_s[rank] > self._deadline_s + _SUSPENDED_GRACE_S
-            ):  # peers that wait for it speak first
+            if self._suspended_s[rank] > limit_s:
                 self._given_up.add(rank)
                 self._signal({rank: pid}, signal.SIGKILL)
 

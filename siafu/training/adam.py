@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-State = dict[int, dict[str, Tensor]]
 _BETAS, _EPS = (0.9, 0.999), 1e-8
 
 
@@ -30,7 +29,7 @@ class Adam:
 
     def __init__(self, groups: Iterable[Group], *, lr: float) -> None:
         self.groups, self.lr = list(groups), lr
-        self.state: State = {}
+        self.state: dict[int, dict[str, Tensor]] = {}
 
     def zero_grad(self) -> None:
         """Drop all gradients."""

@@ -97,12 +97,11 @@ def load_checkpoint(
         model.load_state_dict(under(tensors, "model"))
     except RuntimeError as error:
         raise ValueError(f"{what}: its weights do not fit the model ({error})") from None
-    slots = _by_number(under(tensors, "optimizer"))
-    optimizer.load_state(slots)
-    return done, _by_number(under(tensors, "rank"))
+    optimizer.load_state(by_number(under(tensors, "optimizer")))
+    return done, by_number(under(tensors, "rank"))
 
 
-def _by_number(tensors: dict[str, Tensor]) -> dict[int, dict[str, Tensor]]:
+def by_number(tensors: dict[str, Tensor]) -> dict[int, dict[str, Tensor]]:
     """Tensors called ``3.name`` as one group for each number."""
     groups: dict[int, dict[str, Tensor]] = {}
     for name, value in tensors.items():

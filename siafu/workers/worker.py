@@ -261,10 +261,11 @@ class _Worker:
 
     def _last_word(self) -> _Ending | None:
         """The reason that the server gave before the connection broke while this thread sent something."""
+        until_s = time.monotonic() + _LAST_WORD_S
         with suppress(LinkLost, FrameError):
-            while (frame := self._link.receive(silence_s=_LAST_WORD_S)).kind != Kind.STOP:
-                pass
-            return _stopped(frame)
+            while time.monotonic() < until_s:
+                if (frame := self._link.receive(until_s=until_s)).kind == Kind.STOP:
+                    return _stopped(frame)
         return None
 
     def _take_frames(self) -> _Ending:

@@ -1,6 +1,7 @@
 """Workers that return something else than their task asked for: the run is unharmed, and they are let go."""
 
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,8 +18,8 @@ from staged import KINDS, Staged, model_of, options_of, orders, setup_of
 
 import siafu
 from siafu.member import Onlooker
-from siafu.workers import crew
-from siafu.workers.frames import Kind
+from siafu.workers import crew, worker
+from siafu.workers.frames import Frame, Kind
 from siafu.workers.link import Link, LinkLost
 from siafu.workers.outcome import Expected, is_doubtful, is_finite
 from siafu.workers.processes import Processes
@@ -76,6 +77,30 @@ def test_a_worker_that_is_let_go_while_it_sends_still_tells_why(
         server.put(8)
         with pytest.raises(CannotServe, match="ended the lease: it was let go after 3 failures"):
             serve(server.pool.lease(seconds=60), computing())
+
+
+def test_a_server_that_goes_on_sending_over_a_broken_connection_does_not_hold_a_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would never come to the reason that the worker looks for."""
+    send, receive, ended = Link.send, Link.receive, threading.Event()
+
+    def broken(link: Link, which: Kind, *rest: Any) -> None:
+        if which == Kind.ACCEPT:
+            ended.set()
+            raise LinkLost("the connection broke: Connection reset by peer")
+        send(link, which, *rest)
+
+    def endless(link: Link, *rest: Any, **limits: Any) -> Frame:
+        return Frame(Kind.OFFER, {}, {}) if ended.is_set() else receive(link, *rest, **limits)
+
+    monkeypatch.setattr(Link, "send", broken)
+    monkeypatch.setattr(Link, "receive", endless)
+    monkeypatch.setattr(worker, "_LAST_WORD_S", 0.05)
+    with Server(hedging=False) as server:
+        server.put(1)
+        assert "is gone: the connection broke" in serve(server.pool.lease(seconds=60), computing()).reason
+        server.pool.close()
 
 
 def test_the_reason_names_what_came_and_what_was_expected() -> None:

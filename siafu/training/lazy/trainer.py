@@ -20,7 +20,7 @@ from siafu.nn.dropout import set_keys
 from siafu.nn.gcn import Gcn
 from siafu.nn.staged import Staged, parameters_of
 from siafu.partition.cut import Part
-from siafu.training.checkpoint import under
+from siafu.training.checkpoint import by_number, under
 from siafu.training.config import TrainConfig
 from siafu.training.full import FullTrainer, Watch
 from siafu.training.lazy.bytes_sent import MESSAGES, PARAMETERS
@@ -295,9 +295,5 @@ class LazyTrainer(FullTrainer):
 
     def _load_own_state(self, mine: dict[str, Tensor]) -> None:
         super()._load_own_state(mine)
-        slots: dict[int, dict[str, Tensor]] = {}
-        for name, value in under(mine, "adam").items():
-            slot, _, key = name.partition(".")
-            slots.setdefault(int(slot), {})[key] = value
         if self.lazy.local_epochs > 1:
-            self.optimizer.load_state(slots)
+            self.optimizer.load_state(by_number(under(mine, "adam")))
