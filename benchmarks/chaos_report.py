@@ -6,7 +6,7 @@ from typing import Any
 
 from chaos_draw import FAULTS
 
-DEADLINE_S, MARGIN_S = 5.0, 3.0
+DEADLINE_S = 5.0
 Record = dict[str, Any]
 _COLUMNS = ("fault", "trials", "struck", "resumed", "ended", "bit-identical", "noticed", "at most")
 _COLUMNS += ("orphans", "leftovers")
@@ -20,7 +20,7 @@ def defects(record: Record) -> list[str]:
     found += ["other weights"] if record["finished"] and record["identical"] is False else []
     found += [f"orphan {each}" for each in orphans(record)]
     found += [f"leftover {each}" for each in record["leftovers"]]
-    if (record["noticed_s"] or 0.0) > DEADLINE_S + MARGIN_S:
+    if (record["noticed_s"] or 0.0) > DEADLINE_S:
         found.append(f"noticed after {record['noticed_s']} s")
     return found
 

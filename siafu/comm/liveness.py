@@ -43,7 +43,7 @@ class Liveness:
         return self._lost(
             rank,
             peer,
-            f"made no progress for {self.detector.deadline_s:.3g} s",
+            f"made no progress for {self.detector.limit_s:.3g} s",
             f'it lives, but since "{self._phase(peer)}" it neither computed nor sent{via}. Look what it waits '
             "for; if it needs longer, raise comm.deadline",
         )
@@ -56,7 +56,7 @@ class Liveness:
         return self._lost(
             rank,
             peer,
-            f"made no progress for {self.detector.deadline_s:.3g} s",
+            f"made no progress for {self.detector.limit_s:.3g} s",
             f"ranks wait for each other: {waits}. Every rank must make the same calls in the same order",
         )
 

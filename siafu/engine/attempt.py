@@ -16,7 +16,8 @@ from pathlib import Path
 from siafu.engine.failures import RankFailure, failure_of
 from siafu.engine.memory import MemoryCurves
 
-_GRACE_S, _SUSPENDED_GRACE_S = 2.0, 1.0
+_GRACE_S = 2.0
+_SUSPENDED_SHARE = 0.95  # of the deadline: peers that wait for a stopped rank notice it before
 _LOOK_S = 0.02
 _LONGEST_LOOK_S = 1.0  # what counts at most between two looks: this process may have been stopped itself
 
@@ -73,10 +74,7 @@ class Attempt:
 
     def _end_suspended(self, pids: Mapping[int, int]) -> None:
         """End ranks that were stopped for too long: peers notice only while they wait for them."""
-        now, limit_s = (
-            time.monotonic(),
-            self._deadline_s + _SUSPENDED_GRACE_S,
-        )  # peers that wait for it speak first
+        now, limit_s = time.monotonic(), _SUSPENDED_SHARE * self._deadline_s
         passed, self._looked_at = min(now - self._looked_at, _LONGEST_LOOK_S), now
         for rank, pid in pids.items():
             if rank in self._codes or not _is_suspended(pid):
@@ -98,7 +96,7 @@ class Attempt:
     def _failure(self, rank: int, code: int) -> RankFailure:
         failure = failure_of(rank, code=code, report=self.report(rank), host=socket.gethostname())
         if rank in self._given_up:
-            return replace(failure, message=f"stopped (SIGSTOP) for {self._deadline_s:g} s, and then ended")
+            return replace(failure, message=f"stopped (SIGSTOP) for {_SUSPENDED_SHARE * self._deadline_s:.3g} s, and then ended")
         if code != -signal.SIGKILL or not self._memory.kernel_killed():
             return failure
         message = (

@@ -1,8 +1,9 @@
 """Heartbeats and the failure detector: which peer is lost, and which one blocks the others. It opens no connection.
 
 Each peer reports now and then how much it has worked and moved so far, and which peer it waits for. A peer is lost when
-nothing at all is heard of it for the deadline. It is stuck when for the deadline it neither moved data nor worked. A
-peer that waits for a third one is not to blame: the chain of waits is followed to its end.
+nothing at all is heard of it, and stuck when it neither moved data nor worked, for almost the deadline: two ticks less,
+so that the error comes within the deadline. A peer that waits for a third one is not to blame: the chain of waits is
+followed to its end.
 """
 
 import threading
@@ -111,20 +112,20 @@ class PeerState(Generic[K]):
         self._moved_bytes = 0
         self._work: deque[tuple[float, float]] = deque()
 
-    def update(self, now: float, beat: Heartbeat[K], *, deadline_s: float) -> None:
+    def update(self, now: float, beat: Heartbeat[K], *, limit_s: float) -> None:
         """Record a heartbeat."""
         self.heard_at = now
         if beat.moved_bytes != self._moved_bytes:
             self._moved_bytes, self.moved_at = beat.moved_bytes, now
         self.phase, self.waits_for, self.waited_s = beat.phase, beat.waits_for, beat.waited_s
         self._work.append((now, beat.work_s))
-        while len(self._work) > 1 and self._work[1][0] <= now - deadline_s:
+        while len(self._work) > 1 and self._work[1][0] <= now - limit_s:
             self._work.popleft()
 
-    def is_idle(self, now: float, deadline_s: float) -> bool:
-        """Whether for the deadline it moved nothing and did next to no work."""
+    def is_idle(self, now: float, limit_s: float) -> bool:
+        """Whether for the limit it moved nothing and did next to no work."""
         history = list(self._work)
-        if now - self.moved_at < deadline_s or not history or history[0][0] > now - deadline_s:
+        if now - self.moved_at < limit_s or not history or history[0][0] > now - limit_s:
             return False
         (began, before), (last, after) = history[0], history[-1]
         return after - before < BUSY * (last - began) or last == began
@@ -134,7 +135,8 @@ class FailureDetector(Generic[K]):
     """Suspects peers by their heartbeats.
 
     Attributes:
-        deadline_s: seconds without a sign of life, or without progress, after which a peer is suspected.
+        deadline_s: seconds without a sign of life, or without progress, within which a peer is suspected.
+        limit_s: the seconds after which it is; two ticks less, since a heartbeat and a look may each take one.
         tick_s: how often heartbeats are to be sent and suspicions asked for.
         clock: the time that it judges by.
     """
@@ -142,6 +144,7 @@ class FailureDetector(Generic[K]):
     def __init__(self, peers: Iterable[K], *, deadline_s: float) -> None:
         self.deadline_s = deadline_s
         self.tick_s = min(1.0, deadline_s / 8)
+        self.limit_s = deadline_s - 2 * self.tick_s
         self.clock = AwakeClock(2 * self.tick_s)
         now = self.clock.now()
         self.peers: dict[K, PeerState[K]] = {peer: PeerState(now) for peer in peers}
@@ -156,7 +159,7 @@ class FailureDetector(Generic[K]):
 
     def beat(self, peer: K, beat: Heartbeat[K]) -> None:
         """Record a peer's heartbeat."""
-        self.peers[peer].update(self.clock.now(), beat, deadline_s=self.deadline_s)
+        self.peers[peer].update(self.clock.now(), beat, limit_s=self.limit_s)
 
     def heard(self, peer: K, *, data: bool = False) -> None:
         """Record that something came from a peer, and whether it was data."""
@@ -175,8 +178,8 @@ class FailureDetector(Generic[K]):
         return self.clock.now() - self.peers[peer].heard_at
 
     def is_silent(self, peer: K) -> bool:
-        """Whether nothing was heard of a peer for the deadline."""
-        return self.silent_s(peer) >= self.deadline_s
+        """Whether nothing was heard of a peer for the limit."""
+        return self.silent_s(peer) >= self.limit_s
 
     def suspect(self, waiter: K, peer: K, since: float) -> Suspicion[K] | None:
         """The peer that blocks ``waiter``, which has waited for ``peer`` since a time of the clock; None: wait on."""
@@ -184,14 +187,14 @@ class FailureDetector(Generic[K]):
         for at in self._followed(peer):
             state = self.peers[at]
             if at in chain:
-                if at == waiter and not state.is_idle(now, self.deadline_s):
+                if at == waiter and not state.is_idle(now, self.limit_s):
                     return None
                 return _in_cycle(waiter, tuple(chain[chain.index(at) :]))
             if state.ended:
                 return None
-            if now - state.heard_at >= self.deadline_s:
+            if now - state.heard_at >= self.limit_s:
                 return Suspicion(at, silent_s=now - state.heard_at)
-            if now - since < self.deadline_s or not state.is_idle(now, self.deadline_s):
+            if now - since < self.limit_s or not state.is_idle(now, self.limit_s):
                 return None
             chain.append(at)
         return Suspicion(chain[-1])
@@ -199,14 +202,14 @@ class FailureDetector(Generic[K]):
     def culprit(self) -> Suspicion[K] | None:
         """The peer that keeps the others waiting, by their reports alone, for an observer that waits for nobody itself.
 
-        It is silent, or at the end of the chain of waits of a peer that has waited for the deadline.
+        It is silent, or at the end of the chain of waits of a peer that has waited for the limit.
         """
         silent_s = {peer: self.silent_s(peer) for peer, state in self.peers.items() if not state.ended}
         silent = max(silent_s, key=silent_s.__getitem__, default=None)
-        if silent is not None and silent_s[silent] >= self.deadline_s:
+        if silent is not None and silent_s[silent] >= self.limit_s:
             return Suspicion(silent, silent_s=silent_s[silent])
         for peer, state in self.peers.items():
-            if state.waits_for is not None and state.waited_s >= self.deadline_s:
+            if state.waits_for is not None and state.waited_s >= self.limit_s:
                 chain = [peer]
                 for at in self._followed(state.waits_for):
                     if at in chain:

@@ -19,11 +19,11 @@ class Hand:
 
 
 class Ranks:
-    """Three ranks with a deadline of 10 s, of which rank 0 asks."""
+    """Three ranks that are lost after 10 s, of which rank 0 asks."""
 
     def __init__(self) -> None:
         self.clock = Hand()
-        self.liveness = Liveness(["a", "b", "c"], deadline_s=10)
+        self.liveness = Liveness(["a", "b", "c"], deadline_s=12)
         self.liveness.detector.clock = self.clock  # type: ignore[assignment]
         for watch in self.liveness.detector.peers.values():
             watch.heard_at = watch.moved_at = 0.0

@@ -27,7 +27,7 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Attempt, l
     done: list[str] = []
     attempt = Attempt(tmp_path, deadline_s=0.01)
     wait, send = attempt._wait, attempt._signal
-    monkeypatch.setattr(module, "_SUSPENDED_GRACE_S", 0.0)
+    monkeypatch.setattr(module, "_SUSPENDED_SHARE", 0.0)
     monkeypatch.setattr(attempt, "_wait", lambda pids, seconds: (done.append("wait"), wait(pids, 0.0)))
     monkeypatch.setattr(
         attempt,
