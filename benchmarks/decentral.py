@@ -36,20 +36,20 @@ from siafu.comm import alone
 from siafu.comm.levels import LEVELS, Level, Step, seconds_of
 from siafu.comm.rounds import Links, links_of
 from siafu.comm.simulated import short_bytes
+from siafu.config import build
 from siafu.events import Unheard
 from siafu.files import write_atomically
 from siafu.graph import Graph
 from siafu.member import build_trainer
+from siafu.methods.lazy.bytes_sent import message_bytes, parameter_bytes
+from siafu.methods.lazy.clients import ClientsTrainer
+from siafu.methods.lazy.frugal_clients import FrugalClients
 from siafu.partition.assign import assign
 from siafu.partition.cut import whole
 from siafu.results.format import fmt_bytes, fmt_seconds
 from siafu.results.report.frame import Figure, frame
 from siafu.results.report.page import element, figure, join, page, section, table
-from siafu.settings import build
 from siafu.training.full import Watch
-from siafu.training.lazy.bytes_sent import message_bytes, parameter_bytes
-from siafu.training.lazy.clients import ClientsTrainer
-from siafu.training.lazy.frugal_clients import FrugalClients
 
 HIDDEN = 64
 AT: dict[str, int | str] = {"data centre": 4, "wan": 4, "proximity": 2, "edge": "node"}

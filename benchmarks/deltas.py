@@ -29,12 +29,12 @@ from siafu import native
 from siafu.data import data_home, load
 from siafu.dynamic import Chunk, DynamicGraph, Snapshots, unpack
 from siafu.graph import Block
+from siafu.methods.snapshots.config import SnapshotsConfig, Wanted
+from siafu.methods.snapshots.reads import shares_of
 from siafu.nn.model import ModelConfig
 from siafu.nn.temporal import Step, build_temporal, passed_in_blocks, span_alone
 from siafu.partition.share import packed, pieces
 from siafu.training.link.config import LinkConfig
-from siafu.training.snapshots.config import SnapshotsConfig, Wanted
-from siafu.training.snapshots.reads import shares_of
 
 _RATE, _RATE_BYTES = "100mbit", 100e6 / 8
 _PORT = 4747  # inside a namespace of its own

@@ -20,15 +20,15 @@ from siafu.comm import Comm
 from siafu.comm.config import CommConfig
 from siafu.comm.halo import Halo
 from siafu.data import community
-from siafu.engine.local import run_threads
 from siafu.graph import Graph
+from siafu.launch.local import run_threads
+from siafu.methods.pipeline.config import PipelineConfig
+from siafu.methods.pipeline.procedure import PipelineTrainer
 from siafu.nn.embedded import build_model
 from siafu.nn.model import Gnn, ModelConfig
 from siafu.partition.cut import Part, cut, whole
 from siafu.training.config import TrainConfig
 from siafu.training.full import FullTrainer
-from siafu.training.pipeline.config import PipelineConfig
-from siafu.training.pipeline.trainer import PipelineTrainer
 from siafu.training.task import task_of
 
 PARTS, INTERVALS = (1, 2, 4), (1, 8, 32)

@@ -34,14 +34,14 @@ from siafu.comm import Comm
 from siafu.comm.halo import Halo
 from siafu.data.config import DataConfig
 from siafu.data.draws import Draws
-from siafu.engine.local import run_threads
 from siafu.graph import Graph
+from siafu.launch.local import run_threads
+from siafu.methods.lazy.frugal import FrugalConfig, train_frugal
 from siafu.nn.model import Gnn, ModelConfig
 from siafu.partition.cut import Part, cut
 from siafu.training import inputs
 from siafu.training.config import TrainConfig
 from siafu.training.full import FullTrainer
-from siafu.training.lazy.frugal import FrugalConfig, train_frugal
 from siafu.training.task import task_of
 
 PARTS = 4

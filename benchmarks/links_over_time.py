@@ -22,9 +22,9 @@ from core import require_core
 
 import siafu
 from siafu.dynamic import DynamicGraph
+from siafu.methods.snapshots.task import split_steps
 from siafu.training.link.recency import Recency
 from siafu.training.link.scores import mean_scores, rank_by_memory
-from siafu.training.snapshots.task import split_steps
 
 SETS = ("ucsocial", "bitcoinalpha", "bitcoinotc")
 KINDS = ("evolvegcn-o", "evolvegcn-h")

@@ -11,12 +11,12 @@ from siafu import native
 from siafu.comm.config import CommConfig
 from siafu.data.config import DataConfig
 from siafu.graph import Graph
+from siafu.methods.pipeline.config import PipelineConfig
+from siafu.methods.pipeline.procedure import PipelineTrainer
 from siafu.nn import Gnn, ModelConfig
 from siafu.partition.cut import whole
 from siafu.training import inputs
 from siafu.training.config import TrainConfig
-from siafu.training.pipeline.config import PipelineConfig
-from siafu.training.pipeline.trainer import PipelineTrainer
 from siafu.training.task import task_of
 from siafu.workers import crew
 from siafu.workers.task import Arrays, Result, Task

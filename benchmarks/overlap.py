@@ -18,8 +18,8 @@ from core import require_core
 from one_server import at_once, late_workers, prepared, server_of, timed_epochs
 
 from siafu.data import community
+from siafu.methods.pipeline.config import PipelineConfig
 from siafu.nn import ModelConfig
-from siafu.training.pipeline.config import PipelineConfig
 from siafu.workers.task import Task
 
 FEATURES, CLASSES = 100, 47

@@ -138,10 +138,10 @@ def pyg(kind: str, arrays: Arrays) -> Step:
 def siafu_trainer(kind: str, arrays: Arrays, settings: Sequence[str]) -> Any:
     """The trainer of ``siafu.train(method="sampled")`` on one rank."""
     from siafu.comm import alone
+    from siafu.config import build, from_assignments
     from siafu.graph import Graph
     from siafu.member import build_trainer
     from siafu.partition.cut import whole
-    from siafu.settings import build, from_assignments
     from siafu.training import inputs
 
     masks = {"train_mask": arrays.train, "val_mask": arrays.val, "test_mask": arrays.test}
@@ -211,7 +211,7 @@ def graphbolt_sampler(_: str, arrays: Arrays) -> Step:
 
 def siafu_sampler(_: str, arrays: Arrays, *settings: str) -> Step:
     from siafu import native
-    from siafu.sample import grow
+    from siafu.sampling import grow
 
     trainer, epochs = siafu_trainer("sage", arrays, ["sampled.cache_aggregate=false", *settings]), count(1)
     reuse = native.arrays_reused()  # as FullTrainer.train does

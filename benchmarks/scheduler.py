@@ -29,10 +29,10 @@ from core import require_core
 from one_server import prepared, server_of
 
 from siafu.data import community
+from siafu.methods.pipeline import trainer as trainers
+from siafu.methods.pipeline.config import PipelineConfig
 from siafu.nn import ModelConfig, ranges
 from siafu.nn.ranges import RangedSum
-from siafu.training.pipeline import trainer as trainers
-from siafu.training.pipeline.config import PipelineConfig
 from siafu.workers.crew import Wanted
 from siafu.workers.loop import Loop
 from siafu.workers.setup import Setup

@@ -31,11 +31,11 @@ from core import require_core
 import siafu
 from siafu.comm.frames import ChunkHead, FrameKind, MessageInfo, pack_chunk_head
 from siafu.comm.transport import Envelope, Kind
-from siafu.engine.sites.config import COORDINATOR
-from siafu.engine.sites.frames import Outgoing
-from siafu.engine.sites.ledger import read_ledger
-from siafu.engine.sites.rpc import Dialled, Unreachable
-from siafu.engine.sites.schema import MAX_MESSAGE_BYTES, PROTOCOL, make, pack, unpack
+from siafu.launch.sites.config import COORDINATOR
+from siafu.launch.sites.frames import Outgoing
+from siafu.launch.sites.ledger import read_ledger
+from siafu.launch.sites.rpc import Dialled, Unreachable
+from siafu.launch.sites.schema import MAX_MESSAGE_BYTES, PROTOCOL, make, pack, unpack
 from siafu.sites.trial import init_trial, split
 from siafu.trained import load
 from siafu.wire import frames as wire_frames

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from siafu.comm.codec import LEVELS, scales_of
 from siafu.comm.frames import is_message, unpack_chunk_head
-from siafu.engine.sites.config import COORDINATOR
-from siafu.engine.sites.frames import split_frame, wire_bytes
-from siafu.engine.sites.ledger import read_ledger
-from siafu.engine.sites.schema import unpack
+from siafu.launch.sites.config import COORDINATOR
+from siafu.launch.sites.frames import split_frame, wire_bytes
+from siafu.launch.sites.ledger import read_ledger
+from siafu.launch.sites.schema import unpack
 from siafu.partition.across import node_ids
 from siafu.store import open_store
 

@@ -36,12 +36,12 @@ from core import require_core
 from namespaces import Host, hosts_on_a_switch, refusal
 from site_leaks import features_told, left, noted, rows_found
 
-from siafu.engine.sites.config import COORDINATOR
-from siafu.engine.sites.ledger import read_ledger
+from siafu.config import from_assignments, merge
 from siafu.graph import Graph
+from siafu.launch.sites.config import COORDINATOR
+from siafu.launch.sites.ledger import read_ledger
 from siafu.partition.assign import assign
 from siafu.run import train
-from siafu.settings import from_assignments, merge
 from siafu.sites.trial import init_trial, split
 from siafu.trained import load_static
 

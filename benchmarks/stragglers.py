@@ -21,9 +21,9 @@ from core import require_core
 from one_server import Wait, late_workers, prepared, server_of, timed_epochs
 
 from siafu.data import community
+from siafu.methods.pipeline.config import PipelineConfig
+from siafu.methods.pipeline.procedure import PipelineTrainer
 from siafu.nn import ModelConfig
-from siafu.training.pipeline.config import PipelineConfig
-from siafu.training.pipeline.trainer import PipelineTrainer
 from siafu.workers.task import Key, Task
 
 FEATURES, CLASSES, FACTOR = 100, 47, 10

@@ -19,8 +19,8 @@ from sage import SETTINGS, an_epoch, arguments, epoch_seconds
 from sampled_side import BATCH
 
 import siafu
+from siafu.config import build, from_assignments
 from siafu.data import community
-from siafu.settings import build, from_assignments
 from siafu.store import write_store
 
 OFF = {

@@ -23,12 +23,12 @@ from turns import Side
 from siafu import native
 from siafu.comm import alone
 from siafu.dynamic import DynamicGraph, Protocol
+from siafu.methods.snapshots.build import build_predictor, build_task, build_timeline
+from siafu.methods.snapshots.config import SnapshotsConfig, Wanted
+from siafu.methods.snapshots.procedure import SnapshotsTrainer
 from siafu.nn.model import ModelConfig
 from siafu.training.config import TrainConfig
 from siafu.training.link.config import LinkConfig
-from siafu.training.snapshots.build import build_predictor, build_task, build_timeline
-from siafu.training.snapshots.config import SnapshotsConfig, Wanted
-from siafu.training.snapshots.trainer import SnapshotsTrainer
 
 ALL = 10**6  # MB of room: one block, and all is kept
 

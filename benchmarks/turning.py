@@ -18,13 +18,13 @@ from core import require_core
 from siafu.comm import Comm
 from siafu.comm.config import CommConfig
 from siafu.dynamic import DynamicGraph, Protocol
-from siafu.engine.local import run_threads
+from siafu.launch.local import run_threads
+from siafu.methods.snapshots.build import build_predictor, build_task, build_timeline
+from siafu.methods.snapshots.config import SnapshotsConfig, Wanted
+from siafu.methods.snapshots.procedure import SnapshotsTrainer
 from siafu.nn.model import ModelConfig
 from siafu.training.config import TrainConfig
 from siafu.training.link.config import LinkConfig
-from siafu.training.snapshots.build import build_predictor, build_task, build_timeline
-from siafu.training.snapshots.config import SnapshotsConfig, Wanted
-from siafu.training.snapshots.trainer import SnapshotsTrainer
 
 FLOAT, RANKS = 4, (2, 4, 8)
 

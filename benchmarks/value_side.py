@@ -24,10 +24,10 @@ import siafu
 from siafu import native
 from siafu.data import community
 from siafu.graph import Graph
+from siafu.methods.pipeline import server as server_module
+from siafu.methods.pipeline.config import PipelineConfig
+from siafu.methods.pipeline.server import GRAPH_LANE, Traced
 from siafu.nn import ModelConfig
-from siafu.training.pipeline import server as server_module
-from siafu.training.pipeline.config import PipelineConfig
-from siafu.training.pipeline.server import GRAPH_LANE, Traced
 from siafu.workers import crew
 from siafu.workers.stages import static_rows, weights_of
 from siafu.workers.task import Arrays, Direction, Key, Result, Task

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from siafu.comm import alone
+from siafu.config import Settings
 from siafu.dynamic import DynamicGraph
 from siafu.graph import Graph
-from siafu.settings import Settings
+from siafu.methods.snapshots.build import build_task
+from siafu.methods.snapshots.labels import EdgeTask, NodeTask
 from siafu.training.link.split import split_edges
-from siafu.training.snapshots.build import build_task
-from siafu.training.snapshots.labels import EdgeTask, NodeTask
 from siafu.training.task import task_of
 
 

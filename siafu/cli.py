@@ -106,7 +106,7 @@ def _of_ranks(error: Exception) -> bool:
     if not isinstance(error, RuntimeError):
         return False
     from siafu.comm import CommError
-    from siafu.engine.failures import RanksFailed
+    from siafu.launch.failures import RanksFailed
 
     return isinstance(error, CommError | RanksFailed)
 
@@ -487,7 +487,7 @@ def doctor(as_json: Json = False) -> None:
 
 def _tables(config: Path | None, sets: list[str] | None, flags: Mapping[str, Any]) -> dict[str, Any]:
     """Settings as tables: the file, then --set, then flags that were given; checked, so that mistakes end here."""
-    from siafu.settings import build, from_assignments, merge, read_toml
+    from siafu.config import build, from_assignments, merge, read_toml
 
     try:
         layers = [read_toml(config) if config else {}, from_assignments(sets or []), _given(flags)]

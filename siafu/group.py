@@ -28,7 +28,7 @@ def join(*, deadline_s: float = 30.0, encrypt: bool = True, trust_network: bool 
         with closing(alone()) as comm:
             yield comm
         return
-    from siafu.engine.elastic import join as join_group
+    from siafu.launch.elastic import join as join_group
 
     with join_group(os.environ, deadline_s=deadline_s, encrypt=encrypt, trust_network=trust_network) as comm:
         yield comm

@@ -15,12 +15,26 @@ from torch import Tensor, nn
 from siafu.comm import Comm
 from siafu.comm.everyone import gather_texts
 from siafu.comm.halo import Halo
+from siafu.config import Settings
 from siafu.cost import value
 from siafu.dynamic import DynamicGraph
 from siafu.events import Events, Progress, Unheard, silent
 from siafu.files import make_folder
 from siafu.folder import RunFolder
 from siafu.graph import Block, Graph
+from siafu.methods.lazy.bytes_sent import message_bytes, parameter_bytes
+from siafu.methods.lazy.clients import ClientsTrainer, owners
+from siafu.methods.lazy.frugal_clients import FrugalClients
+from siafu.methods.lazy.frugal_trainer import FrugalTrainer
+from siafu.methods.lazy.procedure import LazyTrainer
+from siafu.methods.lazy.stage import build_staged
+from siafu.methods.links import LinkTrainer, SampledLinkTrainer
+from siafu.methods.pipeline.procedure import PipelineTrainer
+from siafu.methods.sampled.procedure import SampledTrainer
+from siafu.methods.snapshots.build import build_predictor, build_task, build_timeline
+from siafu.methods.snapshots.links import LinkTask as LinksOverTime
+from siafu.methods.snapshots.procedure import SnapshotsTrainer
+from siafu.methods.snapshots.task import TemporalTask
 from siafu.nn.embedded import Embedded, build_model
 from siafu.nn.layer import Layer
 from siafu.nn.link import build_linked, link_of
@@ -30,26 +44,12 @@ from siafu.nn.streamed import Rows, Streamed
 from siafu.partition.cut import Part
 from siafu.results.machine import describe_machine, peak_rss_bytes, usable_cores, usable_memory_bytes
 from siafu.results.trace import write_trace
-from siafu.settings import Settings
 from siafu.store.tensors import save_tensors
 from siafu.trained import input_rows, room_of
 from siafu.training.full import EpochListener, FullTrainer, Watch
 from siafu.training.layerwise import Room
-from siafu.training.lazy.bytes_sent import message_bytes, parameter_bytes
-from siafu.training.lazy.clients import ClientsTrainer, owners
-from siafu.training.lazy.frugal_clients import FrugalClients
-from siafu.training.lazy.frugal_trainer import FrugalTrainer
-from siafu.training.lazy.stage import build_staged
-from siafu.training.lazy.trainer import LazyTrainer
 from siafu.training.link.split import split_edges
 from siafu.training.link.task import LinkTask, link_task
-from siafu.training.link.trainer import LinkTrainer, SampledLinkTrainer
-from siafu.training.pipeline.trainer import PipelineTrainer
-from siafu.training.sampled import SampledTrainer
-from siafu.training.snapshots.build import build_predictor, build_task, build_timeline
-from siafu.training.snapshots.links import LinkTask as LinksOverTime
-from siafu.training.snapshots.task import TemporalTask
-from siafu.training.snapshots.trainer import SnapshotsTrainer
 from siafu.training.task import SPLITS, Task, task_of
 from siafu.workers.crew import BILLED
 from siafu.workers.signing import lease_key

@@ -6,12 +6,12 @@ import signal
 import sys
 from pathlib import Path
 
-from siafu.engine.elastic import join
-from siafu.engine.failures import reporting
+from siafu.config import parse_toml
 from siafu.files import write_atomically
 from siafu.folder import existing_folder
+from siafu.launch.elastic import join
+from siafu.launch.failures import reporting
 from siafu.ranks import take_part
-from siafu.settings import parse_toml
 
 
 def main(arguments: list[str]) -> None:

@@ -12,11 +12,13 @@ from typing import Any, Protocol
 from torch import nn
 
 from siafu.comm import Comm
+from siafu.config import Settings, parse_toml
 from siafu.dynamic import DynamicGraph
-from siafu.engine.recovery import Safe
 from siafu.folder import RunFolder
 from siafu.graph import Graph
+from siafu.launch.recovery import Safe
 from siafu.member import Assignment, Onlooker, carry_out
+from siafu.methods.snapshots.reads import shares_of
 from siafu.partition.cut import Part, whole
 from siafu.partition.deliver import deliver
 from siafu.partition.log import deliver_log
@@ -24,11 +26,9 @@ from siafu.partition.make import Wanted, cut_in_memory, find_or_make
 from siafu.partition.parts import open_partition
 from siafu.partitioning import PARTS, home_of
 from siafu.seals import checksum
-from siafu.settings import Settings, parse_toml
 from siafu.store import is_dynamic, open_dynamic, write_dynamic
 from siafu.trained import load_weights
 from siafu.training import inputs
-from siafu.training.snapshots.reads import shares_of
 
 Measured = tuple[dict[str, Any], nn.Module | None]
 LOG = "graph"  # of a run on a graph that changes and is in no store
@@ -86,7 +86,7 @@ class Threads:
 
     def carry_out(self, work: Work, onlooker: Onlooker) -> Measured:
         """Train here; the user's own module is trained in place on rank 0."""
-        from siafu.engine.local import run_threads
+        from siafu.launch.local import run_threads
 
         parts, to_do, tree = self._parts_of(work, onlooker), work.assignment, work.tree
         modules = [work.custom, *(copy.deepcopy(work.custom) for _ in parts[1:])]
@@ -129,7 +129,7 @@ class Processes:
 
     def carry_out(self, work: Work, onlooker: Onlooker) -> Measured:
         """Train there."""
-        from siafu.engine.recovery import run_recovering
+        from siafu.launch.recovery import run_recovering
 
         parts = _laid_out(work, self.home, onlooker)
         folder, tree = work.folder, work.tree
@@ -209,7 +209,7 @@ class OnRay:
 
     def carry_out(self, work: Work, onlooker: Onlooker) -> Measured:
         """Train there; where a worker is lost, Ray starts all again, from the last checkpoint."""
-        from siafu.engine.ray import run_on_ray
+        from siafu.launch.ray import run_on_ray
 
         parts = _laid_out(work, self.home, onlooker)
         folder, tree = work.folder, work.tree

@@ -18,6 +18,7 @@ from torch import nn
 from siafu import native
 from siafu.cautions import cautions
 from siafu.comm import Comm
+from siafu.config import Settings, build, from_keywords, parse_toml, write_toml
 from siafu.convert import as_graph
 from siafu.events import Events
 from siafu.folder import RunFolder, existing_folder, new_folder
@@ -26,7 +27,6 @@ from siafu.ranks import Group, OnRay, Processes, Ranks, Threads, Work, dismiss, 
 from siafu.results.machine import usable_cores
 from siafu.results.progress import TrainingProgress, in_notebook
 from siafu.results.read import across_seeds
-from siafu.settings import Settings, build, from_keywords, parse_toml, write_toml
 from siafu.settled import about, fingerprint, settle
 from siafu.stop import go_on_with
 from siafu.trained import AnyGraph, Run, load, open_run
@@ -160,7 +160,7 @@ def _in_group(asked: _Asked, onlooker: Onlooker) -> Run:
 
     A group that was started again finds its run in ``out`` and goes on with it.
     """
-    from siafu.engine.elastic import join
+    from siafu.launch.elastic import join
 
     tree = asked.tree
     if asked.out is None:

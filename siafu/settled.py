@@ -6,23 +6,23 @@ from typing import Any
 from torch import nn
 
 from siafu.comm import alone
+from siafu.config import Settings, build
 from siafu.convert import as_graph
 from siafu.data.lookup import is_store
 from siafu.dynamic import DynamicGraph
 from siafu.events import Progress
 from siafu.graph import Graph
+from siafu.methods.snapshots.build import build_task
+from siafu.methods.snapshots.config import DEFAULTS as OF_SNAPSHOTS
 from siafu.nn.link import link_of
 from siafu.nn.model import TEMPORAL
 from siafu.partition.assign import resolve
 from siafu.results.machine import usable_memory_bytes
-from siafu.settings import Settings, build
 from siafu.trained import AnyGraph, load, model_of
 from siafu.training import inputs
 from siafu.training.link.scores import check_all_pairs
 from siafu.training.link.split import split_edges
 from siafu.training.link.task import link_task
-from siafu.training.snapshots.build import build_task
-from siafu.training.snapshots.config import DEFAULTS as OF_SNAPSHOTS
 from siafu.training.task import SPLITS, task_of
 
 

@@ -10,12 +10,18 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from siafu import data
+from siafu.config import Settings, parse_toml
 from siafu.data.pairs import read_pairs
 from siafu.dynamic import DynamicGraph
 from siafu.events import Progress, silent
 from siafu.folder import RunFolder, existing_folder
 from siafu.given import check_edges, read_edges
 from siafu.graph import Block, Graph
+from siafu.methods.lazy.frugal_trainer import no_scores
+from siafu.methods.lazy.stage import build_staged
+from siafu.methods.snapshots.build import Predictor, build_predictor, build_timeline, remembered
+from siafu.methods.snapshots.labels import by_node
+from siafu.methods.snapshots.latest import rows_of_last
 from siafu.nn.embedded import Embedded, build_model
 from siafu.nn.layer import Layer
 from siafu.nn.link import LinkHead, build_linked, link_of
@@ -25,15 +31,9 @@ from siafu.nn.staged import Staged
 from siafu.nn.streamed import Rows, Streamed
 from siafu.predictions import check_out, write_pairs, write_predictions
 from siafu.results.machine import usable_memory_bytes
-from siafu.settings import Settings, parse_toml
 from siafu.store.tensors import load_tensors
 from siafu.training import inputs
 from siafu.training.layerwise import Room, embeddings_by_layer, outputs_by_layer
-from siafu.training.lazy.frugal_trainer import no_scores
-from siafu.training.lazy.stage import build_staged
-from siafu.training.snapshots.build import Predictor, build_predictor, build_timeline, remembered
-from siafu.training.snapshots.labels import by_node
-from siafu.training.snapshots.latest import rows_of_last
 from siafu.training.spill import spill_to
 
 AnyGraph = Graph | DynamicGraph

@@ -12,9 +12,9 @@ from in_process import command
 
 import siafu
 from siafu.cautions import cautions
+from siafu.config import build
 from siafu.dynamic import DynamicGraph, Protocol
 from siafu.graph import Graph
-from siafu.settings import build
 from siafu.store import write_store
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -327,7 +327,7 @@ def test_flags_override_assignments_override_the_file_overrides_defaults(siafu: 
     Path("run.toml").write_text("[train]\nepochs = 9\nlr = 0.5\n[model]\nhidden = 4\nkind = 'sage'\n")
     sets = ("--set", "train.epochs=5", "--set", "model.hidden=8")
     assert siafu("train", "karate", "--config", "run.toml", *sets, "--epochs", 2, "--out", "run").code == 0
-    from siafu.settings import read_toml
+    from siafu.config import read_toml
 
     found = read_toml(Path("run/config.toml"))
     assert (found["train"]["epochs"], found["train"]["lr"]) == (2, 0.5)

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from siafu.settings import Settings
+from siafu.config import Settings
 
 ROOT = Path(__file__).parents[1]
 

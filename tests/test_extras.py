@@ -32,7 +32,7 @@ main()
 NEEDS: list[tuple[str, Callable[[], object]]] = [
     ("pymetis", lambda: assign(karate(), parts=2, by="metis")),
     ("kaminpar", lambda: assign(karate(), parts=2, by="kaminpar")),
-    ("ray", lambda: import_module("siafu.engine.ray")),
+    ("ray", lambda: import_module("siafu.launch.ray")),
     ("ray", lambda: import_module("siafu.workers.on_ray")),
     ("boto3", lambda: Functions("worker", key=bytes(32))),
     ("torch_geometric", lambda: karate().to_pyg()),
@@ -44,8 +44,8 @@ NEEDS: list[tuple[str, Callable[[], object]]] = [
 def test_a_package_that_is_not_installed_is_named_with_its_install_command(
     package: str, use: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for loaded in ("siafu.engine.ray", "siafu.workers.on_ray", *sys.modules):
-        if loaded.startswith(("siafu.engine.ray", "siafu.workers.on_ray", f"{package}.")):
+    for loaded in ("siafu.launch.ray", "siafu.workers.on_ray", *sys.modules):
+        if loaded.startswith(("siafu.launch.ray", "siafu.workers.on_ray", f"{package}.")):
             monkeypatch.delitem(sys.modules, loaded, raising=False)
     monkeypatch.setitem(sys.modules, package, None)
     install = f"needs {package}, which is not installed: {EXTRAS[package].install}"

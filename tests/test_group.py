@@ -7,7 +7,7 @@ import torch
 
 import siafu
 from siafu.comm import Comm
-from siafu.engine.local import run_threads
+from siafu.launch.local import run_threads
 from siafu.partition.cut import Part
 from siafu.partitioning import list_partitions
 from siafu.store import write_store

@@ -19,13 +19,13 @@ ORDER = [
     ["dynamic"],
     ["convert"],
     ["store", "comm"],
-    ["data", "partition", "sample", "nn"],
+    ["data", "partition", "sampling", "nn"],
     ["workers"],
     ["training"],
-    ["engine"],
+    ["methods", "launch"],
     ["results"],
     ["plan"],
-    ["settings", "folder", "predictions"],
+    ["config", "folder", "predictions"],
     ["trained", "partitioning"],
     ["settled", "cautions"],
     ["member", "loader", "group"],
@@ -38,9 +38,9 @@ INSIDE_FUNCTIONS = {("graph", "convert"), ("dynamic", "convert")}
 LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
 
 DISTRIBUTORS = {"torch.distributed", "ray", "boto3", "grpc"}
-MAY_DISTRIBUTE = {"engine", "workers"}
+MAY_DISTRIBUTE = {"launch", "workers"}
 # They know no rank, no file, no clock.
-PURE = {"graph", "dynamic", "native", "nn", "sample"}
+PURE = {"graph", "dynamic", "native", "nn", "sampling"}
 OUTSIDE_WORLD = {"datetime", "io", "os", "pathlib", "shutil", "socket", "subprocess", "tempfile", "time"}
 RUNS_WHAT_IT_READS = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
 

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 import siafu
 from siafu.comm import Comm
-from siafu.engine.elastic import launch
-from siafu.engine.local import run_threads
 from siafu.graph import Graph
+from siafu.launch.elastic import launch
+from siafu.launch.local import run_threads
 from siafu.partition.cut import Part, cut, whole
-from siafu.sample import Shuffled
+from siafu.sampling import Shuffled
 from siafu.store import write_store
 
 with warnings.catch_warnings(action="ignore"):  # it uses what this torch calls deprecated

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from siafu.config import Settings, write_toml
 from siafu.folder import RunFolder
 from siafu.member import Assignment, scratch_folder
-from siafu.settings import Settings, write_toml
 
 
 @pytest.fixture

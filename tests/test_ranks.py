@@ -24,16 +24,16 @@ from torch import Tensor, nn
 
 import siafu
 from siafu.comm import Comm
+from siafu.config import Settings
 from siafu.data import community
-from siafu.engine.local import run_threads
 from siafu.folder import RunFolder
 from siafu.graph import Block, Graph
+from siafu.launch.local import run_threads
 from siafu.member import Onlooker
 from siafu.nn import Gcn
 from siafu.partitioning import partition_store
 from siafu.ranks import Followed, home_of_partitions
 from siafu.results.read import read_run
-from siafu.settings import Settings
 from siafu.store import write_store
 
 EPOCHS = 100
@@ -437,7 +437,7 @@ def in_group(monkeypatch: pytest.MonkeyPatch) -> Grouped:
 
         return run_threads(rank, ranks=ranks, threads=1)
 
-    monkeypatch.setattr("siafu.engine.elastic.join", join)
+    monkeypatch.setattr("siafu.launch.elastic.join", join)
     return run
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from siafu import cli
-from siafu.engine import failures
+from siafu.launch import failures
 from siafu.results.progress import BarOutlet, LineOutlet, State
 from siafu.terminal import escaped
 

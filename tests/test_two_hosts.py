@@ -104,14 +104,14 @@ def processes_with(*texts: str) -> list[str]:
 
 _RANK = """
 import sys, torch
-from siafu.engine.elastic import join
+from siafu.launch.elastic import join
 import os
 with join(os.environ, deadline_s=60) as comm:
     print(comm.all_reduce(torch.ones(1), label="sum").item())
 """
 _STRANGER = """
 import json, socket, sys, time
-from siafu.engine.reach import wait_until_reachable
+from siafu.launch.reach import wait_until_reachable
 from siafu.wire import tls
 from siafu.wire.handshake import Stranger, authenticate
 from torch.distributed import TCPStore

@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from siafu.sample.config import MOST_FANOUT
+from siafu.methods.sampled.config import MOST_FANOUT
 
 SUBGRAPH_TYPES = ("directional", "bidirectional", "induced")
 

@@ -9,7 +9,7 @@ from siafu.comm import Comm
 from siafu.loader.arguments import check_others, check_sizes, read_fanouts
 from siafu.loader.sources import source_of
 from siafu.nn.dropout import mix
-from siafu.sample import Shuffled, Subgraph, both_ways, distinct, induced, repeat_seeds, spread
+from siafu.sampling import Shuffled, Subgraph, both_ways, distinct, induced, repeat_seeds, spread
 
 
 class NeighborLoader:

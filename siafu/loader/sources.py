@@ -16,12 +16,12 @@ from siafu.extras import needed_for
 from siafu.given import check_edges, read_edges
 from siafu.graph import Graph
 from siafu.loader.seeds import Seeds, numbered, read_seeds
+from siafu.methods.sampled.neighbourhood import Asked, Neighbourhood
 from siafu.native import Csr
 from siafu.partition.cut import NODE_FIELDS, Part
-from siafu.sample import Subgraph, Taken
+from siafu.sampling import Subgraph, Taken
 from siafu.store.pages import Pages
 from siafu.trained import load_static
-from siafu.training.neighbourhood import Asked, Neighbourhood
 
 _EXPECTED = "a torch_geometric.data.Data, a siafu.Graph, the name or path of one, or with comm a Part"
 
@@ -36,7 +36,7 @@ class Source(Protocol):
         """What the nodes of some rows are called in drawing."""
 
     def draw(self, position: Tensor, key: int, *, fanout: int, replace: bool) -> Taken:
-        """Draw in-edges; see :class:`siafu.sample.Draw`."""
+        """Draw in-edges; see :class:`siafu.sampling.Draw`."""
 
     def batch(self, subgraph: Subgraph) -> Any:
         """A torch_geometric Data of what is known of the nodes and edges of a subgraph."""

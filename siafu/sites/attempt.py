@@ -15,18 +15,18 @@ from siafu.cautions import site_cautions
 from siafu.comm import Comm, CommError
 from siafu.comm.away import Memory
 from siafu.comm.errors import Loss
-from siafu.engine.sites.frames import wire_bytes
-from siafu.engine.sites.guard import Guard
-from siafu.engine.sites.policy import Refused
-from siafu.engine.sites.rpc import Dialled, NotNow, Unreachable
-from siafu.engine.sites.schema import PROTOCOL, make, pack, unpack
-from siafu.engine.sites.transport import Link, SiteTransport
+from siafu.config import Settings, parse_toml
 from siafu.folder import RunFolder
+from siafu.launch.sites.frames import wire_bytes
+from siafu.launch.sites.guard import Guard
+from siafu.launch.sites.policy import Refused
+from siafu.launch.sites.rpc import Dialled, NotNow, Unreachable
+from siafu.launch.sites.schema import PROTOCOL, make, pack, unpack
+from siafu.launch.sites.transport import Link, SiteTransport
 from siafu.member import Assignment, Onlooker, carry_out
 from siafu.partition.across import across
 from siafu.results.machine import usable_cores
 from siafu.seals import checksum
-from siafu.settings import Settings, parse_toml
 from siafu.sites.holdings import Holdings, Keys
 
 _MEET_S = 20.0

@@ -147,7 +147,7 @@ def address_of(text: str) -> tuple[str, str]:
 
 
 def _site_config(path: Path) -> Any:
-    from siafu.engine.sites.config import SiteConfig, read_config
+    from siafu.launch.sites.config import SiteConfig, read_config
 
     return read_config(path, SiteConfig)
 
@@ -155,7 +155,7 @@ def _site_config(path: Path) -> Any:
 def _check_names(names: list[str], *, one: bool) -> None:
     import re
 
-    from siafu.engine.sites.config import COORDINATOR, NAME
+    from siafu.launch.sites.config import COORDINATOR, NAME
 
     for name in names:
         if not re.match(NAME, name) or name in (COORDINATOR, "authority"):

@@ -15,13 +15,13 @@ from typing import Any
 
 import siafu
 from siafu.cautions import count_cautions
-from siafu.engine.sites.config import FederationConfig, read_config
-from siafu.engine.sites.rpc import Dialled, Unreachable
-from siafu.engine.sites.schema import PROTOCOL, make, pack, unpack
+from siafu.config import Settings, build, write_toml
 from siafu.events import Events
 from siafu.folder import RunFolder, existing_folder, new_folder
+from siafu.launch.sites.config import FederationConfig, read_config
+from siafu.launch.sites.rpc import Dialled, Unreachable
+from siafu.launch.sites.schema import PROTOCOL, make, pack, unpack
 from siafu.member import Onlooker
-from siafu.settings import Settings, build, write_toml
 from siafu.sites.followup import Followup, Kept, Outcome, noted_data
 from siafu.sites.roll import check_clock, check_policies, check_together, expiring
 from siafu.trained import Run, load_weights, open_run

@@ -12,15 +12,15 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from siafu.engine.sites.frames import wire_bytes
-from siafu.engine.sites.rpc import Call, Dialled, Unreachable
-from siafu.engine.sites.schema import BadMessage, make, pack, unpack
+from siafu.config import Settings
 from siafu.events import Events
 from siafu.files import write_atomically
 from siafu.folder import RunFolder
+from siafu.launch.sites.frames import wire_bytes
+from siafu.launch.sites.rpc import Call, Dialled, Unreachable
+from siafu.launch.sites.schema import BadMessage, make, pack, unpack
 from siafu.member import Onlooker
 from siafu.ranks import Followed
-from siafu.settings import Settings
 from siafu.sites.pieces import Arriving, into, pieces_of
 from siafu.sites.words import printable
 from siafu.wire.heartbeats import FailureDetector, Heartbeat

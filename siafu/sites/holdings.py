@@ -12,10 +12,10 @@ from xxhash import xxh3_64_hexdigest
 
 import siafu
 from siafu.data.config import DataConfig
-from siafu.engine.sites.config import COORDINATOR, SiteConfig
-from siafu.engine.sites.rpc import Listed
-from siafu.engine.sites.schema import make
 from siafu.graph import Graph
+from siafu.launch.sites.config import COORDINATOR, SiteConfig
+from siafu.launch.sites.rpc import Listed
+from siafu.launch.sites.schema import make
 from siafu.partition.across import CrossEdges, no_cross_edges, node_ids, read_cross_edges
 from siafu.store import Store, open_store
 from siafu.store.manifest import MANIFEST

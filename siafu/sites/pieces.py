@@ -7,8 +7,8 @@ from typing import Any
 from xxhash import xxh3_64_intdigest
 
 from siafu.comm.frames import CHUNK_BYTES
-from siafu.engine.sites.schema import BadMessage, make
 from siafu.files import write_atomically
+from siafu.launch.sites.schema import BadMessage, make
 
 MOST_BYTES = 1 << 32  # of a file
 

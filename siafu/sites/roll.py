@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from siafu.settings import Settings
+from siafu.config import Settings
 from siafu.wire.certificates import WARN_DAYS
 
 SKEW_S = 300.0  # by which clocks may disagree

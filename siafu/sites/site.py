@@ -11,14 +11,14 @@ from typing import Any
 
 import siafu
 from siafu.comm.away import Memory
-from siafu.engine.sites.config import SiteConfig
-from siafu.engine.sites.frames import wire_bytes
-from siafu.engine.sites.guard import Guard
-from siafu.engine.sites.ledger import Ledger
-from siafu.engine.sites.policy import Refused
-from siafu.engine.sites.rpc import NotNow, Server
-from siafu.engine.sites.schema import PROTOCOL, BadMessage, make, pack, unpack
 from siafu.folder import RunFolder
+from siafu.launch.sites.config import SiteConfig
+from siafu.launch.sites.frames import wire_bytes
+from siafu.launch.sites.guard import Guard
+from siafu.launch.sites.ledger import Ledger
+from siafu.launch.sites.policy import Refused
+from siafu.launch.sites.rpc import NotNow, Server
+from siafu.launch.sites.schema import PROTOCOL, BadMessage, make, pack, unpack
 from siafu.sites.attempt import Attempt
 from siafu.sites.holdings import Holdings, Keys
 from siafu.sites.pieces import Arriving, into, pieces_of
@@ -35,7 +35,7 @@ _MOST_NAME = 64  # letters
 
 
 class Site:
-    """A site: :class:`siafu.engine.sites.rpc.Service`."""
+    """A site: :class:`siafu.launch.sites.rpc.Service`."""
 
     def __init__(self, holdings: Holdings, keys: Keys, *, say: Callable[[str], None]) -> None:
         config = holdings.config

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from siafu import files
-from siafu.engine.sites.config import SiteConfig
-from siafu.engine.sites.ledger import Totals, read_ledger
+from siafu.launch.sites.config import SiteConfig
+from siafu.launch.sites.ledger import Totals, read_ledger
 from siafu.sites.holdings import Keys
 
 

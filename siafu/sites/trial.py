@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from siafu import native
-from siafu.engine.sites.config import COORDINATOR, SiteConfig
 from siafu.files import replacing, write_atomically
 from siafu.graph import Graph
+from siafu.launch.sites.config import COORDINATOR, SiteConfig
 from siafu.native import Csr
 from siafu.partition.across import node_ids
 from siafu.partition.cut import NODE_FIELDS

@@ -14,7 +14,7 @@ from siafu.comm.carry import PackedHalo, carry, narrowed
 from siafu.comm.codec import rounded
 from siafu.comm.packed import pack, unpack
 from siafu.comm.route import Route
-from siafu.engine.local import run_threads
+from siafu.launch.local import run_threads
 
 VALUES: dict[str, Any] = {
     "ones": st.just(1.0),

@@ -7,7 +7,7 @@ from torch import Tensor
 from siafu.comm import Comm
 from siafu.comm.config import Precision
 from siafu.comm.rounded import RoundedSum
-from siafu.engine.local import run_threads
+from siafu.launch.local import run_threads
 
 SIZE = 1000  # no multiple of a row
 

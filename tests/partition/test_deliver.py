@@ -9,7 +9,7 @@ import torch
 from known_parts import assert_same_part
 
 from siafu.comm import Comm, PeerFailed
-from siafu.engine.local import run_threads
+from siafu.launch.local import run_threads
 from siafu.partition.cut import Part
 from siafu.partition.deliver import deliver
 from siafu.partition.parts import PARTITION, Partition

@@ -10,7 +10,7 @@ import torch
 
 from siafu.comm import Comm
 from siafu.dynamic import DynamicGraph, Snapshots
-from siafu.engine.local import run_threads
+from siafu.launch.local import run_threads
 from siafu.partition import share as sharing
 from siafu.partition.log import deliver_log
 from siafu.partition.share import Share, pieces

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from siafu.engine.sites.config import COORDINATOR, SiteConfig, read_config
-from siafu.engine.sites.rpc import Server
 from siafu.graph import Graph
+from siafu.launch.sites.config import COORDINATOR, SiteConfig, read_config
+from siafu.launch.sites.rpc import Server
 from siafu.member import Onlooker
 from siafu.run import train
 from siafu.sites.federation import federate

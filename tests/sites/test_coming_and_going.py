@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from federations import Trial, serving, trained_here
 
-from siafu.engine.sites.schema import make
+from siafu.config import build
 from siafu.graph import Graph
+from siafu.launch.sites.schema import make
 from siafu.member import Onlooker
-from siafu.settings import build
 from siafu.sites.federation import FederationFailed
 from siafu.sites.followup import Followup, Outcome
 from siafu.sites.pieces import pieces_of

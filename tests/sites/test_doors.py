@@ -22,12 +22,12 @@ from google.protobuf import descriptor_pb2
 import siafu
 from siafu.comm.frames import CHUNK_BYTES, ChunkHead, FrameKind, MessageInfo, pack_chunk_head
 from siafu.comm.transport import Envelope, Kind
-from siafu.engine.sites.config import SiteConfig, read_config
-from siafu.engine.sites.frames import Incoming, Outgoing
-from siafu.engine.sites.inbox import SiteInbox
-from siafu.engine.sites.rpc import Dialled, Listed, Server, Unreachable
-from siafu.engine.sites.schema import MAX_MESSAGE_BYTES, PROTOCOL, BadMessage, make, pack, unpack
 from siafu.graph import Graph
+from siafu.launch.sites.config import SiteConfig, read_config
+from siafu.launch.sites.frames import Incoming, Outgoing
+from siafu.launch.sites.inbox import SiteInbox
+from siafu.launch.sites.rpc import Dialled, Listed, Server, Unreachable
+from siafu.launch.sites.schema import MAX_MESSAGE_BYTES, PROTOCOL, BadMessage, make, pack, unpack
 from siafu.sites.holdings import Keys
 from siafu.sites.site import Site
 from siafu.sites.trial import read_authority
@@ -356,7 +356,7 @@ def test_empty_messages_count_toward_the_limit_and_so_does_their_number(
         return 20
 
     assert taken(SiteInbox(most_bytes=10 * 1024)) == 10
-    monkeypatch.setattr("siafu.engine.sites.inbox.MAX_UNASKED", 7)
+    monkeypatch.setattr("siafu.launch.sites.inbox.MAX_UNASKED", 7)
     inbox = SiteInbox(most_bytes=1 << 30)
     assert taken(inbox) == 7
     inbox.expect(1, Envelope(Kind.COLLECTIVE, 1, 3, "halo 1"), None)

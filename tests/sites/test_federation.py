@@ -12,9 +12,9 @@ from federations import NAMES, owners, serving, trained_here
 from torch import Tensor
 
 from siafu.comm.transport import Envelope, Ticket
-from siafu.engine.sites.ledger import read_ledger
-from siafu.engine.sites.transport import SiteTransport
 from siafu.graph import Graph
+from siafu.launch.sites.ledger import read_ledger
+from siafu.launch.sites.transport import SiteTransport
 from siafu.member import Onlooker
 from siafu.sites.federation import FederationFailed
 

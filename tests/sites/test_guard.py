@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from federations import NAMES, Trial, ended, make_trial
 
-from siafu.engine.sites.config import COORDINATOR, Policy
-from siafu.engine.sites.ledger import Ledger, Sent, read_ledger
-from siafu.engine.sites.policy import Refused, check, what_of
-from siafu.engine.sites.schema import make
+from siafu.config import build
 from siafu.graph import Graph
-from siafu.settings import build
+from siafu.launch.sites.config import COORDINATOR, Policy
+from siafu.launch.sites.ledger import Ledger, Sent, read_ledger
+from siafu.launch.sites.policy import Refused, check, what_of
+from siafu.launch.sites.schema import make
 from siafu.sites.federation import FederationFailed
 from siafu.sites.holdings import Holdings
 from siafu.sites.roll import check_policies

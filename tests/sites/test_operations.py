@@ -14,10 +14,10 @@ from in_process import command
 
 import siafu
 from siafu.comm import connect_threads
-from siafu.engine.sites.config import FederationConfig, SiteConfig, read_config
-from siafu.engine.sites.rpc import NotNow
-from siafu.engine.sites.schema import PROTOCOL, make, pack
 from siafu.graph import Graph
+from siafu.launch.sites.config import FederationConfig, SiteConfig, read_config
+from siafu.launch.sites.rpc import NotNow
+from siafu.launch.sites.schema import PROTOCOL, make, pack
 from siafu.partition.across import across, read_cross_edges
 from siafu.sites.federation import FederationFailed
 from siafu.sites.holdings import Holdings, Keys

@@ -10,8 +10,8 @@ from torch import nn
 
 from siafu.comm import Comm
 from siafu.comm.config import CommConfig
-from siafu.engine.local import run_threads
 from siafu.graph import Graph
+from siafu.launch.local import run_threads
 from siafu.training.task import SPLITS
 
 

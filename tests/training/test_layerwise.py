@@ -11,8 +11,8 @@ from torch import Tensor
 
 from siafu.comm import Comm
 from siafu.comm.halo import Halo
-from siafu.engine.local import run_threads
 from siafu.graph import Graph
+from siafu.launch.local import run_threads
 from siafu.nn import Gnn, ModelConfig
 from siafu.nn.norm import BatchNorm
 from siafu.nn.streamed import Streamed

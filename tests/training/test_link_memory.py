@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from siafu.dynamic import DynamicGraph
+from siafu.methods.snapshots.build import remembered
+from siafu.methods.snapshots.config import SnapshotsConfig, Wanted
 from siafu.training.link.config import LinkConfig
 from siafu.training.link.memory import Memory
-from siafu.training.snapshots.build import remembered
-from siafu.training.snapshots.config import SnapshotsConfig, Wanted
 
 H = torch.zeros(4, 2)
 

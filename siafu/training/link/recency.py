@@ -7,7 +7,7 @@ from torch import Tensor
 
 from siafu import native
 from siafu.native import Csr
-from siafu.sample.negatives import codes
+from siafu.sampling.negatives import codes
 
 DECAY = 0.2
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from siafu import native
 from siafu.native import Above, Csr, Factors
 from siafu.nn.link import LinkHead
-from siafu.sample.negatives import codes, found_in
+from siafu.sampling.negatives import codes, found_in
 
 MOST_PAIRS = 10**10  # of a step: minutes, beyond which somebody has to ask for it
 HITS = (1, 3, 10, 50)
@@ -165,7 +165,7 @@ def _rows(src: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def row_codes(csr: Csr, num_dst: int) -> Tensor:
-    """One number for each pair that stands in rows, see :func:`siafu.sample.negatives.codes`: (E,) int64."""
+    """One number for each pair that stands in rows, see :func:`siafu.sampling.negatives.codes`: (E,) int64."""
     row = torch.arange(csr.indptr.numel() - 1).repeat_interleave(csr.indptr.diff())
     return codes(row, csr.indices, num_nodes=num_dst)
 

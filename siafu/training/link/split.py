@@ -8,7 +8,7 @@ from torch import Tensor
 
 from siafu.graph import Graph
 from siafu.native.scatter import scattered
-from siafu.sample.negatives import Edges, codes
+from siafu.sampling.negatives import Edges, codes
 
 SIDES = {"train": 0, "val": 1, "test": 2}
 

@@ -17,7 +17,7 @@ from siafu.graph import Graph
 from siafu.native import Csr, Factors
 from siafu.nn.dropout import mix
 from siafu.nn.link import LinkHead
-from siafu.sample.negatives import Edges, codes, draw_negatives
+from siafu.sampling.negatives import Edges, codes, draw_negatives
 from siafu.training import metrics
 from siafu.training.config import TrainConfig
 from siafu.training.link.config import LinkConfig

@@ -1,0 +1,216 @@
+"""The settings of a run: one small frozen model per component, put together here, read from and written to TOML."""
+
+import difflib
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from siafu.comm.config import CommConfig
+from siafu.data.config import DataConfig
+from siafu.methods.lazy.config import DEFAULTS as OF_LAZY
+from siafu.methods.lazy.config import LazyConfig
+from siafu.methods.pipeline.config import PipelineConfig
+from siafu.methods.sampled.config import SampledConfig
+from siafu.methods.snapshots.config import SnapshotsConfig, Wanted
+from siafu.nn.model import ModelConfig
+from siafu.partition.config import PartitionConfig
+from siafu.training.config import TrainConfig
+from siafu.training.link.config import DEFAULTS as OF_LINK
+from siafu.training.link.config import LinkConfig
+
+Tree = dict[str, Any]
+
+
+class Settings(BaseModel):
+    """Everything that decides what a run computes, and the data it was given."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    method: Literal["full", "sampled", "pipeline", "lazy", "snapshots"] = "full"
+    task: Literal["node", "link", "edge"] = "node"
+    engine: Literal["auto", "local", "processes", "torchrun", "ray", "sites"] = "auto"
+    ranks: int = Field(1, ge=1)
+    threads: int = Field(
+        0, ge=0
+    )  # of each rank; 0: all of torch's for one rank, else an equal share of the cores
+    seed: int = Field(0, ge=0, lt=2**63)
+    seeds: int = Field(1, ge=1)  # how many, from ``seed`` on
+    baseline: bool = False  # also train a model without the graph, to compare with
+    source: str = ""  # the data set's name or path; empty for a graph given in Python
+    fingerprint: str = ""  # of the data, so that a run is not resumed on other data
+    class_names: tuple[str, ...] = ()  # of the data, so that predictions of other data use the same
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    train: TrainConfig = TrainConfig()
+    partition: PartitionConfig = PartitionConfig()
+    comm: CommConfig = CommConfig()
+    sampled: SampledConfig = SampledConfig()
+    pipeline: PipelineConfig = PipelineConfig()
+    lazy: LazyConfig = LazyConfig()
+    snapshots: SnapshotsConfig = SnapshotsConfig()
+    link: LinkConfig = LinkConfig()
+
+    @property
+    def asked(self) -> Wanted:
+        """What is to be learned of a graph that changes over time."""
+        return Wanted(
+            self.task,
+            self.snapshots,
+            self.link,
+            self.seed,
+            metric=self.train.metric,
+            class_weights=self.train.class_weights,
+        )
+
+    @property
+    def most_epochs(self) -> int:
+        """How many epochs a run can have, over all of its stages."""
+        return self.train.epochs * (self.lazy.num_stages(self.model) if self.method == "lazy" else 1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_the_method_wants(cls, values: Any) -> Any:
+        """What is not given is as the method or the task wants it; what is given stands."""
+        if isinstance(values, dict) and values.get("method") == "lazy":
+            return merge(OF_LAZY, values)
+        if isinstance(values, dict) and values.get("task") == "link":
+            return merge(OF_LINK, values)
+        return values
+
+
+def build(*layers: Mapping[str, Any]) -> Settings:
+    """Settings from nested tables, each later one overriding the earlier; errors name the key."""
+    try:
+        return Settings.model_validate(merge(*layers))
+    except ValidationError as error:
+        raise ValueError(_explain(error)) from None
+
+
+def merge(*layers: Mapping[str, Any]) -> Tree:
+    """One tree of tables, each later one overriding the earlier."""
+    merged: Tree = {}
+    for layer in layers:
+        _merge(merged, layer)
+    return merged
+
+
+def read_toml(path: Path) -> Tree:
+    """The tables of a settings file; errors name the file and the key."""
+    try:
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{path}: not a TOML file: {error}") from None
+    try:
+        build(tree)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    return tree
+
+
+def parse_toml(text: str) -> Settings:
+    """The settings that :func:`write_toml` wrote."""
+    return build(tomllib.loads(text))
+
+
+def write_toml(settings: Settings) -> str:
+    """The settings as TOML; what is None is left out, since only fields that default to None may be None."""
+    lines: list[str] = []
+    for key, value in settings.model_dump().items():
+        if not isinstance(value, dict):
+            lines.append(f"{key} = {_literal(value)}")
+    for key, value in settings.model_dump().items():
+        if isinstance(value, dict):
+            lines += ["", f"[{key}]", *(f"{k} = {_literal(v)}" for k, v in value.items() if v is not None)]
+    return "\n".join(lines) + "\n"
+
+
+def from_assignments(assignments: list[str]) -> Tree:
+    """Tables from ``a.b=c`` texts; ``c`` is a TOML value, or else a string."""
+    tree: Tree = {}
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals or not key.strip():
+            raise ValueError(f"--set {assignment}: expected table.key=value, such as model.hidden=128")
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = None if text == "None" else text
+        _merge(tree, _nested(key.strip().split("."), value))
+    return tree
+
+
+def from_keywords(keywords: Mapping[str, Any]) -> Tree:
+    """Tables from bare keyword arguments, each of which must be a key of exactly one table."""
+    tree: Tree = {}
+    for key, value in keywords.items():
+        if key in Settings.model_fields:
+            _merge(tree, {key: value})
+            continue
+        tables = [name for name, fields in _tables().items() if key in fields]
+        if len(tables) > 1:
+            known = " or ".join(f"config={{{table!r}: {{{key!r}: …}}}}" for table in tables)
+            raise ValueError(f"{key} is ambiguous: it is a setting of {', '.join(tables)}; give {known}")
+        if not tables:
+            raise ValueError(f"{key} is not a setting; did you mean {_nearest(key, _all_keys())}?")
+        _merge(tree, {tables[0]: {key: value}})
+    return tree
+
+
+def _tables() -> dict[str, list[str]]:
+    found = {}
+    for name, info in Settings.model_fields.items():
+        if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
+            found[name] = list(info.annotation.model_fields)
+    return found
+
+
+def _all_keys() -> list[str]:
+    return [*Settings.model_fields, *(key for fields in _tables().values() for key in fields)]
+
+
+def _merge(into: Tree, layer: Mapping[str, Any]) -> None:
+    for key, value in layer.items():
+        if isinstance(value, Mapping) and isinstance(into.get(key), dict):
+            _merge(into[key], value)
+        else:
+            into[key] = dict(value) if isinstance(value, Mapping) else value
+
+
+def _nested(path: list[str], value: Any) -> Tree:
+    return {path[0]: _nested(path[1:], value) if len(path) > 1 else value}
+
+
+def _literal(value: Any) -> str:
+    """A JSON string, number, truth value or list is one of TOML too, but for one character."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _nearest(key: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0)
+    return near[0] if near else ", ".join(known)
+
+
+def _explain(error: ValidationError) -> str:
+    problems = []
+    for detail in error.errors():
+        path = [str(part) for part in detail["loc"]]
+        key = ".".join(path)
+        if detail["type"] == "extra_forbidden":
+            known = _tables().get(path[0], []) if len(path) > 1 else list(Settings.model_fields)
+            prefix = f"{path[0]}." if len(path) > 1 else ""
+            problems.append(f"{key} is not a setting; did you mean {prefix}{_nearest(path[-1], known)}?")
+        else:
+            problems.append(f"{key} is {detail['input']!r}; expected {_expected(key, detail['msg'])}")
+    return "\n".join(problems)
+
+
+def _expected(key: str, message: str) -> str:
+    """What a message of the validation asks for, to be read after "expected"."""
+    if key in _tables():
+        return f"a table; its settings are {', '.join(f'{key}.{name}' for name in _tables()[key])}"
+    wanted = message.removeprefix("Input should be ")
+    return f"a number {wanted}" if wanted.startswith(("greater", "less")) else wanted

@@ -1,0 +1,1 @@
+"""The training methods: a folder each. ``METHODS`` names them."""

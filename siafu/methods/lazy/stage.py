@@ -1,0 +1,64 @@
+"""What a recipe is made of: stages, as values; and the model that they form."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from siafu.methods.lazy.config import LazyConfig
+from siafu.nn.logits import Logits
+from siafu.nn.model import ModelConfig
+from siafu.nn.staged import Layered, Sends, Staged
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One exchange, and what is fitted on what came.
+
+    Attributes:
+        number: from 1.
+        sends: what of each boundary node travels, once.
+        bits: of each of its numbers.
+        fits: a layer with a head that is thrown away, the last layer, a dense layer on all that was made, or an MLP.
+    """
+
+    number: int
+    sends: Sends
+    bits: int
+    fits: Literal["layer and head", "layer", "dense", "mlp"]
+
+    @property
+    def name(self) -> str:
+        """The stage in a few words."""
+        sent = "nothing is sent" if self.sends == "nothing" else f"{self.sends} sent in {self.bits} bits"
+        return f"stage {self.number}: {sent}, {self.fits} fitted"
+
+
+def build_staged(config: ModelConfig, lazy: LazyConfig, *, in_features: int, out_features: int) -> Staged:
+    """The model that the stages of a recipe form."""
+    if config.norm == "batch":
+        raise ValueError(
+            "model.norm is batch, whose moments would be exchanged in every round; set it to layer, or use method full"
+        )
+    match lazy.recipe:
+        case "published":
+            form: type[Layered] | type[Logits] = Layered
+        case "logits":
+            form = Logits
+        case "frugal":
+            raise AssertionError("the frugal recipe fits no model of stages")
+    return form(config, in_features=in_features, out_features=out_features, precision=lazy.precision)
+
+
+def stages_of(model: Staged, lazy: LazyConfig) -> tuple[Stage, ...]:
+    """The recipe: every stage in turn."""
+    return tuple(
+        Stage(stage + 1, model.sends(stage), lazy.bits, _fits(model, stage))
+        for stage in range(model.num_stages)
+    )
+
+
+def _fits(model: Staged, stage: int) -> Literal["layer and head", "layer", "dense", "mlp"]:
+    if not isinstance(model, Layered):
+        return "mlp"
+    if stage < len(model.heads):
+        return "layer and head"
+    return "layer" if model.inner.head is None else "dense"

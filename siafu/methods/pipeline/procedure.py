@@ -1,0 +1,317 @@
+"""Full-graph training as a pipeline of graph and tensor tasks, after Dorylus.
+
+Each rank cuts its nodes into intervals. An interval's rows go through the model on their own: tensor work is done
+by workers, which hold no graph, while the rank aggregates for other intervals. With staleness 0 every epoch is exactly
+one step on the whole graph, as in ``full``. With more, rows and gradients of other ranks, and the weights, may be of
+an epoch that lies so many epochs back.
+"""
+
+import gc
+import json
+import shlex
+import socket
+import time
+from collections.abc import Callable
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from siafu.comm.codec import Feedback
+from siafu.comm.config import CommConfig
+from siafu.comm.everyone import gather_texts
+from siafu.comm.route import Route
+from siafu.cost import Meter, charge, read_prices, value
+from siafu.graph import Block
+from siafu.methods.pipeline.config import PipelineConfig
+from siafu.methods.pipeline.intervals import cut_intervals
+from siafu.methods.pipeline.parameters import Parameters, weights_of
+from siafu.methods.pipeline.rows import KeptRows
+from siafu.methods.pipeline.server import GRAPH_LANE, PATIENCE_S, GraphServer
+from siafu.methods.pipeline.tuned import Tuned
+from siafu.nn.layer import Layer
+from siafu.nn.model import Gnn
+from siafu.nn.streamed import Rows
+from siafu.training.checkpoint import under
+from siafu.training.config import TrainConfig
+from siafu.training.full import FullTrainer, Watch
+from siafu.training.task import Task
+from siafu.workers.crew import BILLED, MOST, Crew, Wanted
+from siafu.workers.setup import Setup
+from siafu.workers.shared import Segments
+from siafu.workers.tasks import Tasks
+
+_MOST_INTERVALS, _LEAST_ROWS = 32, 4096  # where nobody says how many; smaller ones cost more than they hide
+_PATIENCE_S = 30.0  # for the first worker; without one, training begins and waits there
+
+
+class PipelineTrainer(FullTrainer):
+    """Trains ``model`` on one rank's part, whose tensor work workers do.
+
+    Where nobody says how many these are, there are as many as ``cores``; ``folder`` gets a lease for more of them.
+    """
+
+    def __init__(
+        self,
+        model: Gnn,
+        block: Block,
+        x_src: Rows,
+        task: Task,
+        config: TrainConfig,
+        *,
+        pipeline: PipelineConfig,
+        route: Route,
+        seed: int,
+        wire: CommConfig,
+        cores: int = 1,
+        folder: Path | None = None,
+    ) -> None:
+        super().__init__(model, block, x_src, task, config, seed=seed, wire=wire)
+        self.pipeline, self._route, self._cores, self.folder = pipeline, route, cores, folder
+        self._feedback, self._deadline_s = Feedback(wire.precision), wire.deadline
+        self._rates = read_prices(Path(pipeline.prices) if pipeline.prices else None).rates(
+            pipeline.instance,
+            pipeline.function_price or ("cloud-run" if pipeline.workers == "http" else "lambda-x86"),
+        )
+        self._accounted = torch.zeros(3, dtype=torch.float64)
+        self._tuned: Tuned | None = None
+        self._leases = 0
+        self._tell: Callable[[str], None] = lambda _: None
+        self._notes: list[str] = []
+        self._server: GraphServer | None = None
+        self._crew: Crew | None = None
+        self._segments: Segments | None = None
+
+    def _own_state(self) -> dict[str, Tensor]:
+        lost = {f"pipeline.{name}": each for name, each in self._feedback.state().items()}
+        return super()._own_state() | lost
+
+    def _load_own_state(self, mine: dict[str, Tensor]) -> None:
+        super()._load_own_state(mine)
+        self._feedback.load(under(mine, "pipeline"))
+
+    def train(self, watch: Watch) -> str:
+        """As every trainer; workers live as long as this. Collective."""
+        self._tell = watch.say
+        try:
+            return super().train(watch)
+        finally:
+            self.close()
+
+    def steps(self, last: int) -> list[float]:
+        """Train up to and with an epoch, without a score; returns the losses. Collective."""
+        first, server = self.done.epoch + 1, self._server or self._start()
+        server.trace_until = self.pipeline.trace_epochs
+        self._marks = [(time.perf_counter(), self.comm.meter.total())]
+        self.model.train()
+        server.run(last)
+        self.done.epoch = last
+        return [server.parameters.losses.pop(epoch) for epoch in range(first, last + 1)]
+
+    def _epoch(self, watch: Watch) -> None:
+        """Train up to the next epoch that is scored. Collective."""
+        every, first = self.config.evaluate_every, self.done.epoch + 1
+        last = min(ceil(first / every) * every, self.config.epochs)
+        losses, spent = self.steps(last), self._account() / (last - first + 1)
+        self._tune(spent)
+        for epoch, loss in enumerate(losses, first):
+            (began_s, before), (ended_s, after) = self._marks[epoch - first : epoch - first + 2]
+            seconds, scored = ended_s - began_s, epoch == last
+            sent = before if scored else self.comm.meter.total() - (after - before)
+            dollars = self._servers(seconds) + spent
+            self.done.dollars += dollars
+            cost = {"dollars": dollars, "value": value(seconds, dollars)}
+            self._ended(watch, epoch, loss, seconds, sent=sent, scored=scored, cost=cost)
+        self._write_trace(watch, first)
+        self.done.dollars += self._servers(
+            time.perf_counter() - self._marks[-1][0]
+        )  # scores are paid for, too
+        while self._notes:
+            watch.events.write("note", text=self._notes.pop(0))
+
+    def _start(self) -> GraphServer:
+        """Make the intervals, their rows and the workers. Collective."""
+        setup = self.setup()
+        channel = self.comm.channel("pipeline")
+        intervals = cut_intervals(self.block, self._route, self.comm, count=self._num_intervals())
+        assert isinstance(self.model, Gnn)
+        segments = self._segments = Segments() if self.pipeline.workers == "processes" else None
+        rows = KeptRows(self.model, setup, self.block, self.x_src, self.task, segments=segments)
+        weights, versions = weights_of(dict(self.model.named_parameters())), self.pipeline.staleness + 3
+        copies = [] if segments is None else [segments.copies(weights) for _ in range(versions)]
+        tasks = Tasks(lambda done: server.deliver(done), hedging=self.pipeline.hedge)
+        if self.pipeline.workers in BILLED and not self.pipeline.num_workers:
+            self._tuned = Tuned(intervals.count, most=min(intervals.count, MOST))
+        wanted = self._wanted()
+        self._leases = wanted.count
+        self._crew = crew = Crew(wanted, tasks, setup, segments=segments, say=self._say)
+        if self.folder is not None:
+            self._write_lease(crew)
+        crew.wait(_PATIENCE_S)
+        server = GraphServer(
+            channel,
+            intervals,
+            rows,
+            tasks,
+            first=self.done.epoch + 1,
+            staleness=self.pipeline.staleness,
+            feedback=self._feedback,
+            inline=crew.do_one if crew.inline else None,
+            stalled=crew.rescue,
+        )
+        server.parameters = Parameters(
+            self.model,
+            channel,
+            intervals=intervals.count,
+            version=self.done.epoch,
+            step=self._step,
+            renewed=self._version(server),
+            copies=copies,
+        )
+        server.patience_s = min(PATIENCE_S, self._deadline_s / 3)
+        tasks.publish(self.done.epoch, server.parameters.weights())
+        channel.on_arrival(server.arrived)
+        self._server, self._began_s = server, time.monotonic()
+        gc.freeze()  # all that lives now lives to the end: it need not be looked through again and again
+        return server
+
+    def _wanted(self) -> Wanted:
+        count = max(1, ceil((self.pipeline.num_workers or self._cores) / self.comm.world_size))
+        return Wanted(
+            self.pipeline.workers,
+            count if self._tuned is None else self._tuned.leases,
+            run="run" if self.folder is None else self.folder.name[:100],
+            host=self.pipeline.host,
+            address=self.pipeline.address,
+            function=self.pipeline.function,
+            endpoint=self.pipeline.endpoint,
+            key_file=self.pipeline.lease_key_file,
+        )
+
+    def _write_lease(self, crew: Crew) -> None:
+        """Write a lease for workers that people start, and say where it lies. Collective."""
+        crew.write_lease(self._lease)
+        here = json.dumps([socket.gethostname(), str(self._lease)])
+        for rank, text in enumerate(gather_texts(self.comm, here, label="control")):
+            host, path = json.loads(text)
+            if self.comm.rank == 0 and (rank == 0 or Path(path).parent != self._lease.parent):
+                where = f"rank {rank} on {host}: " if self.comm.world_size > 1 else ""
+                self._say(f"{where}more workers can join with: siafu worker {shlex.quote(path)}")
+
+    @property
+    def _lease(self) -> Path:
+        assert self.folder is not None
+        return self.folder / f"lease-{self.comm.rank}.json"
+
+    def close(self) -> None:
+        """End the workers."""
+        if self._crew is not None:
+            self._crew.close()
+        if self._segments is not None:
+            self._segments.close()
+        if self.folder is not None:
+            self._lease.unlink(missing_ok=True)
+        self._crew = self._server = None
+        gc.unfreeze()
+
+    def _version(self, server: GraphServer) -> Any:
+        def renewed(version: int) -> None:
+            self._marks.append((time.perf_counter(), self.comm.meter.total()))
+            server.renewed(version)
+
+        return renewed
+
+    def _step(self, epoch: int, grads: list[Tensor]) -> None:
+        """Move the weights, as ``full`` does."""
+        self._set_lr(epoch)
+        for parameter, grad in zip(self.model.parameters(), grads, strict=True):
+            parameter.grad = grad
+        self._move()
+        self.optimizer.zero_grad()
+
+    def setup(self) -> Setup:
+        """The model's tensor work, as workers are told of it."""
+        model, task = self.model, self.task
+        assert isinstance(model, Gnn)
+        layers = [layer for layer in model.layers if isinstance(layer, Layer)]
+        weight = task.class_weight
+        return Setup(
+            model=model.config.model_dump(),
+            in_features=self.x_src.shape[1],
+            out_features=task.num_outputs,
+            aggregates_first=tuple(layer.aggregates_first(self.block) for layer in layers),
+            kept=layers[0].keeps(self.x_src),
+            reads_dst=tuple(model.reads_dst(place) for place in range(len(layers))),
+            task=task.kind,
+            scale=task.weight["train"],
+            class_weight=None if weight is None else tuple(weight.tolist()),
+            seed=self.seed,
+            dtype=str(next(model.parameters()).dtype).removeprefix("torch."),
+        )
+
+    def _num_intervals(self) -> int:
+        return self.pipeline.intervals or max(1, min(_MOST_INTERVALS, self.block.num_dst // _LEAST_ROWS))
+
+    def _account(self) -> float:
+        """Count tasks, and what functions and bytes have cost since this was last asked, in dollars. Collective."""
+        assert self._server is not None
+        assert self._crew is not None
+        counts, served = self._server.tasks.counts, self._crew.used(self._rates, self.pipeline.memory_mb)
+        used = served + Meter(within_zone_bytes=self.comm.meter.total())
+        here = [counts.committed, counts.relaunched, charge(used, self._rates).dollars]
+        now = self.comm.all_reduce(torch.tensor(here, dtype=torch.float64), label="control")
+        tasks, relaunched, dollars = (now - self._accounted).tolist()
+        self._accounted = now
+        self.done.tasks += round(tasks)
+        self.done.tasks_relaunched += round(relaunched)
+        return dollars
+
+    def _tune(self, spent: float) -> None:
+        """Have as many leases as are worth their money; rank 0 decides. Collective."""
+        if self._tuned is None:
+            return
+        assert self._server is not None
+        assert self._crew is not None
+        seconds = (self._marks[-1][0] - self._marks[0][0]) / (len(self._marks) - 1)
+        dollars = self._servers(seconds) + spent
+        if not self._crew.gave_up:
+            self._tuned.after(seconds, dollars, self._server.seen(self._leases))
+        mine = self._tuned.leases if self.comm.rank == 0 else 0
+        leases = int(self.comm.all_reduce(torch.tensor([mine]), label="control"))
+        if self._tuned.news and self.comm.rank == 0:
+            self._say(self._tuned.news)
+        if leases != self._leases:
+            self._leases = self._tuned.leases = leases
+            self._crew.resize(leases)
+
+    def _servers(self, seconds: float) -> float:
+        """What all ranks cost in so long, in dollars; the parameter servers live in them."""
+        return charge(Meter().with_servers(self.comm.world_size, seconds=seconds), self._rates).dollars
+
+    def _say(self, text: str) -> None:
+        """Tell whoever looks on, from any thread."""
+        self._tell(text)
+        self._notes.append(text)
+
+    def _write_trace(self, watch: Watch, first: int) -> None:
+        """Write down the tasks of the first epochs, where epochs since ``first`` are among them. Collective."""
+        server = self._server
+        assert server is not None
+        if first > self.pipeline.trace_epochs:
+            return
+        here = [[*each._replace(start_s=each.start_s - self._began_s)] for each in server.trace]
+        server.trace.clear()
+        for rank, text in enumerate(gather_texts(self.comm, json.dumps(here), label="control")):
+            for lane, name, epoch, interval, start, seconds in json.loads(text):
+                watch.events.write(
+                    "graph" if lane == GRAPH_LANE else "task",
+                    rank=rank,
+                    lane=lane,
+                    name=name,
+                    epoch=epoch,
+                    interval=interval,
+                    start=start,
+                    seconds=seconds,
+                )

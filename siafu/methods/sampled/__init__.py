@@ -1,0 +1,1 @@
+"""Sampled minibatches, several of them merged into one exchange."""

@@ -1,0 +1,317 @@
+"""Sampled training with macrobatches (https://arxiv.org/abs/2306.13814).
+
+An epoch is many steps, each on a minibatch of training nodes and some of their neighbours. Several minibatches, a
+macrobatch, are sampled together, one exchange a hop, and the rows of other ranks that they read are fetched together,
+each once, while the macrobatch before is trained on. Which nodes are in a minibatch and which neighbours are drawn
+depends on the seed, the epoch, the minibatch and the nodes alone, so it is the same for any number of threads and
+ranks and any size of a macrobatch. Nodes are scored by exact passes over the whole graph, as in ``full``, layer by
+layer where activations would not fit into memory.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from siafu import native
+from siafu.ahead import ahead
+from siafu.comm.config import CommConfig, Precision
+from siafu.graph import Block, Whole
+from siafu.methods.sampled.config import SampledConfig
+from siafu.methods.sampled.fetched import Fetched, StaticRows, Table
+from siafu.methods.sampled.neighbourhood import Neighbourhood
+from siafu.native.scatter import scattered
+from siafu.nn.aggregate import widened
+from siafu.nn.dropout import Dropout, mix, set_keys
+from siafu.nn.embedded import Embedded
+from siafu.nn.layer import Layer
+from siafu.nn.model import Gnn
+from siafu.nn.product import PROJECTED
+from siafu.nn.streamed import Rows, Streamed
+from siafu.partition.cut import Part
+from siafu.sampling import Grown, grow
+from siafu.training.config import TrainConfig
+from siafu.training.full import FullTrainer
+from siafu.training.layerwise import Room, outputs_by_layer
+from siafu.training.task import Task
+
+_MOST_AT_ONCE, _MOST_ALONE = 64, 16  # minibatches; alone nothing is exchanged, and few stay in the cache
+_X, _ID, _FACTS, _AGGREGATE = 0, 1, 2, 3  # which table is which
+
+
+class Macrobatch(NamedTuple):
+    """Minibatches that were sampled together, and what was fetched for them.
+
+    Attributes:
+        first: which minibatch of the epoch the first one is.
+        grown: their nodes and edges.
+        fetched: the rows of other ranks' nodes.
+    """
+
+    first: int
+    grown: list[Grown]
+    fetched: Fetched
+
+
+class Minibatch(NamedTuple):
+    """What one step reads.
+
+    Attributes:
+        number: which of the epoch's.
+        seed_row: (B,) int64, its training nodes that this rank owns.
+        blocks: one a layer, the first layer's first.
+        x_src: (S, F), the rows of the first block.
+    """
+
+    number: int
+    seed_row: Tensor
+    blocks: list[Block]
+    x_src: Tensor
+
+
+class _Projected(NamedTuple):
+    """What a layer made of the inputs of some nodes: (R,) int32, ascending, and (R, Z)."""
+
+    position: Tensor
+    rows: Tensor
+
+    def of(self, position: Tensor) -> Tensor:
+        """The rows of some of them."""
+        return native.gather(self.rows, torch.searchsorted(self.position, position))
+
+
+class SampledTrainer(FullTrainer):
+    """Trains on minibatches of sampled neighbours; scores and checkpoints are those of ``full``."""
+
+    model: Gnn | Embedded
+
+    def __init__(
+        self,
+        model: Gnn | Embedded,
+        part: Part,
+        block: Block,
+        x_own: Rows,
+        task: Task,
+        config: TrainConfig,
+        *,
+        sampled: SampledConfig,
+        seed: int,
+        wire: CommConfig | None = None,
+        room: Room | None = None,
+    ) -> None:
+        super().__init__(model, block, x_own, task, config, seed=seed, wire=wire)
+        self.sampled, self.fanouts = sampled, sampled.fanouts(len(model.layers))
+        if sampled.share_projection:
+            _check_shared(model)
+        self.room = room
+        self.spent = {"sample": 0.0, "fetch": 0.0, "compute": 0.0}
+        self.num_batches = -(-task.count["train"] // sampled.batch_size)
+        self._aside = self.comm.channel("sample")  # so that what is done ahead never meets the gradients
+        self.near = Neighbourhood(self._aside, part, self.block, spill=room.spill if room else None)
+        layers = [layer for layer in model.layers if isinstance(layer, Layer)]
+        self.cached = sampled.cache_aggregate and isinstance(model, Gnn) and layers[0].keeps(x_own)
+        self.num_hops = len(self.fanouts) - self.cached
+        self._names: list[Any] = []  # under which a block keeps its aggregates
+        precision: Precision = "fp32" if wire is None else wire.precision
+        tables = self._tables(part, any(layer.reads_whole for layer in layers), precision)
+        self.static = StaticRows(self._aside, self.near, tables, hot_bytes=sampled.hot_mb * 10**6)
+        self.prefetch = sampled.prefetch and (self.comm.world_size > 1 or isinstance(x_own, Streamed))
+        self.macrobatch = self._macrobatch_size()
+
+    def outputs(self) -> Tensor:
+        """The model's output for every row here, without dropout; by layer where ``room`` is given. Collective."""
+        if self.room is None or isinstance(self.model, Embedded):
+            return super().outputs()
+        self.model.eval()
+        block = self.block if self.cached else replace(self.block, static_src=None)
+        return outputs_by_layer(self.model, block, self.x_src, room=self.room)
+
+    def step(self, epoch: int) -> float:
+        """Train for one epoch, counted from 1, or the rest of it; returns its mean loss. Collective."""
+        self._set_lr(epoch)
+        seeds, weight = self._minibatches(epoch)
+        made = self._macrobatches(epoch, seeds)
+        for macrobatch in ahead(made) if self.prefetch else made:
+            shared = self._projected(macrobatch) if self.sampled.share_projection else None
+            for place, grown in enumerate(macrobatch.grown):
+                start, number = time.perf_counter(), macrobatch.first + place
+                blocks, x_src = self._assemble(grown, macrobatch.fetched)
+                if shared is not None:
+                    blocks[0].memo[PROJECTED] = shared.of(grown.position)
+                minibatch = Minibatch(number, seeds[number], blocks, x_src)
+                self.done.minibatch_loss += self._train_on(minibatch, epoch, weight[number])
+                self.spent["compute"] += time.perf_counter() - start
+            self.done.minibatch = macrobatch.first + len(macrobatch.grown)
+            if self.done.minibatch < self.num_batches:
+                self._between()
+        loss = self.done.minibatch_loss / self.num_batches
+        self.done.minibatch, self.done.minibatch_loss = 0, 0.0
+        return loss
+
+    def _train_on(self, minibatch: Minibatch, epoch: int, weight: float) -> float:
+        self.model.train()
+        set_keys(self.model, seed=self.seed, step=(epoch << 32) + minibatch.number)
+        self.optimizer.zero_grad()
+        out = self.model(minibatch.blocks, minibatch.x_src)
+        return self._learn_from(self.task.loss_of(out, minibatch.seed_row) / weight)
+
+    def _minibatches(self, epoch: int) -> tuple[list[Tensor], list[float]]:
+        """The own training nodes of each minibatch, and the weight of each minibatch's labels. Collective.
+
+        Training nodes stand in the order of a hash of their ids; a minibatch is the next so many of all ranks'.
+        """
+        rows = self.task.rows["train"]
+        node_id = self.block.node_id
+        mixed = _hashes(rows if node_id is None else node_id[rows], mix(mix(self.seed) ^ (epoch << 1)))
+        everyone = torch.cat(self.comm.all_gather(mixed, label="sample")).sort().values
+        number = torch.searchsorted(everyone, mixed) // self.sampled.batch_size
+        order = (number * (1 << 40) + rows).argsort()  # by minibatch, then by row
+        count = torch.bincount(number, minlength=self.num_batches)
+        seeds = list(rows[order].split(count.tolist()))
+        here = torch.tensor([self.task.weight_of(each) for each in seeds], dtype=torch.float64)
+        return seeds, self.comm.all_reduce(here, label="sample").tolist()
+
+    def _macrobatches(self, epoch: int, seeds: list[Tensor]) -> Iterator[Macrobatch]:
+        """What is left of an epoch, sampled and fetched. Collective."""
+        first = self.done.minibatch
+        while first < self.num_batches:
+            last = min(first + self.macrobatch - first % self.macrobatch, self.num_batches)
+            yield self._sampled(epoch, first, seeds[first:last])
+            first = last
+
+    def _sampled(self, epoch: int, first: int, seeds: Sequence[Tensor]) -> Macrobatch:
+        start = time.perf_counter()
+        grown = grow(
+            self.near,
+            [(rows + self.near.own.start).int() for rows in seeds],
+            self._keys(epoch, first, len(seeds)),
+            fanouts=self.fanouts[::-1][: self.num_hops],
+            replace=self.sampled.replace,
+        )
+        sampled = time.perf_counter()
+        read = torch.cat([each.position for each in grown])
+        fetched = self.static.fetch(read[~self.near.is_own(read)].unique())
+        self.spent["sample"] += sampled - start
+        self.spent["fetch"] += time.perf_counter() - sampled
+        return Macrobatch(first, grown, fetched)
+
+    def _keys(self, epoch: int, first: int, count: int) -> Tensor:
+        """What the draws of each hop of some minibatches are keyed by, (count, hops) int64."""
+        size = self.macrobatch if self.sampled.share_draws else 1
+        numbers = [number - number % size for number in range(first, first + count)]
+        keys = [
+            [mix(mix(mix(mix(self.seed) ^ epoch) ^ number) ^ (hop + 1)) for hop in range(self.num_hops)]
+            for number in numbers
+        ]
+        return torch.from_numpy(np.array(keys, dtype=np.uint64).reshape(count, self.num_hops).view(np.int64))
+
+    def _tables(self, part: Part, whole: bool, precision: Precision) -> list[Table]:
+        """What is known of own nodes and never changes: inputs, ids, facts, kept aggregates. Collective."""
+        own, block = part.own, self.block
+        ids = torch.arange(own.num_nodes) if own.node_id is None else own.node_id
+        facts = torch.empty(own.num_nodes, 0, dtype=torch.float64)
+        if whole:
+            facts = torch.stack(
+                [block.in_degree + block.missing_loop, block.missing_loop, block.indptr.diff().double()], 1
+            )
+        tables = [Table(self.x_src, precision), Table(ids.int()[:, None]), Table(facts)]
+        if self.cached:
+            layer = self.model.layers[0]
+            assert isinstance(layer, Layer)
+            if block.others is not None:
+                block.others.begin("halo")
+            layer.aggregate(block, self.x_src)
+            for name, rows in block.memo.items():
+                if isinstance(name, tuple) and name[0] == "aggregate":
+                    self._names.append(name)
+                    x = self.x_src
+                    tables.append(
+                        Table(Streamed(rows, x.spill) if isinstance(x, Streamed) else rows, precision)
+                    )
+        return tables
+
+    @torch.no_grad()
+    def _projected(self, macrobatch: Macrobatch) -> "_Projected":
+        """What the first layer makes of all inputs of a macrobatch now."""
+        position = torch.cat([grown.position for grown in macrobatch.grown]).unique()
+        place = self.static.place(position, macrobatch.fetched)
+        layer = self.model.layers[0]
+        assert isinstance(layer, Layer)
+        return _Projected(position, layer.project(widened(self.static.read(_X, place, macrobatch.fetched))))
+
+    def _assemble(self, grown: Grown, fetched: Fetched) -> tuple[list[Block], Tensor]:
+        """The blocks of a minibatch, and the rows that the first of them reads."""
+        place = self.static.place(grown.position, fetched)
+        node_id = self.static.read(_ID, place, fetched)[:, 0].long()
+        facts = self.static.read(_FACTS, place, fetched)
+        blocks = []
+        for hop in reversed(grown.hops):
+            src, dst = slice(hop.num_src), slice(hop.indptr.numel() - 1)
+            whole = Whole(facts[src, 0], facts[dst, 1], facts[dst, 2].long()) if facts.shape[1] else None
+            blocks.append(Block(hop.indptr, hop.indices, hop.num_src, hop.weight, node_id[src], whole=whole))
+        x_src = self.static.read(_X, place, fetched)
+        if self.cached:
+            nothing = torch.zeros(place.numel() + 1, dtype=torch.int64)
+            empty = Block(nothing, torch.empty(0, dtype=torch.int32), place.numel(), None, node_id)
+            kept = empty.with_static(x_src)
+            for number, name in enumerate(self._names):
+                kept.memo[name] = self.static.read(_AGGREGATE + number, place, fetched)
+            blocks.insert(0, kept)
+        return blocks, x_src
+
+    def _macrobatch_size(self) -> int:
+        """How many minibatches are sampled and fetched together; the same on all ranks."""
+        needed = self._minibatch_bytes() * (2 if self.prefetch else 1)  # one is used while one is made
+        if needed > self.sampled.budget_mb * 1e6:
+            raise ValueError(
+                f"sampled.budget_mb is {self.sampled.budget_mb}, but one minibatch takes up to {needed / 1e6:.0f} MB; "
+                f"set it to {-(-needed // 10**6)} or more, or lower sampled.batch_size or sampled.fanout"
+            )
+        if self.sampled.macrobatch != "auto":
+            return self.sampled.macrobatch
+        most = _MOST_AT_ONCE if self.prefetch or self.comm.world_size > 1 else _MOST_ALONE
+        return max(1, min(int(self.sampled.budget_mb * 1e6 / needed), most, self.num_batches))
+
+    def _minibatch_bytes(self) -> int:
+        """What the edges and fetched rows of one minibatch take on a rank, at most; the same on all ranks."""
+        num_nodes, ranks = int(self.near.offset[-1]), self.comm.world_size
+        mean_degree = (
+            self.comm.all_reduce(torch.tensor([self.block.num_edges]), label="sample").item() / num_nodes
+        )
+        nodes, num_bytes = float(min(num_nodes, -(-self.sampled.batch_size // ranks) + 1)), 0.0
+        for fanout in self.fanouts[::-1][: self.num_hops]:
+            edges = nodes * (fanout if fanout > 0 else mean_degree)
+            num_bytes += 4 * edges
+            nodes = min(num_nodes, nodes + edges)
+        each = sum(table.width * table.rows.dtype.itemsize for table in self.static.tables)
+        away = nodes * (ranks - 1) / ranks
+        return int(num_bytes + 4 * nodes + each * away) + 1
+
+
+def _check_shared(model: Gnn | Embedded) -> None:
+    if isinstance(model, Embedded):
+        raise ValueError(
+            "sampled.share_projection needs features, but a row is learned for each node; set it to false"
+        )
+    config, first = model.config, model.drops[0]
+    assert isinstance(first, Dropout)
+    if config.kind not in ("gat", "gatv2"):
+        raise ValueError(
+            f"sampled.share_projection is for gat and gatv2, but the model is {config.kind}, whose aggregate of the "
+            "inputs can be computed once; set it to false"
+        )
+    if first.rate or config.residual:
+        raise ValueError(
+            "sampled.share_projection needs inputs that are the same in all minibatches and read once; set "
+            "model.input_dropout to 0 and model.residual to false"
+        )
+
+
+def _hashes(node_id: Tensor, key: int) -> Tensor:
+    """A number of 63 bits for each node and key, (R,) int64."""
+    mixed = scattered(scattered(node_id.numpy().astype(np.uint64)) ^ np.uint64(key))
+    return torch.from_numpy((mixed >> np.uint64(1)).astype(np.int64))
