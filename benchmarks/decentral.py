@@ -29,6 +29,7 @@ from typing import Any
 
 import torch
 from core import require_core
+from siafu.member import build_trainer
 from torch import Tensor
 
 import siafu
@@ -40,16 +41,15 @@ from siafu.config import build
 from siafu.events import Unheard
 from siafu.files import write_atomically
 from siafu.graph import Graph
-from siafu.member import build_trainer
 from siafu.methods.lazy.bytes_sent import message_bytes, parameter_bytes
-from siafu.methods.lazy.clients import ClientsTrainer
-from siafu.methods.lazy.frugal_clients import FrugalClients
+from siafu.methods.lazy.clients import ClientsProcedure
+from siafu.methods.lazy.frugal_clients import FrugalClientsProcedure
 from siafu.partition.assign import assign
 from siafu.partition.cut import whole
 from siafu.results.format import fmt_bytes, fmt_seconds
 from siafu.results.report.frame import Figure, frame
 from siafu.results.report.page import element, figure, join, page, section, table
-from siafu.training.full import Watch
+from siafu.training.procedure import Monitor
 
 HIDDEN = 64
 AT: dict[str, int | str] = {"data centre": 4, "wan": 4, "proximity": 2, "edge": "node"}
@@ -59,7 +59,7 @@ LAZY: dict[str, dict[str, Any]] = {
     "lazy frugal": {"recipe": "frugal"},
 }
 BANDWIDTHS = [10 ** (place / 2) for place in range(10, 21)]  # bits a second
-QUIET = Watch(Unheard(), None, lambda: None, lambda *_, **__: None)
+QUIET = Monitor(Unheard())
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ def lazy(graph: Graph, clients: int | str, *, settings: dict[str, Any], seed: in
     with tempfile.TemporaryDirectory() as folder:
         trainer = build_trainer(alone(), whole(graph), tree, None, scratch=Path(folder))
         trainer.train(QUIET)
-    assert isinstance(trainer, ClientsTrainer | FrugalClients)
+    assert isinstance(trainer, ClientsProcedure | FrugalClientsProcedure)
     told, sent = trainer.clients(), trainer.count_bytes()
     return Found(
         trainer.task.score(trainer.outputs(), "test") or 0.0,

@@ -22,13 +22,13 @@ from siafu.comm.halo import Halo
 from siafu.data import community
 from siafu.graph import Graph
 from siafu.launch.local import run_threads
+from siafu.methods.full.procedure import FullProcedure
 from siafu.methods.pipeline.config import PipelineConfig
-from siafu.methods.pipeline.procedure import PipelineTrainer
+from siafu.methods.pipeline.procedure import PipelineProcedure
 from siafu.nn.embedded import build_model
 from siafu.nn.model import Gnn, ModelConfig
 from siafu.partition.cut import Part, cut, whole
 from siafu.training.config import TrainConfig
-from siafu.training.full import FullTrainer
 from siafu.training.task import task_of
 
 PARTS, INTERVALS = (1, 2, 4), (1, 8, 32)
@@ -38,7 +38,7 @@ Tensors = list[Tensor]
 class Noted:
     """The gradients of the first step of a trainer."""
 
-    def __init__(self, trainer: FullTrainer) -> None:
+    def __init__(self, trainer: FullProcedure) -> None:
         self.grads: Tensors = []
         self._model, self._move = trainer.model, trainer._move
         trainer._move = self._note  # type: ignore[method-assign]
@@ -89,7 +89,7 @@ def _ranks(
 
 
 def _full(comm: Comm, part: Part, kind: str, epochs: int) -> tuple[Tensors, Tensors]:
-    trainer = FullTrainer(**_given(comm, part, kind), seed=0)
+    trainer = FullProcedure(**_given(comm, part, kind), seed=0)
     noted = Noted(trainer)
     for epoch in range(1, epochs + 1):
         trainer.step(epoch)
@@ -99,7 +99,7 @@ def _full(comm: Comm, part: Part, kind: str, epochs: int) -> tuple[Tensors, Tens
 def _pipeline(comm: Comm, part: Part, kind: str, intervals: int, epochs: int) -> tuple[Tensors, Tensors]:
     config = PipelineConfig(intervals=intervals, workers="inline")
     given = _given(comm, part, kind)
-    trainer = PipelineTrainer(**given, pipeline=config, route=part.route, seed=0, wire=CommConfig())
+    trainer = PipelineProcedure(**given, pipeline=config, route=part.route, seed=0, wire=CommConfig())
     noted = Noted(trainer)
     trainer.steps(epochs)
     trainer.close()

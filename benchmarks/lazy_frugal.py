@@ -36,12 +36,12 @@ from siafu.data.config import DataConfig
 from siafu.data.draws import Draws
 from siafu.graph import Graph
 from siafu.launch.local import run_threads
+from siafu.methods.full.procedure import FullProcedure
 from siafu.methods.lazy.frugal import FrugalConfig, train_frugal
 from siafu.nn.model import Gnn, ModelConfig
 from siafu.partition.cut import Part, cut
 from siafu.training import inputs
 from siafu.training.config import TrainConfig
-from siafu.training.full import FullTrainer
 from siafu.training.task import task_of
 
 PARTS = 4
@@ -140,7 +140,7 @@ def full_megabytes_an_epoch(graph: Graph, config: dict[str, Any]) -> float:
         task = task_of(part.own, train, comm)
         model = Gnn(ModelConfig(**config["model"]), in_features=x.shape[1], out_features=task.num_outputs)
         halo = Halo(comm, part.route, num_own=part.own.num_nodes)
-        trainer = FullTrainer(model, part.block(halo, narrow=True), x, task, train, seed=0)
+        trainer = FullProcedure(model, part.block(halo, narrow=True), x, task, train, seed=0)
         trainer.step(1)  # with what is sent once
         before = comm.meter.total()
         trainer.step(2)

@@ -12,7 +12,7 @@ from siafu.comm.config import CommConfig
 from siafu.data.config import DataConfig
 from siafu.graph import Graph
 from siafu.methods.pipeline.config import PipelineConfig
-from siafu.methods.pipeline.procedure import PipelineTrainer
+from siafu.methods.pipeline.procedure import PipelineProcedure
 from siafu.nn import Gnn, ModelConfig
 from siafu.partition.cut import whole
 from siafu.training import inputs
@@ -57,14 +57,14 @@ def prepared(graph: Graph) -> Graph:
 
 
 @contextmanager
-def server_of(graph: Graph, model: ModelConfig, pipeline: PipelineConfig) -> Iterator[PipelineTrainer]:
+def server_of(graph: Graph, model: ModelConfig, pipeline: PipelineConfig) -> Iterator[PipelineProcedure]:
     """The trainer of a prepared graph, on one rank; its workers end with it."""
     part, config, data = whole(graph), TrainConfig(), DataConfig(normalize="none")
     task = task_of(graph, config)
     x = inputs.features(graph, data)
     made = Gnn(model, in_features=x.shape[1], out_features=task.num_outputs)
     made.reset(torch.Generator().manual_seed(0))
-    trainer = PipelineTrainer(
+    trainer = PipelineProcedure(
         made,
         part.block(None),
         x,
@@ -79,7 +79,7 @@ def server_of(graph: Graph, model: ModelConfig, pipeline: PipelineConfig) -> Ite
         yield trainer
 
 
-def timed_epochs(trainer: PipelineTrainer, *, wait: Wait, epochs: int = 1) -> float:
+def timed_epochs(trainer: PipelineProcedure, *, wait: Wait, epochs: int = 1) -> float:
     """The seconds of an epoch, of some in a row, in which workers wait so."""
     Late.wait = staticmethod(wait)
     began_s = time.perf_counter()

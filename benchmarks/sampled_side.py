@@ -137,10 +137,11 @@ def pyg(kind: str, arrays: Arrays) -> Step:
 
 def siafu_trainer(kind: str, arrays: Arrays, settings: Sequence[str]) -> Any:
     """The trainer of ``siafu.train(method="sampled")`` on one rank."""
+    from siafu.member import build_trainer
+
     from siafu.comm import alone
     from siafu.config import build, from_assignments
     from siafu.graph import Graph
-    from siafu.member import build_trainer
     from siafu.partition.cut import whole
     from siafu.training import inputs
 
@@ -163,7 +164,7 @@ def siafu(kind: str, arrays: Arrays, *settings: str) -> Step:
     from siafu import native
 
     trainer, epochs = siafu_trainer(kind, arrays, ["sampled.cache_aggregate=false", *settings]), count(1)
-    reuse = native.arrays_reused()  # as FullTrainer.train does
+    reuse = native.arrays_reused()  # as Loop.fit does
     reuse.__enter__()
 
     def step() -> dict[str, Any]:
@@ -214,7 +215,7 @@ def siafu_sampler(_: str, arrays: Arrays, *settings: str) -> Step:
     from siafu.sampling import grow
 
     trainer, epochs = siafu_trainer("sage", arrays, ["sampled.cache_aggregate=false", *settings]), count(1)
-    reuse = native.arrays_reused()  # as FullTrainer.train does
+    reuse = native.arrays_reused()  # as Loop.fit does
     reuse.__enter__()
 
     def step() -> dict[str, Any]:

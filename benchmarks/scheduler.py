@@ -183,7 +183,7 @@ def main() -> None:
     print(json.dumps({**vars(args), **found}))
 
 
-def _measure(server: trainers.PipelineTrainer, args: argparse.Namespace) -> dict[str, Any]:
+def _measure(server: trainers.PipelineProcedure, args: argparse.Namespace) -> dict[str, Any]:
     """CPU microseconds of a task by who spends them, of some epochs after the first; that nothing was lost."""
     losses = server.steps(1)  # makes what is kept
     crew, tasks = server._crew, server._server.tasks

@@ -121,11 +121,11 @@ def siafu(case: str, arrays: Arrays):
     from siafu import native
     from siafu.data.config import DataConfig
     from siafu.graph import Graph
+    from siafu.methods.full.procedure import FullProcedure
     from siafu.nn import Gnn, ModelConfig
     from siafu.nn.aggregate import sum_in
     from siafu.training import inputs
     from siafu.training.config import TrainConfig
-    from siafu.training.full import FullTrainer
     from siafu.training.task import task_of
 
     masks = {"train_mask": arrays.train, "test_mask": arrays.test}
@@ -138,8 +138,8 @@ def siafu(case: str, arrays: Arrays):
     config = ModelConfig(kind=case, hidden=256, heads=4, input_dropout=0, attention_dropout=0)
     task = task_of(graph, TrainConfig())
     model = Gnn(config, in_features=arrays.x.shape[1], out_features=task.num_outputs)
-    trainer = FullTrainer(model, graph.block, inputs.features(graph, data), task, TrainConfig(), seed=0)
-    reuse = native.arrays_reused()  # as FullTrainer.train does
+    trainer = FullProcedure(model, graph.block, inputs.features(graph, data), task, TrainConfig(), seed=0)
+    reuse = native.arrays_reused()  # as Loop.fit does
     reuse.__enter__()
     epoch = iter(range(1, 1 << 30))
 

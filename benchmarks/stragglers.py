@@ -22,7 +22,7 @@ from one_server import Wait, late_workers, prepared, server_of, timed_epochs
 
 from siafu.data import community
 from siafu.methods.pipeline.config import PipelineConfig
-from siafu.methods.pipeline.procedure import PipelineTrainer
+from siafu.methods.pipeline.procedure import PipelineProcedure
 from siafu.nn import ModelConfig
 from siafu.workers.task import Key, Task
 
@@ -58,7 +58,7 @@ def main() -> None:
         flush=True,
     )
     with late_workers(), ExitStack() as stack:
-        sides: dict[str, PipelineTrainer] = {}
+        sides: dict[str, PipelineProcedure] = {}
         for name in SIDES:
             config = PipelineConfig(
                 intervals=args.intervals,
@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def _measure(
-    sides: dict[str, PipelineTrainer], args: argparse.Namespace
+    sides: dict[str, PipelineProcedure], args: argparse.Namespace
 ) -> tuple[dict[str, dict[str, list[float]]], dict[str, dict[str, int]]]:
     """The seconds of an epoch of each turn, and what became of the tasks, by side."""
     kinds = {"none slow": 0.0, "some slow": args.share}

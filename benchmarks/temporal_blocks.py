@@ -25,7 +25,7 @@ from siafu.comm import alone
 from siafu.dynamic import DynamicGraph, Protocol
 from siafu.methods.snapshots.build import build_predictor, build_task, build_timeline
 from siafu.methods.snapshots.config import SnapshotsConfig, Wanted
-from siafu.methods.snapshots.procedure import SnapshotsTrainer
+from siafu.methods.snapshots.procedure import SnapshotsProcedure
 from siafu.nn.model import ModelConfig
 from siafu.training.config import TrainConfig
 from siafu.training.link.config import LinkConfig
@@ -50,7 +50,7 @@ def graph_of(args: argparse.Namespace) -> DynamicGraph:
     )
 
 
-def trainer_of(graph: DynamicGraph, args: argparse.Namespace) -> SnapshotsTrainer:
+def trainer_of(graph: DynamicGraph, args: argparse.Namespace) -> SnapshotsProcedure:
     snapshots = SnapshotsConfig(edge_life=1, window=0, room_mb=args.room)
     model, link = ModelConfig(kind="cd-gcn", layers=1, hidden=args.hidden), LinkConfig()
     line = build_timeline(graph, snapshots, model)
@@ -59,7 +59,7 @@ def trainer_of(graph: DynamicGraph, args: argparse.Namespace) -> SnapshotsTraine
         model, link, task="node", in_features=line.in_features, out_features=task.num_outputs
     )
     config = TrainConfig(epochs=10**6)
-    return SnapshotsTrainer(made, line, task, config, snapshots=snapshots, seed=0)
+    return SnapshotsProcedure(made, line, task, config, snapshots=snapshots, seed=0)
 
 
 def be_a_side(args: argparse.Namespace) -> None:

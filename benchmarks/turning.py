@@ -21,7 +21,7 @@ from siafu.dynamic import DynamicGraph, Protocol
 from siafu.launch.local import run_threads
 from siafu.methods.snapshots.build import build_predictor, build_task, build_timeline
 from siafu.methods.snapshots.config import SnapshotsConfig, Wanted
-from siafu.methods.snapshots.procedure import SnapshotsTrainer
+from siafu.methods.snapshots.procedure import SnapshotsProcedure
 from siafu.nn.model import ModelConfig
 from siafu.training.config import TrainConfig
 from siafu.training.link.config import LinkConfig
@@ -66,7 +66,7 @@ def sent_of(
         )
         made.reset(torch.Generator().manual_seed(0))
         wire = CommConfig.model_validate({"precision": precision})
-        trainer = SnapshotsTrainer(made, line, task, TrainConfig(), snapshots=config, seed=0, wire=wire)
+        trainer = SnapshotsProcedure(made, line, task, TrainConfig(), snapshots=config, seed=0, wire=wire)
         trainer.step(1)
         return sum(count for label, count in comm.meter.sent.items() if label.startswith("rows"))
 

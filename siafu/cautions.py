@@ -11,6 +11,7 @@ from siafu.config import Settings
 from siafu.dynamic import DynamicGraph
 from siafu.graph import Graph
 from siafu.methods.snapshots.build import build_task
+from siafu.methods.snapshots.config import wanted_of
 from siafu.methods.snapshots.labels import EdgeTask, NodeTask
 from siafu.training.link.split import split_edges
 from siafu.training.task import task_of
@@ -49,7 +50,7 @@ def site_cautions(graph: Graph) -> tuple[str, ...]:
 
 
 def _over_time(graph: DynamicGraph, tree: Settings) -> tuple[str, ...]:
-    task = build_task(graph, tree.asked, alone())
+    task = build_task(graph, wanted_of(tree), alone())
     steps, y_train = task.samples["train"], None
     things, trained = "step", len(steps)
     if isinstance(task, EdgeTask) and graph.edge_y is not None:

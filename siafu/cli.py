@@ -19,7 +19,7 @@ from siafu.stop import deferred_stop, exit_code, exit_on_stop, go_on_with
 from siafu.terminal import escaped
 
 if TYPE_CHECKING:
-    from siafu.member import Onlooker
+    from siafu.training.procedure import Callbacks
 
 app = typer.Typer(
     name="siafu",
@@ -158,11 +158,11 @@ def train(
         "baseline": baseline or None,
     }
     settings = _tables(config, sets, flags)
-    with _onlooker() as onlooker:
-        trained = run.train(data, out=out, config=settings, onlooker=onlooker)
+    with _callbacks() as callbacks:
+        trained = run.train(data, out=out, config=settings, callbacks=callbacks)
     if trained.rank == 0:
         _print_metrics(trained.metrics, as_json, again=run.how_to_resume(trained))
-    _exit_if_stopped(onlooker, trained.metrics)
+    _exit_if_stopped(callbacks, trained.metrics)
 
 
 @app.command()
@@ -171,10 +171,10 @@ def resume(path: RunPath, as_json: Json = False) -> None:
     with go_on_with(f"siafu resume {shlex.quote(str(path))}"):  # also while the rest is loaded
         from siafu import run
 
-        with _onlooker() as onlooker:
-            trained = run.resume(path, onlooker=onlooker)
+        with _callbacks() as callbacks:
+            trained = run.resume(path, callbacks=callbacks)
     _print_metrics(trained.metrics, as_json, again=run.how_to_resume(trained))
-    _exit_if_stopped(onlooker, trained.metrics)
+    _exit_if_stopped(callbacks, trained.metrics)
 
 
 @app.command()
@@ -270,12 +270,12 @@ def federate(
     """Train with the sites of a federation; a run that was stopped or killed goes on."""
     from siafu.sites.federation import federate as run
 
-    with _onlooker() as onlooker:
+    with _callbacks() as callbacks:
         found = run(
-            config, addresses=dict(map(address_of, address or [])), out=out, onlooker=onlooker
+            config, addresses=dict(map(address_of, address or [])), out=out, callbacks=callbacks
         ).metrics
     _print_metrics(found, as_json, again=f"siafu federate {config}")
-    _exit_if_stopped(onlooker, found)
+    _exit_if_stopped(callbacks, found)
 
 
 @functions.command("package")
@@ -503,21 +503,21 @@ def _given(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def _onlooker() -> "Iterator[Onlooker]":
+def _callbacks() -> "Iterator[Callbacks]":
     """Show progress, and let the first SIGTERM or Ctrl-C stop the run at the end of its epoch."""
-    from siafu.member import Onlooker
     from siafu.results.progress import TrainingProgress
+    from siafu.training.procedure import Callbacks
 
     notice = "stopping after this epoch; once more to stop at once"
     with deferred_stop(notice) as stop, TrainingProgress() as progress:
-        yield Onlooker(
+        yield Callbacks(
             progress.epoch, lambda: stop.reason, progress=progress, say=_say, on_training=stop.begin
         )
 
 
-def _exit_if_stopped(onlooker: "Onlooker", found: dict[str, Any]) -> None:
+def _exit_if_stopped(callbacks: "Callbacks", found: dict[str, Any]) -> None:
     """End with the exit code of the signal that stopped the run here or on another rank, or came as it ended."""
-    if code := exit_code(onlooker.should_stop() or found["stopped_by"]):
+    if code := exit_code(callbacks.should_stop() or found["stopped_by"]):
         raise typer.Exit(code)
 
 

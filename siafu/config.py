@@ -5,17 +5,18 @@ import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from siafu.comm.config import CommConfig
 from siafu.data.config import DataConfig
-from siafu.methods.lazy.config import DEFAULTS as OF_LAZY
+from siafu.methods import METHODS
 from siafu.methods.lazy.config import LazyConfig
 from siafu.methods.pipeline.config import PipelineConfig
 from siafu.methods.sampled.config import SampledConfig
-from siafu.methods.snapshots.config import SnapshotsConfig, Wanted
+from siafu.methods.snapshots.config import SnapshotsConfig
 from siafu.nn.model import ModelConfig
 from siafu.partition.config import PartitionConfig
 from siafu.training.config import TrainConfig
@@ -23,6 +24,7 @@ from siafu.training.link.config import DEFAULTS as OF_LINK
 from siafu.training.link.config import LinkConfig
 
 Tree = dict[str, Any]
+S = TypeVar("S", bound=BaseModel)
 
 
 class Settings(BaseModel):
@@ -30,7 +32,7 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    method: Literal["full", "sampled", "pipeline", "lazy", "snapshots"] = "full"
+    method: str = "full"
     task: Literal["node", "link", "edge"] = "node"
     engine: Literal["auto", "local", "processes", "torchrun", "ray", "sites"] = "auto"
     ranks: int = Field(1, ge=1)
@@ -54,32 +56,34 @@ class Settings(BaseModel):
     snapshots: SnapshotsConfig = SnapshotsConfig()
     link: LinkConfig = LinkConfig()
 
-    @property
-    def asked(self) -> Wanted:
-        """What is to be learned of a graph that changes over time."""
-        return Wanted(
-            self.task,
-            self.snapshots,
-            self.link,
-            self.seed,
-            metric=self.train.metric,
-            class_weights=self.train.class_weights,
-        )
+    def of(self, settings: type[S]) -> S:
+        """The table of one component, such as ``LazyConfig``."""
+        return next(value for value in vars(self).values() if isinstance(value, settings))
 
     @property
-    def most_epochs(self) -> int:
-        """How many epochs a run can have, over all of its stages."""
-        return self.train.epochs * (self.lazy.num_stages(self.model) if self.method == "lazy" else 1)
+    def max_epochs(self) -> int:
+        """The most epochs that a run can have, over all of its stages."""
+        return METHODS[self.method].max_epochs(self)
+
+    @field_validator("method")
+    @classmethod
+    def _known_method(cls, value: str) -> str:
+        if value not in METHODS:
+            names = [f"'{name}'" for name in METHODS]
+            known = f"{', '.join(names[:-1])} or {names[-1]}"
+            raise PydanticCustomError("method", "Input should be {known}", {"known": known})
+        return value
 
     @model_validator(mode="before")
     @classmethod
     def _as_the_method_wants(cls, values: Any) -> Any:
-        """What is not given is as the method or the task wants it; what is given stands."""
-        if isinstance(values, dict) and values.get("method") == "lazy":
-            return merge(OF_LAZY, values)
-        if isinstance(values, dict) and values.get("task") == "link":
-            return merge(OF_LINK, values)
-        return values
+        """Settings that are not given take the values that suit the method and the task."""
+        if not isinstance(values, dict):
+            return values
+        method = METHODS.get(values.get("method", ""))
+        of_method = {} if method is None else method.defaults
+        of_task = OF_LINK if values.get("task") == "link" else {}
+        return merge(of_method, of_task, values)
 
 
 def build(*layers: Mapping[str, Any]) -> Settings:

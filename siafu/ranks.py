@@ -17,18 +17,17 @@ from siafu.dynamic import DynamicGraph
 from siafu.folder import RunFolder
 from siafu.graph import Graph
 from siafu.launch.recovery import Safe
-from siafu.member import Assignment, Onlooker, carry_out
-from siafu.methods.snapshots.reads import shares_of
+from siafu.methods import METHODS
 from siafu.partition.cut import Part, whole
-from siafu.partition.deliver import deliver
-from siafu.partition.log import deliver_log
 from siafu.partition.make import Wanted, cut_in_memory, find_or_make
 from siafu.partition.parts import open_partition
 from siafu.partitioning import PARTS, home_of
+from siafu.rank import RankJob, train_rank
 from siafu.seals import checksum
 from siafu.store import is_dynamic, open_dynamic, write_dynamic
 from siafu.trained import load_weights
 from siafu.training import inputs
+from siafu.training.procedure import Callbacks
 
 Measured = tuple[dict[str, Any], nn.Module | None]
 LOG = "graph"  # of a run on a graph that changes and is in no store
@@ -42,7 +41,7 @@ class Work:
         folder: of the run.
         tree: its settings.
         graph: what it trains on, as the user gave it.
-        custom: a module of the user's own, or None.
+        module: a module of the user's own, or None.
         resumed: whether it was started before.
         warnings: what the user was warned of.
     """
@@ -50,14 +49,14 @@ class Work:
     folder: RunFolder
     tree: Settings
     graph: Graph | DynamicGraph
-    custom: nn.Module | None = None
+    module: nn.Module | None = None
     resumed: bool = False
     warnings: tuple[str, ...] = ()
 
     @property
-    def assignment(self) -> Assignment:
-        """What every rank is to do."""
-        return Assignment(
+    def job(self) -> RankJob:
+        """The job of every rank."""
+        return RankJob(
             self.tree,
             self.folder.config_checksum(),
             _num_edges(self.graph),
@@ -74,7 +73,7 @@ def _num_edges(graph: Graph | DynamicGraph) -> int:
 class Ranks(Protocol):
     """Those who carry out the work."""
 
-    def carry_out(self, work: Work, onlooker: Onlooker) -> Measured:
+    def train(self, work: Work, callbacks: Callbacks) -> Measured:
         """Train to the end, or to where somebody stops it; the model is there if it was the end."""
 
 
@@ -84,28 +83,28 @@ class Threads:
 
     _parts: Sequence[Part | DynamicGraph] = ()
 
-    def carry_out(self, work: Work, onlooker: Onlooker) -> Measured:
+    def train(self, work: Work, callbacks: Callbacks) -> Measured:
         """Train here; the user's own module is trained in place on rank 0."""
         from siafu.launch.local import run_threads
 
-        parts, to_do, tree = self._parts_of(work, onlooker), work.assignment, work.tree
-        modules = [work.custom, *(copy.deepcopy(work.custom) for _ in parts[1:])]
+        parts, job, tree = self._parts_of(work, callbacks), work.job, work.tree
+        modules = [work.module, *(copy.deepcopy(work.module) for _ in parts[1:])]
 
         def rank(comm: Comm) -> Measured:
             first = comm.rank == 0
-            return carry_out(
+            return train_rank(
                 comm,
                 parts[comm.rank],
-                to_do,
+                job,
                 folder=work.folder if first else None,
-                onlooker=onlooker if first else Onlooker(),
-                custom=modules[comm.rank],
+                callbacks=callbacks if first else Callbacks(),
+                module=modules[comm.rank],
             )
 
         found = run_threads(rank, ranks=tree.ranks, threads=tree.threads, deadline_s=tree.comm.deadline)
         return found[0]
 
-    def _parts_of(self, work: Work, onlooker: Onlooker) -> Sequence[Part | DynamicGraph]:
+    def _parts_of(self, work: Work, callbacks: Callbacks) -> Sequence[Part | DynamicGraph]:
         """The parts, the same for all seeds and for the baseline; a graph that changes is shared as it is."""
         if not self._parts:
             if isinstance(work.graph, DynamicGraph):
@@ -113,7 +112,7 @@ class Threads:
             elif work.tree.ranks == 1:
                 self._parts = [whole(inputs.prepare(work.graph, work.tree.data))]
             else:
-                self._parts = cut_in_memory(work.graph, wanted(work.tree), say=onlooker.say)
+                self._parts = cut_in_memory(work.graph, wanted(work.tree), say=callbacks.say)
         return self._parts
 
 
@@ -127,39 +126,39 @@ class Processes:
 
     home: Path
 
-    def carry_out(self, work: Work, onlooker: Onlooker) -> Measured:
+    def train(self, work: Work, callbacks: Callbacks) -> Measured:
         """Train there."""
         from siafu.launch.recovery import run_recovering
 
-        parts = _laid_out(work, self.home, onlooker)
+        parts = _laid_out(work, self.home, callbacks)
         folder, tree = work.folder, work.tree
         folder.measured.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "siafu.rank", str(folder.path), str(parts)]
+        command = [sys.executable, "-m", "siafu.rank_process", str(folder.path), str(parts)]
         if work.resumed:
             command.append("--resumed")
-        followed = Followed(folder, onlooker, total=tree.most_epochs)
-        onlooker.on_training()
+        followed = Followed(folder, callbacks, total=tree.max_epochs)
+        callbacks.on_training()
         run_recovering(
             command,
             ranks=tree.ranks,
             threads=tree.threads,
             progress=followed.safe,
             watch=lambda: followed.look() is not None,
-            say=onlooker.say,
+            say=callbacks.say,
             deadline_s=tree.comm.deadline,
         )
         found = json.loads(folder.measured.read_text("utf-8"))
         folder.measured.unlink()
         if not found["finished"]:  # ranks are told by SIGTERM, whatever this process was told by
-            found["stopped_by"] = onlooker.should_stop() or found["stopped_by"]
+            found["stopped_by"] = callbacks.should_stop() or found["stopped_by"]
         return found, load_weights(folder, tree, None) if found["finished"] else None
 
 
 class Followed:
     """A run that other processes write: its events tell how far it is."""
 
-    def __init__(self, folder: RunFolder, onlooker: Onlooker, *, total: int) -> None:
-        self._path, self._onlooker, self._total = folder.events, onlooker, total
+    def __init__(self, folder: RunFolder, callbacks: Callbacks, *, total: int) -> None:
+        self._path, self._callbacks, self._total = folder.events, callbacks, total
         self._read, self._safe = folder.events.stat().st_size if folder.events.is_file() else 0, Safe()
 
     def safe(self) -> Safe:
@@ -174,12 +173,12 @@ class Followed:
                 case "checkpoint" | "resume":
                     self._safe = Safe(event["epoch"], event.get("minibatch", 0))
                 case "note" | "stage":
-                    self._onlooker.say(event["text"])
+                    self._callbacks.say(event["text"])
                 case "epoch":
                     told: dict[str, Any] = {key: event.get(key) for key in ("loss", "val_score", "seconds")}
                     told |= {name: event[name] for name in ("dollars", "value") if name in event}
-                    self._onlooker.on_epoch(event["epoch"], self._total, **told)
-        return self._onlooker.should_stop()
+                    self._callbacks.on_epoch(event["epoch"], self._total, **told)
+        return self._callbacks.should_stop()
 
     def _new(self) -> list[dict[str, Any]]:
         if not self._path.is_file():
@@ -207,11 +206,11 @@ class OnRay:
 
     home: Path
 
-    def carry_out(self, work: Work, onlooker: Onlooker) -> Measured:
+    def train(self, work: Work, callbacks: Callbacks) -> Measured:
         """Train there; where a worker is lost, Ray starts all again, from the last checkpoint."""
         from siafu.launch.ray import run_on_ray
 
-        parts = _laid_out(work, self.home, onlooker)
+        parts = _laid_out(work, self.home, callbacks)
         folder, tree = work.folder, work.tree
         program = partial(
             take_part, folder=folder.path.absolute(), parts=parts.absolute(), resumed=work.resumed
@@ -239,12 +238,12 @@ class Group:
     comm: Comm
     home: Path
 
-    def carry_out(self, work: Work, onlooker: Onlooker) -> Measured:
+    def train(self, work: Work, callbacks: Callbacks) -> Measured:
         """Tell the others, and train with them."""
-        parts = _laid_out(work, self.home, onlooker)
+        parts = _laid_out(work, self.home, callbacks)
         order = _order(work.folder, parts, resumed=work.resumed)
         self.comm.broadcast_text(json.dumps(order), label="control")
-        return _obey(self.comm, order, work.folder, onlooker, work.custom)
+        return _obey(self.comm, order, work.folder, callbacks, work.module)
 
 
 def dismiss(comm: Comm, metrics: dict[str, Any]) -> None:
@@ -252,11 +251,11 @@ def dismiss(comm: Comm, metrics: dict[str, Any]) -> None:
     comm.broadcast_text(json.dumps({"metrics": metrics}), label="control")
 
 
-def follow(comm: Comm, onlooker: Onlooker, custom: nn.Module | None = None) -> Measured:
+def follow(comm: Comm, callbacks: Callbacks, module: nn.Module | None = None) -> Measured:
     """Do what rank 0 says until it says what came of it all; the model is that of the run itself. Collective."""
     models: dict[str, nn.Module | None] = {}
     while "metrics" not in (order := json.loads(comm.broadcast_text(None, label="control"))):
-        models[order["folder"]] = _obey(comm, order, None, onlooker, copy.deepcopy(custom))[1]
+        models[order["folder"]] = _obey(comm, order, None, callbacks, copy.deepcopy(module))[1]
     return order["metrics"], models.get(order["metrics"]["run"])
 
 
@@ -272,7 +271,7 @@ def take_part(
     here = RunFolder(folder) if comm.rank == 0 else None
     text = None if here is None else json.dumps(_order(here, parts, resumed=resumed or here.events.is_file()))
     order = json.loads(comm.broadcast_text(text, label="control"))
-    return _obey(comm, order, here, Onlooker(should_stop=should_stop), None)[0]
+    return _obey(comm, order, here, Callbacks(should_stop=should_stop), None)[0]
 
 
 def _order(folder: RunFolder, parts: Path, *, resumed: bool) -> dict[str, Any]:
@@ -295,27 +294,21 @@ def _obey(
     comm: Comm,
     order: dict[str, Any],
     folder: RunFolder | None,
-    onlooker: Onlooker,
-    custom: nn.Module | None,
+    callbacks: Callbacks,
+    module: nn.Module | None,
 ) -> Measured:
     """Train as rank 0 says. Collective."""
     facts = {key: order[key] for key in ("run", "edges", "resumed", "checkpointed")}
-    to_do = Assignment(parse_toml(order["config"]), **facts, folder=Path(order["folder"]))
-    path, tree = Path(order["parts"]), to_do.tree
-    part: Part | DynamicGraph
-    if tree.method == "snapshots":
-        shares = partial(shares_of, model=tree.model, wanted=tree.asked, ranks=comm.world_size)
-        part = deliver_log(comm, path, shares)
-    else:
-        part = deliver(comm, path)
-    return carry_out(comm, part, to_do, folder=folder, onlooker=onlooker, custom=custom)
+    job = RankJob(parse_toml(order["config"]), **facts, folder=Path(order["folder"]))
+    part = METHODS[job.config.method].receive_part(comm, Path(order["parts"]), job.config)
+    return train_rank(comm, part, job, folder=folder, callbacks=callbacks, module=module)
 
 
-def _laid_out(work: Work, home: Path, onlooker: Onlooker) -> Path:
+def _laid_out(work: Work, home: Path, callbacks: Callbacks) -> Path:
     """The folder that ranks read their parts from; of a graph that changes, its log as a whole."""
     graph, source = work.graph, work.tree.source
     if isinstance(graph, Graph):
-        made = find_or_make(home, graph, wanted(work.tree), say=onlooker.say, progress=onlooker.progress)
+        made = find_or_make(home, graph, wanted(work.tree), say=callbacks.say, progress=callbacks.progress)
         return made.path
     if source and is_dynamic(source):
         return Path(source)

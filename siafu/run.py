@@ -22,14 +22,15 @@ from siafu.config import Settings, build, from_keywords, parse_toml, write_toml
 from siafu.convert import as_graph
 from siafu.events import Events
 from siafu.folder import RunFolder, existing_folder, new_folder
-from siafu.member import Onlooker, check_pipeline
+from siafu.machine import usable_cores
+from siafu.methods import METHODS
 from siafu.ranks import Group, OnRay, Processes, Ranks, Threads, Work, dismiss, follow, home_of_partitions
-from siafu.results.machine import usable_cores
 from siafu.results.progress import TrainingProgress, in_notebook
 from siafu.results.read import across_seeds
 from siafu.settled import about, fingerprint, settle
 from siafu.stop import go_on_with
 from siafu.trained import AnyGraph, Run, load, open_run
+from siafu.training.procedure import Callbacks
 
 _SOME_OF_BASELINE = ("model", "test_score", "val_score", "epochs", "epoch_seconds")
 
@@ -40,7 +41,7 @@ def train(
     model: str | nn.Module | None = None,
     out: Path | str | None = None,
     config: Mapping[str, Any] | None = None,
-    onlooker: Onlooker | None = None,
+    callbacks: Callbacks | None = None,
     **settings: Any,
 ) -> Run:
     """Train a model on a graph; settings are keywords such as ``epochs=100`` or ``hidden=128``.
@@ -49,16 +50,16 @@ def train(
     ``model`` is a kind of model, or your own module of (block, x), which is trained in place. ``config`` takes whole
     tables, as a TOML file has. With ``seeds=10`` the metrics are means, and each has its deviation as ``…_std``.
     """
-    custom = model if isinstance(model, nn.Module) else None
-    kind = {} if model is None else {"kind": "custom" if custom is not None else model}
+    module = model if isinstance(model, nn.Module) else None
+    kind = {} if model is None else {"kind": "custom" if module is not None else model}
     tree = _settle_ranks(build(config or {}, from_keywords(settings), {"model": kind}))
-    _check_module(custom, tree)
+    _check_module(module, tree)
     if tree.engine == "sites":
         raise ValueError(
             'engine sites trains where the data are: run "siafu site serve" at each site and "siafu federate" here'
         )
-    asked = _Asked(graph, tree, None if out is None else Path(out), custom)
-    with _watched(onlooker) as watching:
+    asked = _Asked(graph, tree, None if out is None else Path(out), module)
+    with _watched(callbacks) as watching:
         _say_without_core()
         if tree.engine == "torchrun":
             return _in_group(asked, watching)
@@ -70,7 +71,7 @@ def resume(
     *,
     graph: AnyGraph | None = None,
     model: nn.Module | None = None,
-    onlooker: Onlooker | None = None,
+    callbacks: Callbacks | None = None,
 ) -> Run:
     """Go on with a run that was stopped or killed, exactly as it would have gone on; one that ended is opened.
 
@@ -80,7 +81,7 @@ def resume(
     if folder.finished:
         return open_run(run, model=model)
     tree = parse_toml(folder.read_config())
-    with folder.locked(), go_on_with(_how_to_resume(folder.path, tree)), _watched(onlooker) as watching:
+    with folder.locked(), go_on_with(_how_to_resume(folder.path, tree)), _watched(callbacks) as watching:
         _say_without_core()
         if tree.engine == "torchrun":
             raise ValueError(
@@ -112,50 +113,49 @@ class _Asked:
     graph: AnyGraph | str | Path
     tree: Settings
     out: Path | None
-    custom: nn.Module | None
+    module: nn.Module | None
 
 
-def _train(asked: _Asked, onlooker: Onlooker, group: Comm | None) -> Run:
+def _train(asked: _Asked, callbacks: Callbacks, group: Comm | None) -> Run:
     """Compose a new run and carry it out; ``group`` is the one that this process is rank 0 of, or None."""
-    graph, tree = settle(asked.graph, asked.tree, onlooker.progress)
-    if tree.method == "pipeline":
-        check_pipeline(tree)
-    onlooker.say(
-        about(graph, tree, asked.custom)
+    graph, tree = settle(asked.graph, asked.tree, callbacks.progress)
+    METHODS[tree.method].check(tree)
+    callbacks.say(
+        about(graph, tree, asked.module)
     )  # both refuse what cannot be trained, before anything is written
     name = f"{graph.name}-{tree.model.kind}-{tree.method}"
     with new_folder(asked.out, name=name) as folder:
         folder.write_config(write_toml(tree))
-        work = Work(folder, tree, graph, asked.custom, warnings=_warn(graph, tree, onlooker))
+        work = Work(folder, tree, graph, asked.module, warnings=_warn(graph, tree, callbacks))
         with go_on_with(_how_to_resume(folder.path, tree)):
-            return _carry_out(work, _ranks(tree, folder, group), onlooker)
+            return _run(work, _ranks(tree, folder, group), callbacks)
 
 
 def _go_on(
     folder: RunFolder,
     tree: Settings,
     graph: AnyGraph,
-    custom: nn.Module | None,
+    module: nn.Module | None,
     ranks: Ranks,
-    onlooker: Onlooker,
+    callbacks: Callbacks,
 ) -> Run:
     """Carry out what was begun before."""
-    if tree.model.kind == "custom" and custom is None:
+    if tree.model.kind == "custom" and module is None:
         raise ValueError(f"{folder.path}: trained a module of your own; resume it from Python with model=")
-    warnings = _warn(graph, tree, onlooker)
-    work = Work(folder, tree, graph, custom, resumed=True, warnings=warnings)
-    return _carry_out(work, ranks, onlooker)
+    warnings = _warn(graph, tree, callbacks)
+    work = Work(folder, tree, graph, module, resumed=True, warnings=warnings)
+    return _run(work, ranks, callbacks)
 
 
-def _warn(graph: AnyGraph, tree: Settings, onlooker: Onlooker) -> tuple[str, ...]:
+def _warn(graph: AnyGraph, tree: Settings, callbacks: Callbacks) -> tuple[str, ...]:
     """Say what limits a run on this graph; returns it."""
     found = cautions(graph, tree)
     for text in found:
-        onlooker.say(f"warning: {text}")
+        callbacks.say(f"warning: {text}")
     return found
 
 
-def _in_group(asked: _Asked, onlooker: Onlooker) -> Run:
+def _in_group(asked: _Asked, callbacks: Callbacks) -> Run:
     """Train as one rank of a group that torchrun, Slurm or the like started: rank 0 composes, the others follow.
 
     A group that was started again finds its run in ``out`` and goes on with it.
@@ -174,30 +174,30 @@ def _in_group(asked: _Asked, onlooker: Onlooker) -> Run:
         tree = tree.model_copy(update={"ranks": comm.world_size})
         torch.set_num_threads(tree.threads)
         if comm.rank:
-            silent = Onlooker(should_stop=onlooker.should_stop, on_training=onlooker.on_training)
-            found, model = follow(comm, silent, asked.custom)
+            silent = Callbacks(should_stop=callbacks.should_stop, on_training=callbacks.on_training)
+            found, model = follow(comm, silent, asked.module)
             return Run(Path(found["run"]), tree, found, model, comm.rank)
         asked = replace(asked, tree=tree)
-        run = _resume_in_group(asked, comm, onlooker) or _train(asked, onlooker, comm)
+        run = _resume_in_group(asked, comm, callbacks) or _train(asked, callbacks, comm)
         dismiss(comm, run.metrics)
         return run
 
 
-def _resume_in_group(asked: _Asked, comm: Comm, onlooker: Onlooker) -> Run | None:
+def _resume_in_group(asked: _Asked, comm: Comm, callbacks: Callbacks) -> Run | None:
     """Go on with the run in ``out``, if there is one that was asked for in the same way."""
     assert asked.out is not None
     if not (asked.out / "config.toml").is_file():
         return None
     folder = existing_folder(asked.out)
     with folder.locked():
-        graph, tree = settle(asked.graph, asked.tree, onlooker.progress)
+        graph, tree = settle(asked.graph, asked.tree, callbacks.progress)
         if folder.read_config() != write_toml(tree):
             raise ValueError(
                 f"{folder.path}: already holds a run with other settings or other data; choose another --out"
             )
         if folder.finished:  # a rank was lost after the end
-            return open_run(folder.path, model=asked.custom)
-        return _go_on(folder, tree, graph, asked.custom, _ranks(tree, folder, comm), onlooker)
+            return open_run(folder.path, model=asked.module)
+        return _go_on(folder, tree, graph, asked.module, _ranks(tree, folder, comm), callbacks)
 
 
 def _ranks(tree: Settings, folder: RunFolder, group: Comm | None) -> Ranks:
@@ -219,14 +219,14 @@ def _say_without_core() -> None:
         print(f"siafu: {native.NOT_COMPILED}", file=sys.stderr, flush=True)
 
 
-def _check_module(custom: nn.Module | None, tree: Settings) -> None:
+def _check_module(module: nn.Module | None, tree: Settings) -> None:
     """Refuse a module of the user's own that such ranks cannot train."""
-    if custom is None:
+    if module is None:
         return
-    reads = list(inspect.signature(custom.forward).parameters)[:2]
-    if type(custom).__module__.startswith("torch_geometric.") or "edge_index" in reads:
+    reads = list(inspect.signature(module.forward).parameters)[:2]
+    if type(module).__module__.startswith("torch_geometric.") or "edge_index" in reads:
         raise ValueError(
-            f"model is a {type(custom).__name__}, which reads (x, edge_index); siafu.train calls a module with "
+            f"model is a {type(module).__name__}, which reads (x, edge_index); siafu.train calls a module with "
             "(block, x): choose a kind such as model='gcn', build it of layers of siafu.nn, or train it in a loop of "
             "your own with siafu.NeighborLoader"
         )
@@ -234,7 +234,7 @@ def _check_module(custom: nn.Module | None, tree: Settings) -> None:
         raise ValueError(
             "a module of your own cannot be sent to other processes; use engine local, or torchrun with your script"
         )
-    torchs_own = (module for module in custom.modules() if isinstance(module, nn.modules.dropout._DropoutNd))
+    torchs_own = (module for module in module.modules() if isinstance(module, nn.modules.dropout._DropoutNd))
     if tree.ranks > 1 and tree.engine == "local" and (found := next(torchs_own, None)) is not None:
         raise ValueError(
             f"your module has a {type(found).__name__}, which draws from the one generator of torch that ranks of "
@@ -243,15 +243,15 @@ def _check_module(custom: nn.Module | None, tree: Settings) -> None:
 
 
 @contextmanager
-def _watched(onlooker: Onlooker | None) -> Iterator[Onlooker]:
+def _watched(callbacks: Callbacks | None) -> Iterator[Callbacks]:
     """Whoever is given, else a progress bar where somebody may see it."""
-    if onlooker is not None:
-        yield onlooker
+    if callbacks is not None:
+        yield callbacks
     elif in_notebook() or sys.stderr.isatty():
         with TrainingProgress() as progress:
-            yield Onlooker(progress.epoch, progress=progress)
+            yield Callbacks(progress.epoch, progress=progress)
     else:
-        yield Onlooker()
+        yield Callbacks()
 
 
 def _settle_ranks(tree: Settings) -> Settings:
@@ -263,13 +263,13 @@ def _settle_ranks(tree: Settings) -> Settings:
     return tree.model_copy(update={"engine": engine, "threads": tree.threads or here})
 
 
-def _same_graph(folder: RunFolder, tree: Settings, graph: AnyGraph | None, onlooker: Onlooker) -> AnyGraph:
+def _same_graph(folder: RunFolder, tree: Settings, graph: AnyGraph | None, callbacks: Callbacks) -> AnyGraph:
     if graph is None:
         if not tree.source:
             raise ValueError(
                 f"{folder.path}: trained on a graph given in Python; resume it from there with graph="
             )
-        graph = load(tree.source, fold=tree.data.fold, step=tree.snapshots.step, progress=onlooker.progress)
+        graph = load(tree.source, fold=tree.data.fold, step=tree.snapshots.step, progress=callbacks.progress)
     graph = as_graph(graph, fold=tree.data.fold)
     found = fingerprint(graph)
     if found != tree.fingerprint:
@@ -280,19 +280,19 @@ def _same_graph(folder: RunFolder, tree: Settings, graph: AnyGraph | None, onloo
     return graph
 
 
-def _carry_out(work: Work, ranks: Ranks, onlooker: Onlooker) -> Run:
+def _run(work: Work, ranks: Ranks, callbacks: Callbacks) -> Run:
     """Train to the end, or to where somebody stops it, and write what came of it."""
     folder, tree = work.folder, work.tree
     if tree.seeds > 1:
-        return _each_seed(work, ranks, onlooker)
+        return _each_seed(work, ranks, callbacks)
     on = "" if tree.ranks == 1 else f" on {tree.ranks} ranks"
-    onlooker.say(
-        f"training {tree.model.kind} for up to {tree.most_epochs} epochs{on}, seed {tree.seed}, in {folder.path}"
+    callbacks.say(
+        f"training {tree.model.kind} for up to {tree.max_epochs} epochs{on}, seed {tree.seed}, in {folder.path}"
     )
-    found, model = ranks.carry_out(work, onlooker)
+    found, model = ranks.train(work, callbacks)
     found |= {"run": str(folder.path), "warnings": list(work.warnings)}
     if found["finished"] and tree.baseline:
-        without = _baseline(work, ranks, onlooker).metrics
+        without = _baseline(work, ranks, callbacks).metrics
         found["baseline"] = {key: without[key] for key in _SOME_OF_BASELINE}
         found |= {} if without["finished"] else {"finished": False, "stopped_by": without["stopped_by"]}
     if found["finished"]:
@@ -304,36 +304,36 @@ def _carry_out(work: Work, ranks: Ranks, onlooker: Onlooker) -> Run:
     return Run(folder.path, tree, found, model if found["finished"] else None)
 
 
-def _below(work: Work, path: Path, tree: Settings, ranks: Ranks, onlooker: Onlooker) -> Run:
+def _below(work: Work, path: Path, tree: Settings, ranks: Ranks, callbacks: Callbacks) -> Run:
     """Train a run below another's folder, or go on with it."""
-    custom = copy.deepcopy(work.custom) if tree.model.kind == "custom" else None
+    module = copy.deepcopy(work.module) if tree.model.kind == "custom" else None
     if (path / "config.toml").is_file():
         folder = existing_folder(path)
         if folder.finished:
-            return open_run(path, model=custom)
+            return open_run(path, model=module)
         with folder.locked():
-            again = Work(folder, tree, work.graph, custom, resumed=True, warnings=work.warnings)
-            return _carry_out(again, ranks, onlooker)
+            again = Work(folder, tree, work.graph, module, resumed=True, warnings=work.warnings)
+            return _run(again, ranks, callbacks)
     with new_folder(path, name=path.name) as folder:
         folder.write_config(write_toml(tree))
-        return _carry_out(Work(folder, tree, work.graph, custom, warnings=work.warnings), ranks, onlooker)
+        return _run(Work(folder, tree, work.graph, module, warnings=work.warnings), ranks, callbacks)
 
 
-def _baseline(work: Work, ranks: Ranks, onlooker: Onlooker) -> Run:
+def _baseline(work: Work, ranks: Ranks, callbacks: Callbacks) -> Run:
     """Train a model of the same size without the graph."""
     model = work.tree.model.model_copy(update={"kind": "mlp"})
     without = work.tree.model_copy(update={"model": model, "baseline": False})
     if without.method == "lazy" and without.lazy.recipe == "frugal":  # whose models all read the graph
         without = without.model_copy(update={"method": "full"})
-    return _below(work, work.folder.path / "baseline", without, ranks, onlooker)
+    return _below(work, work.folder.path / "baseline", without, ranks, callbacks)
 
 
-def _each_seed(work: Work, ranks: Ranks, onlooker: Onlooker) -> Run:
+def _each_seed(work: Work, ranks: Ranks, callbacks: Callbacks) -> Run:
     """Train with one seed after another; the mean of every metric, and its deviation as ``…_std``."""
     folder, tree, runs = work.folder, work.tree, list[Run]()
     for place in range(tree.seeds):
         one = tree.model_copy(update={"seeds": 1, "seed": tree.seed + place})
-        runs.append(_below(work, folder.seed(place), one, ranks, onlooker))
+        runs.append(_below(work, folder.seed(place), one, ranks, callbacks))
         if not runs[-1].metrics["finished"]:
             return Run(folder.path, tree, runs[-1].metrics | {"run": str(folder.path)}, None)
     found = _means([run.metrics for run in runs])

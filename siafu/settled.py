@@ -12,12 +12,13 @@ from siafu.data.lookup import is_store
 from siafu.dynamic import DynamicGraph
 from siafu.events import Progress
 from siafu.graph import Graph
+from siafu.machine import usable_memory_bytes
+from siafu.methods import METHODS
 from siafu.methods.snapshots.build import build_task
-from siafu.methods.snapshots.config import DEFAULTS as OF_SNAPSHOTS
+from siafu.methods.snapshots.config import wanted_of
 from siafu.nn.link import link_of
 from siafu.nn.model import TEMPORAL
 from siafu.partition.assign import resolve
-from siafu.results.machine import usable_memory_bytes
 from siafu.trained import AnyGraph, load, model_of
 from siafu.training import inputs
 from siafu.training.link.scores import check_all_pairs
@@ -39,7 +40,7 @@ def settle(graph: AnyGraph | str | Path, tree: Settings, progress: Progress) -> 
     known = {"source": source, "fingerprint": fingerprint(graph), "class_names": graph.class_names or ()}
     if isinstance(graph, DynamicGraph):
         return graph, _as_it_changes(tree, graph).model_copy(update=known)
-    if tree.method == "snapshots":
+    if METHODS[tree.method].over_time:
         raise ValueError(
             f"{graph.name}: method snapshots trains on graphs that change over time, and this one does not; use method "
             "full, or import events with a time each (siafu import --events)"
@@ -105,7 +106,7 @@ def _check_pairs(tree: Settings, custom: nn.Module | None) -> None:
         )
     if custom is not None:
         raise ValueError("task link trains siafu's own models; a module of your own trains with task node")
-    if tree.method not in ("full", "sampled"):
+    if "link" not in METHODS[tree.method].tasks:
         raise ValueError(f"method {tree.method} learns nodes; use method full or sampled with task link")
     if tree.ranks > 1:
         raise ValueError(
@@ -131,7 +132,7 @@ def _as_it_changes(tree: Settings, graph: DynamicGraph) -> Settings:
         },
         "link": {"negatives": protocol.negatives},
     }
-    found = build(OF_SNAPSHOTS, usual, given)
+    found = build(METHODS["snapshots"].defaults, usual, given)
     if found.model.kind not in TEMPORAL:
         raise ValueError(
             f"model.kind is {found.model.kind}, which knows no time; {graph.name} changes over time: choose one of "
@@ -149,7 +150,7 @@ def _usual_task(graph: DynamicGraph) -> str:
 def _about_changing(graph: DynamicGraph, tree: Settings, custom: nn.Module | None) -> str:
     if custom is not None:
         raise ValueError("method snapshots trains siafu's own models over time, not a module of your own")
-    task = build_task(graph, tree.asked, alone())
+    task = build_task(graph, wanted_of(tree), alone())
     train, val, test = (len(task.samples[split]) for split in SPLITS)
     features = f"{graph.num_features:,} features" if graph.num_features else "degrees as features"
     size = f"{graph.num_nodes:,} nodes, {graph.num_events:,} events in {graph.num_steps:,} steps"
@@ -161,6 +162,4 @@ def _about_changing(graph: DynamicGraph, tree: Settings, custom: nn.Module | Non
 
 def _memory_bytes(tree: Settings) -> int | None:
     """The memory that inputs should fit into; None for models that can't do without them there."""
-    largest = tree.model.kind == "sage" and tree.model.reduce == "max" and tree.method != "sampled"
-    needs_all = tree.model.kind == "custom" or largest or tree.method == "lazy"
-    return None if needs_all else usable_memory_bytes()
+    return usable_memory_bytes() if METHODS[tree.method].streams_inputs(tree) else None

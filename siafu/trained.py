@@ -17,24 +17,23 @@ from siafu.events import Progress, silent
 from siafu.folder import RunFolder, existing_folder
 from siafu.given import check_edges, read_edges
 from siafu.graph import Block, Graph
-from siafu.methods.lazy.frugal_trainer import no_scores
-from siafu.methods.lazy.stage import build_staged
-from siafu.methods.snapshots.build import Predictor, build_predictor, build_timeline, remembered
+from siafu.methods import METHODS
+from siafu.methods.snapshots.build import Predictor, build_timeline, remembered
+from siafu.methods.snapshots.config import wanted_of
 from siafu.methods.snapshots.labels import by_node
 from siafu.methods.snapshots.latest import rows_of_last
-from siafu.nn.embedded import Embedded, build_model
+from siafu.methods.static import make_room
+from siafu.nn.embedded import Embedded
 from siafu.nn.layer import Layer
-from siafu.nn.link import LinkHead, build_linked, link_of
+from siafu.nn.link import LinkHead, link_of
 from siafu.nn.model import Gnn
 from siafu.nn.propagated import Propagated
 from siafu.nn.staged import Staged
 from siafu.nn.streamed import Rows, Streamed
 from siafu.predictions import check_out, write_pairs, write_predictions
-from siafu.results.machine import usable_memory_bytes
 from siafu.store.tensors import load_tensors
 from siafu.training import inputs
 from siafu.training.layerwise import Room, embeddings_by_layer, outputs_by_layer
-from siafu.training.spill import spill_to
 
 AnyGraph = Graph | DynamicGraph
 _PAIRS_AT_ONCE = 1 << 18
@@ -162,9 +161,9 @@ def _found(
     config = run.settings.data.model_copy(update={"reorder": "auto"})
     tree = run.settings.model_copy(update={"data": inputs.resolve(config, graph)})
     prepared = inputs.prepare(graph, tree.data)
-    x = input_rows(prepared, tree, scratch=run.directory)
+    x = inputs.input_rows(prepared, tree.data, tree.model, scratch=run.directory)
     if isinstance(x, Streamed) and isinstance(run.model, Gnn):
-        room = room_of(tree, scratch=run.directory)
+        room = make_room(ranks=tree.ranks, budget_mb=tree.sampled.budget_mb, scratch=run.directory)
         found = _outputs_by_layer(run.model, prepared, x, embeddings=embeddings, room=room)
     else:
         found = _outputs(run.model, prepared.block.with_static(x), x, embeddings=embeddings, graph=graph)
@@ -202,7 +201,7 @@ def _of_last_step(
             raise ValueError(f"{run.directory}: did not learn which pairs are joined; leave pairs out")
         ends = read_edges(pairs, "pairs")
         check_edges(ends, graph.num_nodes, f"{graph.name}: pairs")
-        memory, last = remembered(graph, tree.asked), graph.num_steps - 1
+        memory, last = remembered(graph, wanted_of(tree)), graph.num_steps - 1
         h = memory.beside(h, last, memory.pairs_at(last))
         found["score"] = model.head(h, *ends.long(), memory.of_pairs(last, *ends))
     return found
@@ -289,47 +288,11 @@ def source_graph(run: Run, source: Path | str | None = None, *, progress: Progre
     return load(source, fold=run.settings.data.fold, step=step, progress=progress)
 
 
-def input_rows(graph: Graph, tree: Settings, *, scratch: Path) -> Rows:
-    """The rows of a prepared graph as the model reads them; a plain GCN alone reads narrow numbers.
-
-    ``scratch`` is a folder for what does not fit into memory.
-    """
-    if tree.data.inputs == "stream" and graph.x is not None:
-        return inputs.streamed(graph, tree.data, folder=scratch)
-    x = inputs.features(graph, tree.data)
-    return x if tree.model.kind == "gcn" and not tree.model.residual else x.float()
-
-
-def room_of(tree: Settings, *, scratch: Path) -> Room:
-    """Where activations lie that do not fit into memory."""
-    budget = min(tree.sampled.budget_mb * 1e6, usable_memory_bytes() / (8 * tree.ranks))
-    return Room(spill_to(scratch), int(budget))
-
-
 def model_of(tree: Settings, *, in_features: int, out_features: int, num_nodes: int) -> nn.Module:
-    """The model that a run of siafu's own kinds has, without its weights."""
-    if tree.method == "snapshots":
-        return build_predictor(
-            tree.model, tree.link, task=tree.task, in_features=in_features, out_features=out_features
-        )
-    if tree.task == "link":
-        hidden = tree.link.width or tree.model.hidden
-        return build_linked(
-            tree.model,
-            in_features=in_features,
-            num_nodes=num_nodes,
-            kind=tree.link.static_head,
-            hidden=hidden,
-        )
-    if _is_frugal(tree):
-        return no_scores(in_features, out_features)
-    if tree.method == "lazy":
-        return build_staged(tree.model, tree.lazy, in_features=in_features, out_features=out_features)
-    return build_model(tree.model, in_features=in_features, out_features=out_features, num_nodes=num_nodes)
-
-
-def _is_frugal(tree: Settings) -> bool:
-    return tree.method == "lazy" and tree.lazy.recipe == "frugal"
+    """Build the model of a run of siafu's own kinds, without its weights."""
+    return METHODS[tree.method].build_model(
+        tree, in_features=in_features, out_features=out_features, num_nodes=num_nodes
+    )
 
 
 def load_weights(folder: RunFolder, tree: Settings, model: nn.Module | None) -> nn.Module:

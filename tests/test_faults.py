@@ -22,9 +22,9 @@ import siafu
 from siafu import cli
 from siafu.data import community
 from siafu.graph import Graph
-from siafu.member import Onlooker
 from siafu.results.read import read_run
 from siafu.results.report import write_report
+from siafu.training.procedure import Callbacks
 
 DATA = "community:nodes=200,degree=8,classes=3,features=12"
 COMMAND = (
@@ -236,16 +236,16 @@ def graph() -> Graph:
     return community(80, degree=4, classes=3, features=4)
 
 
-def stop_after_two() -> Onlooker:
+def stop_after_two() -> Callbacks:
     left = iter([None, "SIGTERM"])
-    return Onlooker(lambda *_, **__: None, lambda: next(left))
+    return Callbacks(lambda *_, **__: None, lambda: next(left))
 
 
 @pytest.fixture(scope="module")
 def stopped(graph: Graph, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small run that was stopped after two of its four epochs."""
     out = tmp_path_factory.mktemp("stopped") / "run"
-    siafu.train(graph, out=out, epochs=4, hidden=2, onlooker=stop_after_two())
+    siafu.train(graph, out=out, epochs=4, hidden=2, callbacks=stop_after_two())
     return out
 
 

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[1] / "siafu"
 # A room is a file or a folder of the package. Rooms of one line don't import each other.
 ORDER = [
     ["native", "wire"],
-    ["given", "checks", "ahead", "files", "seals", "terminal", "stop", "extras"],
+    ["given", "checks", "ahead", "files", "seals", "terminal", "stop", "extras", "machine"],
     ["graph", "events", "cost"],
     ["dynamic"],
     ["convert"],
@@ -28,9 +28,9 @@ ORDER = [
     ["config", "folder", "predictions"],
     ["trained", "partitioning"],
     ["settled", "cautions"],
-    ["member", "loader", "group"],
+    ["rank", "loader", "group"],
     ["ranks"],
-    ["run", "rank", "sites"],
+    ["run", "rank_process", "sites"],
     ["cli"],
 ]
 # Inside functions alone: Graph.from_pyg and its like hand their work to the room that knows the other libraries.

@@ -11,7 +11,7 @@ from in_process import command
 
 import siafu
 from siafu.graph import Graph
-from siafu.member import Onlooker
+from siafu.training.procedure import Callbacks
 
 DATA = "community:nodes=240,degree=8,classes=3,features=12"
 LAZY: dict[str, Any] = {"method": "lazy", "hidden": 8, "threads": 1, "epochs": 12}
@@ -75,8 +75,8 @@ def test_a_number_of_clients_and_a_file_that_says_whose_a_node_is(tmp_path: Path
 def test_a_run_among_clients_is_stopped_and_goes_on(tmp_path: Path, graph: Graph) -> None:
     settings: dict[str, Any] = LAZY | {"clients": 20, "away": 0.3, "participation": 0.5, "seed": 2}
     left = iter([None] * 14 + ["SIGTERM"])
-    watching = Onlooker(lambda *_, **__: None, lambda: next(left, None))
-    assert not siafu.train(graph, out=tmp_path / "run", onlooker=watching, **settings).metrics["finished"]
+    watching = Callbacks(lambda *_, **__: None, lambda: next(left, None))
+    assert not siafu.train(graph, out=tmp_path / "run", callbacks=watching, **settings).metrics["finished"]
     found = siafu.resume(tmp_path / "run", graph=graph)
     wanted = siafu.train(graph, out=tmp_path / "undisturbed", **settings)
     for name, value in wanted.model.state_dict().items():

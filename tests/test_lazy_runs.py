@@ -19,10 +19,10 @@ from torch import nn
 import siafu
 from siafu.data import community
 from siafu.graph import Graph
-from siafu.member import Onlooker
 from siafu.results.read import read_run
 from siafu.results.report import write_report
 from siafu.results.report.stages import bytes_and_scores, stage_bytes, stages
+from siafu.training.procedure import Callbacks
 
 DATA = "community:nodes=240,degree=8,classes=3,features=12"
 LAZY = {"method": "lazy", "hidden": 8, "threads": 1, "epochs": 12}
@@ -39,10 +39,10 @@ def found_by(*arguments: object, capsys: pytest.CaptureFixture[str], expected: i
     return json.loads(out)
 
 
-def stop_after(epochs: int) -> Onlooker:
+def stop_after(epochs: int) -> Callbacks:
     """Stops a run once, so many epochs after it began."""
     left = iter([None] * (epochs - 1) + ["SIGTERM"])
-    return Onlooker(lambda *_, **__: None, lambda: next(left, None))
+    return Callbacks(lambda *_, **__: None, lambda: next(left, None))
 
 
 def weights(run: Path) -> bytes:
@@ -111,10 +111,10 @@ def test_stopped_in_its_second_stage_and_resumed_a_run_ends_with_the_same_bytes(
     settings: dict[str, Any] = LAZY | {"recipe": recipe, "ranks": 2, "engine": "local", "bits": 8}
     whole = siafu.train(graph, out=tmp_path / "whole", **settings)
     first = whole.metrics["stages"][0]["rounds"]
-    stopped = siafu.train(graph, out=tmp_path / "run", onlooker=stop_after(first + 2), **settings)
+    stopped = siafu.train(graph, out=tmp_path / "run", callbacks=stop_after(first + 2), **settings)
     assert stopped.metrics["stopped_by"] == "SIGTERM"
     assert len(stopped.metrics["stages"]) == 1
-    again = siafu.resume(tmp_path / "run", graph=graph, onlooker=Onlooker())
+    again = siafu.resume(tmp_path / "run", graph=graph, callbacks=Callbacks())
     assert weights(tmp_path / "run") == weights(tmp_path / "whole")
     same = ("test_score", "val_score", "epochs", "best_epoch", "stage")
     assert [again.metrics[key] for key in same] == [whole.metrics[key] for key in same]

@@ -15,7 +15,7 @@ import siafu
 from siafu.data import community
 from siafu.data.npz import write_npz
 from siafu.graph import Graph
-from siafu.member import Onlooker
+from siafu.training.procedure import Callbacks
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 METHODS = ["full", "sampled"]
@@ -32,9 +32,9 @@ def settings(method: str, **more: Any) -> dict[str, Any]:
     return {"task": "link", "method": method, "hidden": 16, "batch_size": 256, **more}
 
 
-def stop_after(epochs: int) -> Onlooker:
+def stop_after(epochs: int) -> Callbacks:
     left = iter([None] * (epochs - 1) + ["SIGTERM"])
-    return Onlooker(lambda *_, **__: None, lambda: next(left, None))
+    return Callbacks(lambda *_, **__: None, lambda: next(left, None))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -56,7 +56,7 @@ def test_edges_are_found_again_with_features_and_without(
 def test_a_run_resumes_exactly(bare: Graph, tmp_path: Path, method: str) -> None:
     how = settings(method, epochs=4)
     whole = siafu.train(bare, out=tmp_path / "whole", **how)
-    stopped = siafu.train(bare, out=tmp_path / "run", onlooker=stop_after(2), **how)
+    stopped = siafu.train(bare, out=tmp_path / "run", callbacks=stop_after(2), **how)
     assert not stopped.metrics["finished"]
     resumed = siafu.resume(tmp_path / "run", graph=bare)
     one, other = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "run"))

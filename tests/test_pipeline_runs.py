@@ -21,10 +21,10 @@ import torch
 import siafu
 from siafu.data import community
 from siafu.graph import Graph
-from siafu.member import Onlooker
 from siafu.results.read import read_run
 from siafu.results.report import write_report
 from siafu.store import write_store
+from siafu.training.procedure import Callbacks
 from siafu.workers.signing import accept, parse
 from siafu.workers.torch_compute import TorchCompute
 from siafu.workers.worker import serve
@@ -317,7 +317,7 @@ def test_leases_that_are_not_worth_their_money_are_given_up_with_a_reason(
         patience=0,
         threads=1,
         out=tmp_path / "run",
-        onlooker=Onlooker(say=said.append),
+        callbacks=Callbacks(say=said.append),
     )
     assert run.metrics["epochs"] == 40
     assert any(text.startswith("0 leases: an epoch took") for text in said), said

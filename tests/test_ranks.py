@@ -29,12 +29,12 @@ from siafu.data import community
 from siafu.folder import RunFolder
 from siafu.graph import Block, Graph
 from siafu.launch.local import run_threads
-from siafu.member import Onlooker
 from siafu.nn import Gcn
 from siafu.partitioning import partition_store
 from siafu.ranks import Followed, home_of_partitions
 from siafu.results.read import read_run
 from siafu.store import write_store
+from siafu.training.procedure import Callbacks
 
 EPOCHS = 100
 DATA = "community:nodes=400,degree=8,classes=3,features=12"
@@ -397,16 +397,16 @@ def test_other_graphs_are_trained_as_on_one_rank(graph: Graph, tmp_path: Path, g
     assert runs[1].metrics["metric"] == runs[0].metrics["metric"]
 
 
-def stop_after(epochs: int) -> Onlooker:
+def stop_after(epochs: int) -> Callbacks:
     left = iter([None] * (epochs - 1) + ["SIGTERM"])
-    return Onlooker(should_stop=lambda: next(left, None))
+    return Callbacks(should_stop=lambda: next(left, None))
 
 
 @pytest.mark.parametrize("precision", ["bf16", "int8"])
 def test_rounded_rows_resume_exactly(graph: Graph, tmp_path: Path, precision: str) -> None:
     settings = {**SOME, "ranks": 2, "engine": "local", "precision": precision, "layers": 3}
     siafu.train(graph, out=tmp_path / "whole", **settings)
-    stopped = siafu.train(graph, out=tmp_path / "run", onlooker=stop_after(3), **settings)
+    stopped = siafu.train(graph, out=tmp_path / "run", callbacks=stop_after(3), **settings)
     assert (stopped.metrics["finished"], stopped.metrics["epochs"]) == (False, 3)
     siafu.resume(tmp_path / "run", graph=graph)
     assert weights(tmp_path / "run") == weights(tmp_path / "whole")
@@ -610,7 +610,7 @@ def test_a_damaged_part_is_told_by_its_file(
 
 def test_epochs_count_as_safe_once_a_checkpoint_holds_them(tmp_path: Path) -> None:
     folder, told = RunFolder(tmp_path), list[int]()
-    followed = Followed(folder, Onlooker(lambda epoch, total, **_: told.append(epoch)), total=9)
+    followed = Followed(folder, Callbacks(lambda epoch, total, **_: told.append(epoch)), total=9)
     assert followed.safe().epoch == 0
     epoch = '{"phase": "epoch", "epoch": %d, "loss": 1.0, "seconds": 0.1}\n'
     folder.events.write_text(epoch % 1 + epoch % 2 + '{"phase": "checkpoint", "ep')

@@ -16,9 +16,9 @@ import siafu
 from siafu.data import community, random_labels
 from siafu.folder import RunFolder
 from siafu.graph import Block, Graph
-from siafu.member import Onlooker
 from siafu.nn import Gcn
 from siafu.results.read import read_run
+from siafu.training.procedure import Callbacks
 
 KINDS = ["gcn", "sage", "gat", "gatv2", "gin", "mlp"]
 
@@ -26,10 +26,10 @@ KINDS = ["gcn", "sage", "gat", "gatv2", "gin", "mlp"]
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def stop_after(epochs: int) -> Onlooker:
+def stop_after(epochs: int) -> Callbacks:
     """Stops a run once, so many epochs after it began."""
     left = iter([None] * (epochs - 1) + ["SIGTERM"])
-    return Onlooker(lambda *_, **__: None, lambda: next(left, None))
+    return Callbacks(lambda *_, **__: None, lambda: next(left, None))
 
 
 class Own(nn.Module):
@@ -108,7 +108,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(
 def test_every_kind_resumes_exactly(graph: Graph, tmp_path: Path, kind: str) -> None:
     settings = {"model": kind, "epochs": 6, "hidden": 8, "heads": 2, "norm": "batch"}
     whole = siafu.train(graph, out=tmp_path / "whole", **settings)
-    stopped = siafu.train(graph, out=tmp_path / "run", onlooker=stop_after(2), **settings)
+    stopped = siafu.train(graph, out=tmp_path / "run", callbacks=stop_after(2), **settings)
     assert (stopped.metrics["finished"], stopped.metrics["epochs"], stopped.model) == (False, 2, None)
     resumed = siafu.resume(tmp_path / "run", graph=graph)
     assert weights(resumed) == weights(whole)
@@ -118,7 +118,7 @@ def test_every_kind_resumes_exactly(graph: Graph, tmp_path: Path, kind: str) -> 
 def test_a_users_module_trains_resumes_and_opens_as_ours_do(graph: Graph, tmp_path: Path) -> None:
     whole = siafu.train(graph, model=Own(), out=tmp_path / "whole", epochs=8)
     assert (whole.metrics["model"], whole.test_accuracy > 1 / 3) == ("custom", True)
-    siafu.train(graph, model=Own(), out=tmp_path / "run", epochs=8, onlooker=stop_after(3))
+    siafu.train(graph, model=Own(), out=tmp_path / "run", epochs=8, callbacks=stop_after(3))
     with pytest.raises(ValueError, match="trained a module of your own; resume it from Python with model="):
         siafu.resume(tmp_path / "run", graph=graph)
     siafu.resume(tmp_path / "run", graph=graph, model=Own())
@@ -151,10 +151,10 @@ def test_a_run_with_a_baseline_resumes_exactly_wherever_it_stopped(
     graph: Graph, tmp_path: Path, stops: list[int]
 ) -> None:
     whole = siafu.train(graph, out=tmp_path / "whole", epochs=5, baseline=True)
-    run = siafu.train(graph, out=tmp_path / "run", epochs=5, baseline=True, onlooker=stop_after(stops[0]))
+    run = siafu.train(graph, out=tmp_path / "run", epochs=5, baseline=True, callbacks=stop_after(stops[0]))
     for epochs in stops[1:]:
         assert not run.metrics["finished"]
-        run = siafu.resume(tmp_path / "run", graph=graph, onlooker=stop_after(epochs))
+        run = siafu.resume(tmp_path / "run", graph=graph, callbacks=stop_after(epochs))
     assert not run.metrics["finished"]
     assert not (tmp_path / "run" / "metrics.json").exists()
     run = siafu.resume(tmp_path / "run", graph=graph)
@@ -182,7 +182,7 @@ def test_several_seeds_give_means_and_deviations(graph: Graph, tmp_path: Path) -
 
 def test_several_seeds_resume_where_they_stopped(graph: Graph, tmp_path: Path) -> None:
     whole = siafu.train(graph, out=tmp_path / "whole", epochs=4, seeds=3)
-    stopped = siafu.train(graph, out=tmp_path / "run", epochs=4, seeds=3, onlooker=stop_after(6))
+    stopped = siafu.train(graph, out=tmp_path / "run", epochs=4, seeds=3, callbacks=stop_after(6))
     assert (stopped.metrics["finished"], stopped.metrics["run"]) == (False, str(tmp_path / "run"))
     run = siafu.resume(tmp_path / "run", graph=graph)
     assert run.metrics["test_accuracy"] == whole.metrics["test_accuracy"]
@@ -207,7 +207,7 @@ def test_resuming_a_finished_run_only_opens_it(graph: Graph, tmp_path: Path) -> 
 
 def test_a_run_without_a_checkpoint_begins_again(graph: Graph, tmp_path: Path) -> None:
     whole = siafu.train(graph, out=tmp_path / "whole", epochs=4)
-    siafu.train(graph, out=tmp_path / "run", epochs=4, onlooker=stop_after(2))
+    siafu.train(graph, out=tmp_path / "run", epochs=4, callbacks=stop_after(2))
     shutil.rmtree(tmp_path / "run" / "checkpoint")
     assert weights(siafu.resume(tmp_path / "run", graph=graph)) == weights(whole)
     phases = [
@@ -218,7 +218,7 @@ def test_a_run_without_a_checkpoint_begins_again(graph: Graph, tmp_path: Path) -
 
 
 def test_a_run_is_not_resumed_on_other_data(graph: Graph, tmp_path: Path) -> None:
-    siafu.train(graph, out=tmp_path / "run", epochs=4, onlooker=stop_after(1))
+    siafu.train(graph, out=tmp_path / "run", epochs=4, callbacks=stop_after(1))
     assert graph.x is not None
     with pytest.raises(ValueError, match="trained on other data: community now has the fingerprint"):
         siafu.resume(tmp_path / "run", graph=replace(graph, x=graph.x + 1))
@@ -229,7 +229,7 @@ def test_a_run_is_not_resumed_on_other_data(graph: Graph, tmp_path: Path) -> Non
 
 
 def test_an_unfinished_run_is_not_opened(graph: Graph, tmp_path: Path) -> None:
-    run = siafu.train(graph, out=tmp_path / "run", epochs=4, onlooker=stop_after(1))
+    run = siafu.train(graph, out=tmp_path / "run", epochs=4, callbacks=stop_after(1))
     with pytest.raises(ValueError, match=r'has not ended; continue it with "siafu resume'):
         siafu.open(tmp_path / "run")
     with pytest.raises(ValueError, match=r'stopped before its end; continue it with "siafu resume'):
@@ -244,7 +244,7 @@ def test_a_path_is_found_again_from_another_folder(
     (tmp_path / "there").mkdir()
     write_store(graph, tmp_path / "there" / "store")
     monkeypatch.chdir(tmp_path / "there")
-    siafu.train("store", out=tmp_path / "run", epochs=4, onlooker=stop_after(1))
+    siafu.train("store", out=tmp_path / "run", epochs=4, callbacks=stop_after(1))
     monkeypatch.chdir(tmp_path)
     assert siafu.resume("run").metrics["finished"]
 
@@ -364,7 +364,7 @@ def fail_in_the_first_epoch(monkeypatch: pytest.MonkeyPatch, error: BaseExceptio
     def fail(*_: Any, **__: Any) -> None:
         raise error
 
-    monkeypatch.setattr("siafu.training.full.set_keys", fail)
+    monkeypatch.setattr("siafu.methods.full.procedure.set_keys", fail)
 
 
 @pytest.mark.parametrize("more", [{}, {"seeds": 2}, {"ranks": 2, "engine": "local"}])
@@ -404,7 +404,7 @@ def test_a_run_that_fails_after_an_epoch_keeps_its_folder(
             raise ValueError("cannot be")
 
     with pytest.raises(ValueError, match="cannot be"):
-        siafu.train(graph, out=tmp_path / "run", epochs=3, onlooker=Onlooker(fail))
+        siafu.train(graph, out=tmp_path / "run", epochs=3, callbacks=Callbacks(fail))
     assert siafu.resume(tmp_path / "run", graph=graph).metrics["finished"]
 
 
@@ -431,7 +431,7 @@ def test_an_empty_folder_and_what_a_kill_left_in_it_are_taken(graph: Graph, tmp_
 
 
 def test_a_folder_that_another_process_writes_is_refused(graph: Graph, tmp_path: Path) -> None:
-    siafu.train(graph, out=tmp_path / "run", epochs=4, onlooker=stop_after(1))
+    siafu.train(graph, out=tmp_path / "run", epochs=4, callbacks=stop_after(1))
     with RunFolder(tmp_path / "run").locked():
         with pytest.raises(ValueError, match="run: another process is writing this run; wait for it"):
             siafu.resume(tmp_path / "run", graph=graph)
@@ -521,7 +521,7 @@ def test_a_planted_link_in_the_place_of_the_lock_is_refused(graph: Graph, tmp_pa
 
 
 def test_a_run_that_was_stopped_and_resumed_is_whole(graph: Graph, tmp_path: Path) -> None:
-    siafu.train(graph, out=tmp_path / "run", epochs=4, onlooker=stop_after(2))
+    siafu.train(graph, out=tmp_path / "run", epochs=4, callbacks=stop_after(2))
     assert read_run(tmp_path / "run").damage == ()
     siafu.resume(tmp_path / "run", graph=graph)
     record = read_run(tmp_path / "run")

@@ -17,8 +17,8 @@ from in_process import command
 
 import siafu
 from siafu.dynamic import DynamicGraph, Protocol
-from siafu.member import Onlooker
 from siafu.store import write_dynamic
+from siafu.training.procedure import Callbacks
 
 NODES, STEPS = 40, 24
 SMALL = {"hidden": 8, "threads": 1, "epochs": 4, "lr": 0.02}
@@ -50,9 +50,9 @@ def graph(events: dict[str, np.ndarray]) -> DynamicGraph:
     )
 
 
-def stop_after(epochs: int) -> Onlooker:
+def stop_after(epochs: int) -> Callbacks:
     left = iter([None] * (epochs - 1) + ["SIGTERM"])
-    return Onlooker(lambda *_, **__: None, lambda: next(left, None))
+    return Callbacks(lambda *_, **__: None, lambda: next(left, None))
 
 
 def weights(run: Path) -> bytes:
@@ -92,7 +92,7 @@ def test_stopped_and_resumed_a_run_ends_with_the_same_bytes(
 ) -> None:
     asked: dict[str, Any] = {**SMALL, "model": "cd-gcn", "window": window, "recency": True}
     siafu.train(graph, out=tmp_path / "whole", **asked)
-    stopped = siafu.train(graph, out=tmp_path / "stopped", onlooker=stop_after(2), **asked)
+    stopped = siafu.train(graph, out=tmp_path / "stopped", callbacks=stop_after(2), **asked)
     assert not stopped.metrics["finished"]
     assert siafu.resume(tmp_path / "stopped", graph=graph).metrics["finished"]
     assert weights(tmp_path / "whole") == weights(tmp_path / "stopped")
@@ -111,7 +111,7 @@ def test_threads_and_processes_end_with_the_same_bytes_also_when_a_rank_is_kille
             killed.append(ranks[-1])
             os.kill(ranks[-1], signal.SIGKILL)
 
-    siafu.train(graph, engine="processes", out=tmp_path / "processes", onlooker=Onlooker(kill), **asked)
+    siafu.train(graph, engine="processes", out=tmp_path / "processes", callbacks=Callbacks(kill), **asked)
     assert killed
     assert weights(tmp_path / "local") == weights(tmp_path / "processes")
 

@@ -16,9 +16,9 @@ from siafu.data import community
 from siafu.data.npz import write_npz
 from siafu.dynamic import DynamicGraph, Protocol
 from siafu.graph import Graph
-from siafu.member import Onlooker
 from siafu.results.progress import TrainingProgress
 from siafu.store import write_store
+from siafu.training.procedure import Callbacks
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -180,8 +180,8 @@ def test_a_run_on_a_python_value_is_resumed_and_asked_in_python_and_the_commands
     make: Callable[[], Graph | DynamicGraph], siafu_command: Callable[..., str]
 ) -> None:
     graph, left = make(), iter([None, "SIGINT"])
-    stop = Onlooker(should_stop=lambda: next(left, None))
-    stopped = siafu.train(graph, out="run", epochs=3, hidden=4, onlooker=stop)
+    stop = Callbacks(should_stop=lambda: next(left, None))
+    stopped = siafu.train(graph, out="run", epochs=3, hidden=4, callbacks=stop)
     assert not stopped.metrics["finished"]
     said = siafu_command("resume", "run", expected=1)
     assert "run: trained on a graph given in Python; resume it from there with graph=" in said

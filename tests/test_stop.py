@@ -108,7 +108,7 @@ def test_a_run_that_is_just_being_resumed_tells_how_to_go_on(tmp_path: Path) -> 
 
 
 def test_a_second_signal_ends_training_at_once_and_tells_how_to_go_on(tmp_path: Path) -> None:
-    blocked = ("-c", BLOCKED, "siafu.training.full:set_keys")  # which every epoch calls
+    blocked = ("-c", BLOCKED, "siafu.methods.full.procedure:set_keys")  # which every epoch calls
     with started(*blocked, *TRAIN, "--out", "my run", folder=tmp_path) as process:
         wait_for_line(process, READY)
         assert_second_signal_ends(process, "'my run'")

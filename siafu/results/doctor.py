@@ -74,7 +74,7 @@ def _torch(environ: Mapping[str, str]) -> Finding:
         import torch
     except (ImportError, OSError) as error:
         return Finding("torch", f"does not load: {error}", "missing", "pip install 'torch>=2.6'")
-    from siafu.results.machine import usable_cores
+    from siafu.machine import usable_cores
 
     threads, cores = torch.get_num_threads(), usable_cores()
     value = f"{torch.__version__}, {threads} threads"
@@ -128,7 +128,7 @@ def _openmp() -> Finding:
 
 
 def _cores() -> Finding:
-    from siafu.results.machine import cpu_model, usable_cores
+    from siafu.machine import cpu_model, usable_cores
 
     usable, there = usable_cores(), os.cpu_count() or 1
     value = f"{usable} of {there}, {cpu_model()}"
@@ -140,13 +140,13 @@ def _cores() -> Finding:
 
 
 def _memory() -> Finding:
-    from siafu.results.machine import free_memory_bytes, total_memory_bytes
+    from siafu.machine import free_memory_bytes, total_memory_bytes
 
     return Finding("memory", f"{fmt_bytes(free_memory_bytes())} free of {fmt_bytes(total_memory_bytes())}")
 
 
 def _memory_limit() -> Finding:
-    from siafu.results.machine import cgroup_memory_bytes, total_memory_bytes
+    from siafu.machine import cgroup_memory_bytes, total_memory_bytes
 
     limit = cgroup_memory_bytes()
     if limit is None or limit >= total_memory_bytes():

@@ -23,11 +23,12 @@ from siafu.launch.sites.policy import Refused
 from siafu.launch.sites.rpc import Dialled, NotNow, Unreachable
 from siafu.launch.sites.schema import PROTOCOL, make, pack, unpack
 from siafu.launch.sites.transport import Link, SiteTransport
-from siafu.member import Assignment, Onlooker, carry_out
+from siafu.machine import usable_cores
 from siafu.partition.across import across
-from siafu.results.machine import usable_cores
+from siafu.rank import RankJob, train_rank
 from siafu.seals import checksum
 from siafu.sites.holdings import Holdings, Keys
+from siafu.training.procedure import Callbacks
 
 _MEET_S = 20.0
 _LINGER_S = 5.0
@@ -211,22 +212,22 @@ class Attempt:
         )
         self.transport.own_id = part.own.node_id
         edges = int(comm.all_reduce(torch.tensor([part.own.num_edges]), label="task"))
-        to_do = Assignment(
+        job = RankJob(
             self.tree,
             checksum(order.config),
             edges,
             resumed=order.resumed,
             checkpointed=order.checkpointed,
             folder=self.folder,
-            same_group=order.same_group,
+            same_ranks=order.same_group,
         )
         first = comm.rank == 0
-        found, _ = carry_out(
+        found, _ = train_rank(
             comm,
             part,
-            to_do,
+            job,
             folder=RunFolder(self.folder) if first else None,
-            onlooker=Onlooker(should_stop=lambda: self._reason),
+            callbacks=Callbacks(should_stop=lambda: self._reason),
         )
         self.transport.close()
         self.measured = json.dumps(found)

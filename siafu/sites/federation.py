@@ -21,10 +21,10 @@ from siafu.folder import RunFolder, existing_folder, new_folder
 from siafu.launch.sites.config import FederationConfig, read_config
 from siafu.launch.sites.rpc import Dialled, Unreachable
 from siafu.launch.sites.schema import PROTOCOL, make, pack, unpack
-from siafu.member import Onlooker
 from siafu.sites.followup import Followup, Kept, Outcome, noted_data
 from siafu.sites.roll import check_clock, check_policies, check_together, expiring
 from siafu.trained import Run, load_weights, open_run
+from siafu.training.procedure import Callbacks
 from siafu.wire.certificates import Shown, read_certificate, read_identity
 
 _ASK_S = 10.0
@@ -41,14 +41,14 @@ def federate(
     *,
     addresses: Mapping[str, str] | None = None,
     out: Path | None = None,
-    onlooker: Onlooker | None = None,
+    callbacks: Callbacks | None = None,
 ) -> Run:
     """Train as ``federation.toml`` says; a run that was begun before goes on.
 
     ``addresses`` and ``out`` stand instead of those in the file.
     """
     config = _placed(read_config(path, FederationConfig), addresses or {}, out)
-    watching = onlooker or Onlooker()
+    watching = callbacks or Callbacks()
     with _connected(config) as sites:
         return Federation(config, sites, watching).run()
 
@@ -90,8 +90,8 @@ def _connected(config: FederationConfig) -> Iterator[dict[str, Dialled]]:
 class Federation:
     """A run of a federation."""
 
-    def __init__(self, config: FederationConfig, sites: dict[str, Dialled], onlooker: Onlooker) -> None:
-        self._config, self._sites, self._onlooker = config, sites, onlooker
+    def __init__(self, config: FederationConfig, sites: dict[str, Dialled], callbacks: Callbacks) -> None:
+        self._config, self._sites, self._callbacks = config, sites, callbacks
         self._meter: Counter[str] = Counter()
         self._abouts: dict[str, Any] = {}
         self._data = noted_data(config.out)  # of each site that took part
@@ -122,21 +122,21 @@ class Federation:
     def _gather(self) -> None:
         """Have every site describe itself; those that do not come in time are away."""
         until, names = time.monotonic() + self._config.patience, list(self._sites)
-        self._onlooker.say(f"waiting for {', '.join(names)}")
+        self._callbacks.say(f"waiting for {', '.join(names)}")
         missing: dict[str, str] = {}
         told = False
         while True:
             missing = {name: why for name in names if name not in self._abouts and (why := self._ask(name))}
-            if not missing or time.monotonic() > until or self._onlooker.should_stop():
+            if not missing or time.monotonic() > until or self._callbacks.should_stop():
                 break
             if not told:
                 whom = "; ".join(missing.values())
-                self._onlooker.say(f"not there yet, waiting for at most {self._config.patience:g} s: {whom}")
+                self._callbacks.say(f"not there yet, waiting for at most {self._config.patience:g} s: {whom}")
                 told = True
             time.sleep(_AGAIN_S)
         self._away = set(missing)
         for name, why in missing.items():
-            self._onlooker.say(f"site {name} is away: {why}")
+            self._callbacks.say(f"site {name} is away: {why}")
         self._check_quorum(missing)
         try:
             check_together(self._abouts, names)
@@ -144,7 +144,7 @@ class Federation:
             self._tell(str(error), self._abouts)
             raise
         for text in expiring(self._abouts):
-            self._onlooker.say(text)
+            self._callbacks.say(text)
 
     def _warn(self, members: list[str]) -> None:
         """Say once what limits a run with these sites, as far as the numbers of their nodes show it."""
@@ -153,7 +153,7 @@ class Federation:
         for text in self._warnings:
             if text not in self._told:
                 self._told.add(text)
-                self._onlooker.say(f"warning: {text}")
+                self._callbacks.say(f"warning: {text}")
 
     def _ask(self, name: str) -> str | None:
         """Have a site describe itself; returns why it does not, None where it does."""
@@ -220,18 +220,18 @@ class Federation:
         return tree
 
     def _carry_out(self, folder: RunFolder, tree: Settings) -> Run:
-        run, fruitless = Kept(folder, tree, self._onlooker), 0
-        self._onlooker.on_training()
+        run, fruitless = Kept(folder, tree, self._callbacks), 0
+        self._callbacks.on_training()
         while True:
             before = run.checkpoints
             members = [name for name in self._sites if name not in self._away]
-            self._onlooker.say(f"training with {', '.join(members)}, in {folder.path}")
+            self._callbacks.say(f"training with {', '.join(members)}, in {folder.path}")
             outcome = self._attempt(run, members)
             self._last |= {name: report for name, report in outcome.states.items() if report.meter}
             self._check_failures(outcome)
             if len(outcome.states) == len(members) and not outcome.lost:
                 states = {report.state for report in outcome.states.values()}
-                if states == {"done"} or (states == {"stopped"} and self._onlooker.should_stop()):
+                if states == {"done"} or (states == {"stopped"} and self._callbacks.should_stop()):
                     return self._finish(run, outcome)
             fruitless = 0 if run.checkpoints > before or "stopped" in _states(outcome) else fruitless + 1
             if fruitless >= _MOST_FRUITLESS:
@@ -248,23 +248,23 @@ class Federation:
     def _wait_for(self, outcome: Outcome, tree: Settings) -> None:
         """Give those who were lost time to come back; who does not is away from now on, and who has come is not."""
         for name in outcome.slow:
-            self._onlooker.say(f"site {name} is too slow; the others go on without it")
+            self._callbacks.say(f"site {name} is too slow; the others go on without it")
         missing = {name for name in outcome.lost if name not in outcome.slow}
         for name in sorted(missing):
-            self._onlooker.say(
+            self._callbacks.say(
                 f"{outcome.lost[name]}; waiting for it for at most {self._config.patience:g} s"
             )
         until, why = time.monotonic() + self._config.patience, dict[str, str]()
         while True:
             why = {name: text for name in sorted(missing) if (text := self._ask(name))}
-            if not why or time.monotonic() > until or self._onlooker.should_stop():
+            if not why or time.monotonic() > until or self._callbacks.should_stop():
                 break
             time.sleep(_AGAIN_S)
         for name in why:
-            self._onlooker.say(f"site {name} is away; the others go on without it")
+            self._callbacks.say(f"site {name} is away; the others go on without it")
         came = self._back(tree, timeout_s=2.0) - outcome.slow
         for name in came:
-            self._onlooker.say(f"site {name} is back")
+            self._callbacks.say(f"site {name} is back")
         self._away = (self._away - came) | set(why) | outcome.slow
         self._check_quorum(why)
 
@@ -284,7 +284,7 @@ class Federation:
         except ValueError as error:
             if str(error) not in self._told:
                 self._told.add(str(error))
-                self._onlooker.say(f"site {name} is there, but the others go on without it: {error}")
+                self._callbacks.say(f"site {name} is there, but the others go on without it: {error}")
                 self._tell(str(error), [name])
             return False
         self._abouts = everybody
@@ -314,7 +314,7 @@ class Federation:
                 name = late.peer
                 outcome.lost[name] = f"site {name} kept the others waiting for more than {deadline_s:g} s"
                 outcome.slow.add(name)
-            elif reason := self._onlooker.should_stop():
+            elif reason := self._callbacks.should_stop():
                 attempt.stop(reason, at_once=False, grace_s=10 * deadline_s)
             elif self._away and attempt.run.stage_ended and now - asked_again > _AGAIN_S:
                 asked_again = now

@@ -19,10 +19,10 @@ from siafu.folder import RunFolder
 from siafu.launch.sites.frames import wire_bytes
 from siafu.launch.sites.rpc import Call, Dialled, Unreachable
 from siafu.launch.sites.schema import BadMessage, make, pack, unpack
-from siafu.member import Onlooker
 from siafu.ranks import Followed
 from siafu.sites.pieces import Arriving, into, pieces_of
 from siafu.sites.words import printable
+from siafu.training.procedure import Callbacks
 from siafu.wire.heartbeats import FailureDetector, Heartbeat
 
 _ASK_S = 10.0
@@ -48,9 +48,9 @@ class Outcome:
 class Kept:
     """A run's folder, and what sites send for it."""
 
-    def __init__(self, folder: RunFolder, tree: Settings, onlooker: Onlooker) -> None:
+    def __init__(self, folder: RunFolder, tree: Settings, callbacks: Callbacks) -> None:
         self.folder, self.tree, self.checkpoints = folder, tree, 0
-        self.followed = Followed(folder, onlooker, total=tree.most_epochs)
+        self.followed = Followed(folder, callbacks, total=tree.max_epochs)
         self.stage_ended = tree.method != "lazy"
         self.members: list[str] = []
         keep = into(folder.checkpoint)

@@ -3,37 +3,36 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
 from siafu.store.tensors import parse_tensors, save_tensors
 from siafu.training.adam import Adam
 
-_VERSION = 3
+_VERSION = 4
 
 
 @dataclass
-class Progression:
+class LoopState:
     """How far training has come.
 
     Attributes:
-        run: the checksum of the settings of the run it belongs to.
+        run: the checksum of the config of the run it belongs to.
         epoch: epochs done.
-        minibatch, minibatch_loss, minibatch_seconds: minibatches done of the epoch after it, where training was
-            interrupted within one; the sum of their losses, and what they took.
+        minibatch, minibatch_loss, minibatch_seconds: minibatches done of the next epoch, where training was
+            interrupted within one; the sum of their losses, and their duration.
         best_epoch: the epoch of the best validation score; 0 before there is one.
         best_score, best_loss: of that epoch on the validation nodes; the score may be undefined.
         best: the weights of that epoch.
         lowest_epoch, lowest_loss: of the lowest loss on the validation nodes so far.
+        stage, stage_epoch: stages done, and the epochs done before the current one.
+        ended: the reason why training is complete; empty before that.
         epoch_seconds: of every training step.
-        seconds: of training so far, all that was interrupted included.
+        seconds: of training so far, across restarts.
         peak_rss_bytes: the most memory held so far.
-        bytes_by_label: what all ranks have sent up to the checkpoint.
-        dollars: what training has cost, where that is metered.
-        tasks, tasks_relaunched: that workers have done, and how often one was done again.
-        stage, stage_epoch: stages done, where a model is learned in such; the epochs done before the one after them.
-        stages: what became of each stage that is done.
+        bytes_by_label: sent by all ranks up to the checkpoint.
     """
 
     run: str = ""
@@ -47,43 +46,56 @@ class Progression:
     best: dict[str, Tensor] = field(default_factory=dict)
     lowest_epoch: int = 0
     lowest_loss: float | None = None
+    stage: int = 0
+    stage_epoch: int = 0
+    ended: str = ""
     epoch_seconds: list[float] = field(default_factory=list)
     seconds: float = 0.0
     peak_rss_bytes: int = 0
     bytes_by_label: dict[str, int] = field(default_factory=dict)
-    dollars: float = 0.0
-    tasks: int = 0
-    tasks_relaunched: int = 0
-    stage: int = 0
-    stage_epoch: int = 0
-    stages: list[dict[str, Any]] = field(default_factory=list)
+
+    def forget_best(self) -> None:
+        """Begin a stage, which has no best weights yet."""
+        self.best_epoch, self.best_score, self.best_loss, self.best = 0, None, None, {}
+        self.lowest_epoch, self.lowest_loss = 0, None
+
+
+class Checkpoint(NamedTuple):
+    """A checkpoint that was read.
+
+    Attributes:
+        loop: the state of the loop.
+        values: the state of the procedure that all ranks share.
+        of_rank: the tensors of each rank's own state.
+    """
+
+    loop: LoopState
+    values: dict[str, Any]
+    of_rank: dict[int, dict[str, Tensor]]
 
 
 def save_checkpoint(
     path: Path,
     model: nn.Module,
     optimizer: Adam,
-    done: Progression,
-    kept: Mapping[int, Mapping[str, Tensor]] | None = None,
+    loop: LoopState,
+    *,
+    values: Mapping[str, Any] = MappingProxyType({}),
+    of_rank: Mapping[int, Mapping[str, Tensor]] = MappingProxyType({}),
 ) -> int:
-    """Write weights, optimiser, progression and what each rank keeps of its own; returns the bytes written."""
+    """Write weights, optimiser and the states of loop and procedure; returns the bytes written."""
     tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
-    tensors |= {f"best.{name}": value for name, value in done.best.items()}
-    for slot, values in optimizer.state.items():
-        tensors |= {f"optimizer.{slot}.{name}": value for name, value in values.items()}
-    for rank, own in (kept or {}).items():
+    tensors |= {f"best.{name}": value for name, value in loop.best.items()}
+    for slot, slots in optimizer.state.items():
+        tensors |= {f"optimizer.{slot}.{name}": value for name, value in slots.items()}
+    for rank, own in of_rank.items():
         tensors |= {f"rank.{rank}.{name}": value for name, value in own.items()}
-    state = {key: value for key, value in vars(done).items() if key != "best"}
-    return save_tensors(path, tensors, {"version": _VERSION, **state})
+    state = {key: value for key, value in vars(loop).items() if key != "best"}
+    return save_tensors(path, tensors, {"version": _VERSION, "procedure": dict(values), **state})
 
 
-def load_checkpoint(
-    data: bytes, model: nn.Module, optimizer: Adam, *, run: str, what: str
-) -> tuple[Progression, dict[int, dict[str, Tensor]]]:
-    """Put weights and optimiser back as they were; returns how far training had come, and what each rank kept.
-
-    ``data`` is what the file holds, ``what`` its name.
-    """
+def load_checkpoint(data: bytes, model: nn.Module, optimizer: Adam, *, run: str, what: str) -> Checkpoint:
+    """Restore weights and optimiser, and return the rest; ``data`` is the content of the file ``what``."""
     try:
         tensors, state = parse_tensors(data, what)
     except ValueError as error:
@@ -92,13 +104,14 @@ def load_checkpoint(
         raise ValueError(f"{what}: not a checkpoint of this version of siafu; train again")
     if state.get("run") != run:
         raise ValueError(f"{what}: the checkpoint of another run; put the right one back, or delete it")
-    done = Progression(**state, best=under(tensors, "best"))
+    values = state.pop("procedure")
+    loop = LoopState(**state, best=under(tensors, "best"))
     try:
         model.load_state_dict(under(tensors, "model"))
     except RuntimeError as error:
         raise ValueError(f"{what}: its weights do not fit the model ({error})") from None
     optimizer.load_state(by_number(under(tensors, "optimizer")))
-    return done, by_number(under(tensors, "rank"))
+    return Checkpoint(loop, values, by_number(under(tensors, "rank")))
 
 
 def by_number(tensors: dict[str, Tensor]) -> dict[int, dict[str, Tensor]]:

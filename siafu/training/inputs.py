@@ -9,7 +9,8 @@ from siafu import native
 from siafu.checks import check_permutation
 from siafu.data.config import DataConfig
 from siafu.graph import Graph, checksum_of, chunks
-from siafu.nn.streamed import Streamed
+from siafu.nn.model import ModelConfig
+from siafu.nn.streamed import Rows, Streamed
 from siafu.training.spill import spill_to
 
 _REORDER_FROM = 20_000  # nodes; below that the rows lie in the cache in any order
@@ -61,6 +62,17 @@ def streamed(graph: Graph, config: DataConfig, *, folder: Path) -> Streamed:
         total = torch.cat([chunk.sum(1, dtype=torch.float32) for chunk in chunks(graph.x)])
         scale = torch.where(total == 0, 1.0 if scale is None else scale, 1.0 / total)
     return Streamed(graph.x, spill_to(folder), scale)
+
+
+def input_rows(graph: Graph, data: DataConfig, model: ModelConfig, *, scratch: Path) -> Rows:
+    """The rows of a prepared graph as a model reads them; a plain GCN alone reads narrow numbers.
+
+    ``scratch`` is a folder for arrays that do not fit into memory.
+    """
+    if data.inputs == "stream" and graph.x is not None:
+        return streamed(graph, data, folder=scratch)
+    x = features(graph, data)
+    return x if model.kind == "gcn" and not model.residual else x.float()
 
 
 def in_user_order(rows: Tensor, graph: Graph) -> Tensor:

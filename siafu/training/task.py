@@ -1,14 +1,18 @@
 """What is to be learned: one class a node, many labels a node, or numbers; its loss and its scores."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from siafu.comm import Comm, alone
 from siafu.graph import Graph
+from siafu.native.scatter import scattered
+from siafu.nn.dropout import mix
 from siafu.nn.loss import sum_of_losses
 from siafu.training import metrics
 from siafu.training.config import Metric, TrainConfig
@@ -20,6 +24,19 @@ METRICS = {
     "labels": ("micro_f1", "macro_f1", "roc_auc"),
     "regression": ("mae",),
 }
+
+
+@dataclass(frozen=True, eq=False)
+class SeedBatch:
+    """The seeds of one minibatch that a rank owns.
+
+    Attributes:
+        rows: (B,) int64, own rows.
+        weight: the weight of the labels of all ranks' seeds, by which losses are divided.
+    """
+
+    rows: Tensor
+    weight: float
 
 
 @dataclass(frozen=True)
@@ -57,6 +74,32 @@ class Task:
         """The share of this rank in the mean loss over the labelled rows of a split; the shares add up to it."""
         rows = self.rows[split]
         return self.loss_of(out.index_select(0, rows), rows) / self.weight[split]
+
+    def training_loss(self, out: Tensor, epoch: int) -> Tensor:
+        """The share of this rank in the loss of an epoch over the whole graph: (D, C) -> ()."""
+        return self.loss(out)
+
+    def seed_batches(
+        self, epoch: int, *, batch_size: int, seed: int, node_id: Tensor | None
+    ) -> Sequence["SeedBatch"]:
+        """Shuffle the training nodes of all ranks into minibatches; gives this rank's part of each. Collective.
+
+        Nodes stand in the order of a hash of their ids, so it is the same for any number of ranks.
+        """
+        rows, num_batches = self.rows["train"], -(-self.count["train"] // batch_size)
+        hashes = _hashes(rows if node_id is None else node_id[rows], mix(mix(seed) ^ (epoch << 1)))
+        ordered = torch.cat(self.comm.all_gather(hashes, label="sample")).sort().values
+        number = torch.searchsorted(ordered, hashes) // batch_size
+        order = (number * (1 << 40) + rows).argsort()  # by minibatch, then by row
+        count = torch.bincount(number, minlength=num_batches)
+        batches = rows[order].split(count.tolist())
+        here = torch.tensor([self.weight_of(each) for each in batches], dtype=torch.float64)
+        weights = self.comm.all_reduce(here, label="sample").tolist()
+        return [SeedBatch(each, weight) for each, weight in zip(batches, weights, strict=True)]
+
+    def batch_loss(self, out: Tensor, batch: "SeedBatch") -> Tensor:
+        """The share of this rank in the mean loss of a minibatch, whose seeds' outputs are ``out``: (B, C) -> ()."""
+        return self.loss_of(out, batch.rows) / batch.weight
 
     def loss_of(self, out: Tensor, rows: Tensor) -> Tensor:
         """The sum of the losses of some labelled rows: (R, C), (R,) -> ()."""
@@ -102,6 +145,14 @@ class Task:
         rows = self.rows[split]
         matrix = metrics.confusion(out[rows].argmax(1), self.y[rows], self.num_outputs)
         return self.comm.all_reduce(matrix, label="scores")
+
+    def further_results(self, out: Tensor) -> dict[str, dict[str, Any]]:
+        """Further events about the final outputs, by phase."""
+        return {}
+
+    def metrics(self) -> dict[str, Any]:
+        """Further figures of this task in the metrics of a run."""
+        return {}
 
     def _sum_of_counts(self, out: Tensor, split: str) -> Tensor:
         """The counts of all ranks. Collective."""
@@ -232,6 +283,12 @@ def balanced_weight(kind: str, y_train: Tensor, num_classes: int, comm: Comm) ->
     if kind == "class":
         return rows / (num_classes * each.clamp(min=1))
     return (rows - each) / each.clamp(min=1)
+
+
+def _hashes(node_id: Tensor, key: int) -> Tensor:
+    """Hash each node's id with a key to 63 bits, (R,) int64."""
+    mixed = scattered(scattered(node_id.numpy().astype(np.uint64)) ^ np.uint64(key))
+    return torch.from_numpy((mixed >> np.uint64(1)).astype(np.int64))
 
 
 def _metric(kind: str, asked: Metric) -> str:

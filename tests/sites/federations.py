@@ -12,13 +12,13 @@ import torch
 from siafu.graph import Graph
 from siafu.launch.sites.config import COORDINATOR, SiteConfig, read_config
 from siafu.launch.sites.rpc import Server
-from siafu.member import Onlooker
 from siafu.run import train
 from siafu.sites.federation import federate
 from siafu.sites.holdings import hold
 from siafu.sites.site import Site, open_site
 from siafu.sites.trial import init_trial, split
 from siafu.trained import Run
+from siafu.training.procedure import Callbacks
 
 NAMES = ("a", "b", "c")
 LONG_S = 600.0  # so that a busy machine makes nobody slow
@@ -67,7 +67,7 @@ class Trial:
         assert old in text
         path.write_text(text.replace(old, new))
 
-    def federate(self, out: str = "run", *, onlooker: Onlooker | None = None, **settings: Any) -> Run:
+    def federate(self, out: str = "run", *, callbacks: Callbacks | None = None, **settings: Any) -> Run:
         """Train with the sites."""
         given = {"patience": LONG_S, "quorum": 0.5} | settings.pop("federation", {})
         settings = {"comm.deadline": LONG_S} | settings
@@ -83,7 +83,7 @@ class Trial:
         ]
         own = ['certificate = "site.pem"', 'key = "site.key"']
         path.write_text("\n".join([*own, *lines, sites, "[run]", "threads = 1", *run]) + "\n")
-        return federate(path, out=self.folder / out, onlooker=onlooker)
+        return federate(path, out=self.folder / out, callbacks=callbacks)
 
 
 def owners(graph: Graph, seed: int = 0) -> torch.Tensor:
@@ -128,4 +128,4 @@ def trained_here(graph: Graph, folder: Path, **settings: Any) -> Run:
     tables |= {"ranks": len(NAMES), "engine": "local", "threads": 1}
     tables["partition"] = {"by": str(folder / "owners.npy")}
     tables.setdefault("data", {})["reorder"] = "off"
-    return train(graph, config=tables, out=folder / "run", onlooker=Onlooker())
+    return train(graph, config=tables, out=folder / "run", callbacks=Callbacks())

@@ -13,11 +13,11 @@ from federations import Trial, serving, trained_here
 from siafu.config import build
 from siafu.graph import Graph
 from siafu.launch.sites.schema import make
-from siafu.member import Onlooker
 from siafu.sites.federation import FederationFailed
 from siafu.sites.followup import Followup, Outcome
 from siafu.sites.pieces import pieces_of
 from siafu.sites.site import Site
+from siafu.training.procedure import Callbacks
 from siafu.wire.heartbeats import Suspicion
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -27,15 +27,15 @@ SETTINGS: dict[str, Any] = {"method": "lazy", "train.epochs": 30, "model.hidden"
 LONG = SETTINGS | {"train.epochs": 120, "train.patience": 0}
 
 
-def when(epoch: int, do: Callable[[], None], said: list[str]) -> Onlooker:
-    """An onlooker who does something once, when so many epochs are done."""
+def when(epoch: int, do: Callable[[], None], said: list[str]) -> Callbacks:
+    """An callbacks who does something once, when so many epochs are done."""
     left = [do]
 
     def on_epoch(number: int, total: int, **_: Any) -> None:
         if number >= epoch and left:
             left.pop()()
 
-    return Onlooker(on_epoch, say=said.append)
+    return Callbacks(on_epoch, say=said.append)
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_a_site_that_is_unplugged_and_comes_back_takes_part_to_the_end(
         trial.end("b")
         trial.serve("b")
 
-    run = trial.federate(onlooker=when(epoch, replug, said), **LONG)
+    run = trial.federate(callbacks=when(epoch, replug, said), **LONG)
     here = trained_here(graph, tmp_path / "here", **LONG)
     assert run.metrics["finished"]
     assert run.metrics["away"] == []
@@ -69,7 +69,7 @@ def test_a_site_that_is_unplugged_and_comes_back_takes_part_to_the_end(
 def test_the_others_go_on_without_a_site_that_is_gone_for_good(epoch: int, trial: Trial) -> None:
     said: list[str] = []
     gone = when(epoch, lambda: trial.end("c"), said)
-    run = trial.federate(onlooker=gone, federation={"patience": 0.5}, **LONG)
+    run = trial.federate(callbacks=gone, federation={"patience": 0.5}, **LONG)
     assert run.metrics["finished"]
     assert run.metrics["away"] == ["c"]
     assert "site c is away; the others go on without it" in said
@@ -85,8 +85,8 @@ def test_a_site_that_was_given_up_is_taken_in_again_after_a_stage(trial: Trial) 
         if text.startswith("site c is away"):
             trial.serve("c")
 
-    onlooker = Onlooker(watching.on_epoch, say=say)
-    run = trial.federate(onlooker=onlooker, federation={"patience": 0.5}, **LONG)
+    callbacks = Callbacks(watching.on_epoch, say=say)
+    run = trial.federate(callbacks=callbacks, federation={"patience": 0.5}, **LONG)
     assert run.metrics["finished"]
     assert run.metrics["away"] == []
     assert "site c is back" in said
@@ -104,8 +104,8 @@ def test_a_site_that_comes_back_and_does_not_fit_ends_nobody_s_run(trial: Trial)
             trial.change("c", 'features = "boundary"', 'features = "never"')
             trial.serve("c")
 
-    onlooker = Onlooker(watching.on_epoch, say=say)
-    run = trial.federate(onlooker=onlooker, federation={"patience": 0.5}, **LONG)
+    callbacks = Callbacks(watching.on_epoch, say=say)
+    run = trial.federate(callbacks=callbacks, federation={"patience": 0.5}, **LONG)
     assert run.metrics["finished"]
     assert run.metrics["away"] == ["c"]
     why = "the policy of site c lets no features out"
@@ -165,9 +165,9 @@ def test_a_coordinator_that_was_killed_goes_on_where_it_was(
         raise Killed
 
     with pytest.raises(Killed):
-        trial.federate(onlooker=when(36, kill, []), **SETTINGS)
+        trial.federate(callbacks=when(36, kill, []), **SETTINGS)
     said: list[str] = []
-    run = trial.federate(onlooker=Onlooker(say=said.append), **SETTINGS)
+    run = trial.federate(callbacks=Callbacks(say=said.append), **SETTINGS)
     here = trained_here(graph, tmp_path / "here", **SETTINGS)
     assert run.metrics["finished"]
     assert (run.directory / "model.safetensors").read_bytes() == (
@@ -183,7 +183,7 @@ def test_a_coordinator_that_is_started_again_holds_sites_to_their_data(trial: Tr
         raise Killed
 
     with pytest.raises(Killed):
-        trial.federate(onlooker=when(3, kill, []), **SETTINGS)
+        trial.federate(callbacks=when(3, kill, []), **SETTINGS)
     trial.end("b")
     table = trial.folder / "b" / "cross.csv"
     *lines, _ = table.read_text().splitlines()
@@ -224,7 +224,7 @@ def test_a_slow_site_delays_nobody_past_the_deadline(trial: Trial, monkeypatch: 
     monkeypatch.setattr(attempt, "carry_out", slowly)
     said: list[str] = []
     settings = SETTINGS | {"comm.deadline": 6}
-    run = trial.federate(onlooker=Onlooker(say=said.append), federation={"patience": 0.5}, **settings)
+    run = trial.federate(callbacks=Callbacks(say=said.append), federation={"patience": 0.5}, **settings)
     release.set()
     assert run.metrics["finished"]
     assert "site b is too slow; the others go on without it" in said

@@ -15,8 +15,8 @@ from siafu.comm.transport import Envelope, Ticket
 from siafu.graph import Graph
 from siafu.launch.sites.ledger import read_ledger
 from siafu.launch.sites.transport import SiteTransport
-from siafu.member import Onlooker
 from siafu.sites.federation import FederationFailed
+from siafu.training.procedure import Callbacks
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -111,7 +111,7 @@ def test_a_federation_that_trains_on_one_node_or_tests_on_none_says_so(graph: Gr
     few = replace(graph, train_mask=place == 0, val_mask=place == 1, test_mask=place < 0)
     said: list[str] = []
     with serving(tmp_path / "sites", few) as trial:
-        run = trial.federate(onlooker=Onlooker(say=said.append), **RUNS["full"])
+        run = trial.federate(callbacks=Callbacks(say=said.append), **RUNS["full"])
     expected = [
         "sites a, b, c: trains on one node alone; give more training nodes",
         "sites a, b, c: no node to test on, so there is no test score",
@@ -131,7 +131,7 @@ def test_a_site_whose_labels_are_of_one_class_says_so_in_its_own_log_alone(
     one_class = replace(graph, y=torch.where(of_b & graph.train_mask, 2, graph.y))
     said: list[str] = []
     with serving(tmp_path / "sites", one_class) as trial:
-        run = trial.federate(onlooker=Onlooker(say=said.append), **RUNS["full"])
+        run = trial.federate(callbacks=Callbacks(say=said.append), **RUNS["full"])
         logs = trial.said
     warned = {name: [text for text in log if "training label" in text] for name, log in logs.items()}
     assert warned["b"] == [

@@ -1,4 +1,4 @@
-"""A small graph whose labels can be learned, and a trainer of it."""
+"""A small graph whose labels can be learned, and a loop of it."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,13 +11,15 @@ from torch import nn
 from siafu.data import community
 from siafu.events import Events
 from siafu.graph import Graph
+from siafu.methods.full.procedure import FullProcedure
 from siafu.nn.model import Gnn, ModelConfig
 from siafu.training.config import TrainConfig
-from siafu.training.full import FullTrainer, Watch
+from siafu.training.loop import Loop
+from siafu.training.procedure import Callbacks, Monitor
 from siafu.training.task import task_of
 
-MakeTrainer = Callable[..., FullTrainer]
-MakeWatch = Callable[..., Watch]
+MakeLoop = Callable[..., Loop]
+MakeMonitor = Callable[..., Monitor]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -32,31 +34,31 @@ def graph() -> Graph:
 
 
 @pytest.fixture
-def make_trainer(graph: Graph) -> MakeTrainer:
-    """A trainer of a small GCN, or of ``model``, with settings of training as keywords."""
+def make_loop(graph: Graph) -> MakeLoop:
+    """A loop of a small GCN, or of ``model``, with settings of training as keywords."""
 
-    def make(model: nn.Module | None = None, *, seed: int = 0, **settings: Any) -> FullTrainer:
+    def make(model: nn.Module | None = None, *, seed: int = 0, **settings: Any) -> Loop:
         config = TrainConfig.model_validate({"epochs": 8, **settings})
         assert graph.x is not None
         if model is None:
             model = Gnn(ModelConfig(hidden=8), in_features=12, out_features=3)
             model.reset(torch.Generator().manual_seed(seed))
-        return FullTrainer(model, graph.block, graph.x, task_of(graph, config), config, seed=seed)
+        procedure = FullProcedure(model, graph.block, graph.x, task_of(graph, config), config, seed=seed)
+        return Loop(procedure, config)
 
     return make
 
 
 @pytest.fixture
-def make_watch(tmp_path: Path) -> Iterator[MakeWatch]:
-    """An onlooker that writes below ``tmp_path``."""
+def make_monitor(tmp_path: Path) -> Iterator[MakeMonitor]:
+    """A monitor that writes below ``tmp_path``."""
     events = Events(tmp_path / "events.jsonl")
 
-    def make(**changes: Any) -> Watch:
-        return Watch(
+    def make(**changes: Any) -> Monitor:
+        return Monitor(
             events=events,
             checkpoint=tmp_path / "latest.safetensors",
-            should_stop=changes.get("should_stop", lambda: None),
-            on_epoch=changes.get("on_epoch", lambda *_, **__: None),
+            callbacks=Callbacks(**changes),
         )
 
     yield make

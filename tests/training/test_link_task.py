@@ -61,7 +61,9 @@ def test_a_split_depends_on_no_order_of_rows(small: Graph) -> None:
     assert edges_of(one.graph) == edges_of(other.graph)
     first, second = task_on(small, one), task_on(small.reordered(order), other)
     h = torch.randn(60, 4, generator=torch.Generator().manual_seed(5))
-    assert first.loss_at(h, 2).item() == pytest.approx(second.loss_at(h[order], 2).item(), rel=1e-6)
+    assert first.training_loss(h, 2).item() == pytest.approx(
+        second.training_loss(h[order], 2).item(), rel=1e-6
+    )
     assert first.scores(h, "test") == pytest.approx(second.scores(h[order], "test"))
 
 

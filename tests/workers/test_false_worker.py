@@ -17,7 +17,7 @@ from known_tasks import LONG_S, compute, computing, task_at, weights_at
 from staged import KINDS, Staged, model_of, options_of, orders, setup_of
 
 import siafu
-from siafu.member import Onlooker
+from siafu.training.procedure import Callbacks
 from siafu.workers import crew, worker
 from siafu.workers.frames import Frame, Kind
 from siafu.workers.link import Link, LinkLost
@@ -179,7 +179,7 @@ def test_a_run_whose_workers_spoil_their_results_ends_as_one_without_workers(
             patience=0,
             threads=1,
             out=tmp_path / workers,
-            onlooker=Onlooker(say=said.append),
+            callbacks=Callbacks(say=said.append),
         )
     assert any("it was let go after 3 failures; the last: a " in text for text in said), said
     weights = [(tmp_path / workers / "model.safetensors").read_bytes() for workers in ("processes", "inline")]

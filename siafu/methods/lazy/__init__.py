@@ -1,8 +1,98 @@
 """Lazy message passing: one exchange of rows a layer, not one an epoch.
 
-After RETEXO (https://arxiv.org/abs/2302.13053). ``config`` has the settings, ``stage`` what a recipe is made of,
-``reading`` what a stage reads and how that is exchanged, ``updates`` how weights are averaged, ``trainer`` trains;
-``frugal`` is a recipe of its own, of ``ridge``, ``hops``, ``smooth`` and ``refit``. Clients that
-come and go: ``clients`` and ``frugal_clients``, with what they know of each other, ``known``, and what they do apart,
+After RETEXO (https://arxiv.org/abs/2302.13053). ``config`` has the settings, ``stage`` the parts of a recipe,
+``reading`` the rows that a stage reads and their exchange, ``updates`` the averaging of weights, ``procedure`` trains;
+``frugal`` is a recipe of its own, of ``ridge``, ``hops``, ``smooth`` and ``refit``. Clients that come and go:
+``clients`` and ``frugal_clients``, with the rows that they know of each other, ``known``, and their local steps,
 ``local`` and ``stacked``.
 """
+
+import torch
+from torch import Tensor, nn
+
+from siafu.methods.lazy.clients import ClientsProcedure, owners
+from siafu.methods.lazy.config import DEFAULTS, LazyConfig
+from siafu.methods.lazy.frugal_clients import FrugalClientsProcedure
+from siafu.methods.lazy.frugal_procedure import FrugalProcedure, unfitted_model
+from siafu.methods.lazy.procedure import LazyProcedure
+from siafu.methods.lazy.stage import build_staged
+from siafu.methods.method import Method, RankContext, RunConfig
+from siafu.methods.static import NodeInputs, node_inputs
+from siafu.nn.staged import Staged
+from siafu.nn.streamed import Streamed
+from siafu.training.procedure import Procedure
+
+
+class Lazy(Method):
+    """Layers are trained one after another, with one message-passing round between them."""
+
+    defaults = DEFAULTS
+
+    def check(self, config: RunConfig) -> None:
+        """Refuse a precision of rows that is not that of lazy.bits."""
+        if config.comm.precision != "fp32":
+            raise ValueError(
+                f"comm.precision is {config.comm.precision}, but method lazy sends rows as lazy.bits says; set that "
+                "instead"
+            )
+
+    def build(self, rank: RankContext) -> Procedure:
+        """Build the procedure of one rank. Collective."""
+        lazy, inputs = rank.config.of(LazyConfig), node_inputs(rank)
+        if not inputs.x.shape[1]:
+            name = inputs.part.own.name
+            raise ValueError(f"{name}: method lazy reads features, but there are none; use method full")
+        if lazy.recipe == "frugal":
+            return self._build_frugal(rank.config, lazy, inputs)
+        if isinstance(inputs.x, Streamed):
+            raise ValueError("method lazy holds what a stage reads in memory; set data.inputs to memory")
+        return self._build_staged(rank.config, lazy, inputs, inputs.x)
+
+    def _build_frugal(self, config: RunConfig, lazy: LazyConfig, inputs: NodeInputs) -> Procedure:
+        part, block, x, task = inputs
+        if lazy.clients != "none" and not isinstance(x, Streamed):
+            owner = owners(part.own, lazy.clients, by=config.partition.by, ranks=config.ranks)
+            return FrugalClientsProcedure(part, block, x, task, seed=config.seed, lazy=lazy, owner=owner)
+        return FrugalProcedure(part, block, x, task, seed=config.seed, features=lazy.features)
+
+    def _build_staged(self, config: RunConfig, lazy: LazyConfig, inputs: NodeInputs, x: Tensor) -> Procedure:
+        part, block, _, task = inputs
+        model = self.build_model(
+            config, in_features=x.shape[1], out_features=task.num_outputs, num_nodes=part.num_nodes
+        )
+        assert isinstance(model, Staged)
+        model.reset(torch.Generator().manual_seed(config.seed))
+        if lazy.clients == "none":
+            return LazyProcedure(
+                model, part, block, x, task, config.train, lazy=lazy, seed=config.seed, wire=config.comm
+            )
+        owner = owners(part.own, lazy.clients, by=config.partition.by, ranks=config.ranks)
+        return ClientsProcedure(
+            model,
+            part,
+            block,
+            x,
+            task,
+            config.train,
+            lazy=lazy,
+            seed=config.seed,
+            wire=config.comm,
+            owner=owner,
+        )
+
+    def build_model(
+        self, config: RunConfig, *, in_features: int, out_features: int, num_nodes: int
+    ) -> nn.Module:
+        """Build the model of a run, without its weights."""
+        lazy = config.of(LazyConfig)
+        if lazy.recipe == "frugal":
+            return unfitted_model(in_features, out_features)
+        return build_staged(config.model, lazy, in_features=in_features, out_features=out_features)
+
+    def max_epochs(self, config: RunConfig) -> int:
+        """As many rounds as epochs in each stage."""
+        return config.train.epochs * config.of(LazyConfig).num_stages(config.model)
+
+    def streams_inputs(self, config: RunConfig) -> bool:
+        """A stage holds the rows that it reads in memory."""
+        return False

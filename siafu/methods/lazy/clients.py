@@ -23,14 +23,14 @@ from siafu.comm.simulated import SimulatedRounds
 from siafu.graph import Graph
 from siafu.methods.lazy.known import Known
 from siafu.methods.lazy.local import Gradients, flat_gradient, local_moves, one_by_one
-from siafu.methods.lazy.procedure import LazyTrainer
+from siafu.methods.lazy.procedure import LazyProcedure
 from siafu.methods.lazy.reading import Reading, read_alone
 from siafu.methods.lazy.stacked import dense_form, stacked
 from siafu.methods.lazy.updates import flat, put
 from siafu.nn.staged import parameters_of
 from siafu.partition.assign import assign
 from siafu.training.checkpoint import under
-from siafu.training.full import Watch
+from siafu.training.procedure import Evaluation, Monitor, Selection, Stage, State
 from siafu.training.task import SPLITS, Task
 
 _SCORES = 4  # numbers of 4 bytes that a score and a loss take
@@ -39,7 +39,7 @@ _SCORES = 4  # numbers of 4 bytes that a score and a loss take
 _DOWN: dict[Precision, Precision] = {"fp32": "fp32", "bf16": "bf16", "int8": "int8", "int4": "int8"}
 
 
-class ClientsTrainer(LazyTrainer):
+class ClientsProcedure(LazyProcedure):
     """Trains on the whole graph, whose nodes belong to clients: ``owner`` is (N,) int64, each from 0."""
 
     def __init__(self, *args: Any, owner: Tensor, **settings: Any) -> None:
@@ -61,18 +61,21 @@ class ClientsTrainer(LazyTrainer):
         self._known = Known(self.block, links, owner)
         self._updates = UpdateWire(self._wire.gradients)
         self._weights = UpdateWire(_DOWN[self._wire.gradients])
+        self._epochs_done = 0
         self._counted = 0  # stages whose exchange was counted
         self._version = torch.full((self.num_clients,), -1)  # of the weights that each client holds
 
-    def clients(self) -> dict[str, Any]:
-        """What clients sent and received, and how long that takes at each level."""
-        return self.rounds.told(self._holders(self._everything, "train")) | {"rounds": self.done.epoch}
+    def metrics(self, seconds: float) -> dict[str, Any]:
+        """Further, the traffic of clients and how long it takes at each level."""
+        clients = self.rounds.told(self._holders(self._everything, "train"))
+        return super().metrics(seconds) | clients | {"rounds": self._epochs_done}
 
-    def step(self, epoch: int) -> float:
-        """One round: some of the training clients that are there take their steps; returns their loss."""
+    def train_round(self, epoch: int) -> float:
+        """Train one round: some of the training clients that are there take steps; returns their loss."""
         self._open()
+        self._epochs_done = epoch
         self.model.train()
-        self._set_lr(epoch)
+        self.optimizer.set_lr(epoch - self._epochs_before)
         task = self.task
         drawn = self.rounds.draw(epoch, self._holders(task, "train"))
         rows = drawn[self.owner[task.rows["train"]]].nonzero()[:, 0]  # among the training rows
@@ -115,7 +118,7 @@ class ClientsTrainer(LazyTrainer):
         task, nodes = self.task, self.task.rows["train"]
         form = None
         if self._training is not None:
-            form = dense_form(self.model, self.done.stage, self._training)
+            form = dense_form(self.model, self.current, self._training)
         if form is None:
             return one_by_one(self._learned(), self._loss_of, begin)
         return stacked(
@@ -131,11 +134,11 @@ class ClientsTrainer(LazyTrainer):
         learned = self._learned()
         for parameter, grad in zip(learned, total.split([p.numel() for p in learned]), strict=True):
             parameter.grad = grad.view_as(parameter).clone()
-        self._move()
+        self.optimizer.step()
 
     def _loss_of(self, rows: Tensor) -> Tensor:
         """The mean loss of some of the training rows, by their places among them: (R,) -> ()."""
-        nodes, stage = self.task.rows["train"][rows], self.done.stage
+        nodes, stage = self.task.rows["train"][rows], self.current
         if self._training is not None:
             few = self._training.of(rows)
             out = self.model.output(stage, few.block, few.x_src)
@@ -147,7 +150,7 @@ class ClientsTrainer(LazyTrainer):
     @torch.no_grad()
     def outputs(self) -> Tensor:
         """What the stage at hand says of every node; in the end what the model says with everybody there."""
-        if self._reading is not None or not self.done.stages or not self.lazy.away:
+        if self._reading is not None or not self.results or not self.lazy.away:
             return super().outputs()
         if self._output is None:
             self.model.eval()
@@ -156,7 +159,7 @@ class ClientsTrainer(LazyTrainer):
 
     def _open(self) -> Reading:
         if self._reading is None:
-            there = self._there(self.done.stage)
+            there = self._there(self.current)
             self.task = of_those(self._everything, there[self.owner])
         return super()._open()
 
@@ -220,14 +223,19 @@ class ClientsTrainer(LazyTrainer):
             self._travelled.add(stage)
         return self._rows[stage]
 
-    def _evaluate(self, epoch: int) -> dict[str, float | None]:
-        """Score a round; those who have validation nodes hear the weights, and tell how good they are."""
+    def evaluate(self, epoch: int) -> Evaluation:
+        """Score a round; clients with validation nodes receive the weights and send how good they are."""
         judges = self._holders(self.task, "val")
         self._hear(judges, epoch)
         if self.task.count["val"]:
             self.rounds.collect(torch.zeros(_SCORES), judges, label="scores")
         with self._as_heard():
-            return super()._evaluate(epoch)
+            return super().evaluate(epoch)
+
+    def weights(self) -> dict[str, Tensor]:
+        """Copy the weights as clients have received them."""
+        with self._as_heard():
+            return super().weights()
 
     def _hear(self, who: Tensor, version: int) -> None:
         """Have the coordinator tell its weights to those, (P,) bool, that do not hold them yet."""
@@ -249,18 +257,20 @@ class ClientsTrainer(LazyTrainer):
         yield
         put(learned, own)
 
-    def _close(self, watch: Watch) -> None:
-        """End a stage: everybody who is there hears its best weights."""
-        self._hear(self._there(self.done.stage), self.done.best_epoch or self.done.epoch)
+    def end_stage(self, stage: Stage, monitor: Monitor) -> Selection | None:
+        """End a stage: all clients that are there receive its best weights."""
+        self._hear(self._there(stage.number), stage.best_epoch or stage.last_epoch)
         put(self._learned(), self._weights.arrived(flat(self._learned())[None])[0])
-        super()._close(watch)
+        selected = super().end_stage(stage, monitor)
         self._version.fill_(-1)
         self.task = self._everything
+        return selected
 
-    def _end(self) -> None:
-        super()._end()
+    def _complete(self) -> Selection:
+        selected = super()._complete()
         if self.lazy.away:
             self._answer()
+        return selected
 
     @torch.no_grad()
     def _answer(self) -> None:
@@ -286,16 +296,21 @@ class ClientsTrainer(LazyTrainer):
     def _holders(self, task: Task, split: str) -> Tensor:
         return holders(task, split, self.owner)
 
-    def _own_state(self) -> dict[str, Tensor]:
+    def state(self) -> State:
+        """Further, the traffic counted so far and the version of the weights that each client holds."""
         counted = {f"clients.{name}": value for name, value in self.rounds.state().items()}
         more = {"counted": torch.tensor(self._counted), "version": self._version}
-        return super()._own_state() | counted | {f"clients.{name}": value for name, value in more.items()}
+        more |= {"epochs": torch.tensor(self._epochs_done)}
+        values, tensors = super().state()
+        return State(values, tensors | counted | {f"clients.{name}": value for name, value in more.items()})
 
-    def _load_own_state(self, mine: dict[str, Tensor]) -> None:
-        state = under(mine, "clients")
-        self._counted, self._version = int(state["counted"]), state["version"].clone()
-        self.rounds.load_state(state)
-        super()._load_own_state(mine)
+    def load_state(self, state: State) -> None:
+        """Take them back."""
+        found = under(state.tensors, "clients")
+        self._counted, self._version = int(found["counted"]), found["version"].clone()
+        self._epochs_done = int(found["epochs"])
+        self.rounds.load_state(found)
+        super().load_state(state)
 
 
 def owners(graph: Graph, clients: str | int, *, by: str, ranks: int) -> Tensor:

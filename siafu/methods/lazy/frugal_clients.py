@@ -29,7 +29,7 @@ from siafu.graph import Block, Fetch
 from siafu.methods.lazy.clients import holders, of_those
 from siafu.methods.lazy.config import LazyConfig
 from siafu.methods.lazy.frugal import Candidate, Frugal, FrugalConfig, Recipe
-from siafu.methods.lazy.frugal_trainer import FrugalTrainer
+from siafu.methods.lazy.frugal_procedure import FrugalProcedure
 from siafu.methods.lazy.hops import hop_rows
 from siafu.methods.lazy.judged import val_scores
 from siafu.methods.lazy.known import Known
@@ -43,7 +43,7 @@ from siafu.training.task import Task
 _TERM_NUMBERS = 1 << 23  # of terms that are held at a time
 
 
-class FrugalClients(FrugalTrainer):
+class FrugalClientsProcedure(FrugalProcedure):
     """Fits the frugal recipe on the whole graph, whose nodes belong to clients: ``owner`` is (N,) int64."""
 
     def __init__(self, part: Part, *args: Any, lazy: LazyConfig, owner: Tensor, **settings: Any) -> None:
@@ -61,9 +61,10 @@ class FrugalClients(FrugalTrainer):
         self.rounds = SimulatedRounds(attendance, links, self.comm.meter, needed=needed)
         self._sums = 0
 
-    def clients(self) -> dict[str, Any]:
-        """What clients sent and received, and how long that takes at each level."""
-        return self.rounds.told(holders(self.task, "train", self.owner)) | {"rounds": self._sums}
+    def metrics(self, seconds: float) -> dict[str, Any]:
+        """Further, the traffic of clients and how long it takes at each level."""
+        clients = self.rounds.told(holders(self.task, "train", self.owner))
+        return super().metrics(seconds) | clients | {"rounds": self._sums}
 
     def _fit(self, config: FrugalConfig) -> Frugal:
         there = self.rounds.meet(0)

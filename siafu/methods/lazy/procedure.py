@@ -6,16 +6,15 @@ its rows, computed without dropout. The model answers with the last stage that t
 """
 
 import time
-from math import inf, sqrt
+from math import sqrt
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from siafu.comm.config import CommConfig
-from siafu.comm.rounded import RoundedSum
 from siafu.graph import Block
-from siafu.methods.lazy.bytes_sent import MESSAGES, PARAMETERS
+from siafu.methods.lazy.bytes_sent import MESSAGES, PARAMETERS, message_bytes, parameter_bytes
 from siafu.methods.lazy.config import LazyConfig
 from siafu.methods.lazy.reading import Reading, exchange, read_alone, settle, without
 from siafu.methods.lazy.stage import stages_of
@@ -25,15 +24,19 @@ from siafu.nn.dropout import set_keys
 from siafu.nn.gcn import Gcn
 from siafu.nn.staged import Staged, parameters_of
 from siafu.partition.cut import Part
+from siafu.training.byte_counter import ByteCounter
 from siafu.training.checkpoint import by_number, under
 from siafu.training.config import TrainConfig
-from siafu.training.full import FullTrainer, Watch
+from siafu.training.optimizer import DistributedOptimizer
+from siafu.training.procedure import EpochPosition, EpochStats, Monitor, Procedure, Selection, Stage, State
+from siafu.training.residuals import load_residuals, residuals_of
 from siafu.training.task import Task
 
 
-class LazyTrainer(FullTrainer):
+class LazyProcedure(Procedure):
     """Trains the stages of ``model`` in turn on one rank's part; a round of a stage is an epoch."""
 
+    checkpoint_at_once = False  # within a stage a checkpoint may send more than a round does
     model: Staged
 
     def __init__(
@@ -49,8 +52,14 @@ class LazyTrainer(FullTrainer):
         seed: int,
         wire: CommConfig,
     ) -> None:
-        super().__init__(model, block, x_own, task, config, seed=seed, wire=wire)
+        self.model, self.task, self.comm, self.seed = model, task, task.comm, seed
+        self.block, self.in_features = block.with_static(x_own), x_own.shape[1]
+        self.optimizer = DistributedOptimizer(model, config, task.comm, wire=wire)
+        self.sent = ByteCounter(task.comm)
         self.lazy, self.stages = lazy, stages_of(model, lazy)
+        self.num_stages = len(self.stages)
+        self.current, self._epochs_before = 0, 0  # the stage that trains, and the epochs before it
+        self.results: list[dict[str, Any]] = []  # of each stage that has ended
         if not lazy.features and self.stages[0].sends != "nothing":
             raise ValueError(
                 "lazy.features is false, but the first stage of this recipe sends features; set lazy.recipe to "
@@ -62,93 +71,72 @@ class LazyTrainer(FullTrainer):
         self._reading: Reading | None = None  # of the stage that is being learned
         self._output: Tensor | None = None  # of the chosen stage
 
-    def step(self, epoch: int) -> float:
-        """Train for one round of the current stage; returns its loss. Collective."""
+    def begin_stage(self, number: int, *, epoch: int) -> None:
+        """Start or resume a stage."""
+        self.current, self._epochs_before = number, epoch
+
+    def step(self, epochs: range, position: EpochPosition) -> list[EpochStats]:
+        """Train one round of the current stage."""
+        self._open()
+        start = time.perf_counter()  # the exchange of rows before a stage is not part of a round
+        loss = self.train_round(epochs.start)
+        return [EpochStats(loss, time.perf_counter() - start)]
+
+    def train_round(self, epoch: int) -> float:
+        """Train one round; returns its loss. Collective."""
         self._open()
         self.model.train()
-        self._set_lr(epoch)
+        self.optimizer.set_lr(epoch - self._epochs_before)
         if self.lazy.local_epochs > 1:
             return self._step_apart(epoch)
         self._begin_step(epoch)
-        return self._learn_from(self._sum_of_losses() / self.task.weight["train"])
+        loss = self._sum_of_losses() / self.task.weight["train"]
+        return self.optimizer.learn_from(loss, label=self._label("gradients"))
 
     @torch.no_grad()
     def outputs(self) -> Tensor:
         """For every own row what the stage at hand says, or between stages the chosen one. Collective."""
         self.model.eval()
         if self._reading is not None:
-            return self.model.output(self.done.stage, self._reading.block, self._reading.x_src)
+            return self.model.output(self.current, self._reading.block, self._reading.x_src)
         if self._output is None:
-            chosen = int(self.model.chosen) if self.done.stages else 0
+            chosen = int(self.model.chosen) if self.results else 0
             reading = self._read(chosen)
             self._output = self.model.output(chosen, reading.block, reading.x_src)
         return self._output
 
-    @property
-    def stage(self) -> int:
-        """Which stage answers, from 1."""
-        return int(self.model.chosen) + 1
+    def metrics(self, seconds: float) -> dict[str, Any]:
+        """The stage that answers, from 1, and the outcome and traffic of each stage."""
+        sent = self.sent.by_label
+        counts = {"message_bytes": message_bytes(sent), "parameter_bytes": parameter_bytes(sent)}
+        return {**counts, "stage": int(self.model.chosen) + 1, "stages": self.stage_results()}
 
-    def bytes_by_stage(self) -> list[dict[str, Any]]:
-        """What became of each stage that is done, and what it sent as far as that is counted."""
-        sent = self.done.bytes_by_label
+    def stage_results(self) -> list[dict[str, Any]]:
+        """The outcome of each stage that has ended, and its traffic as far as it is counted."""
+        sent = self.sent.by_label
         return [
             stage
             | {"message_bytes": sent.get(f"{MESSAGES} {stage['stage']}", 0)}
             | {"parameter_bytes": sum(sent.get(f"{what} {stage['stage']}", 0) for what in PARAMETERS)}
-            for stage in self.done.stages
+            for stage in self.results
         ]
 
-    def _epoch(self, watch: Watch) -> None:
-        """A round, and where it was the last of its stage the end of that. Collective."""
-        epoch, sent = self.done.epoch + 1, self.comm.meter.total()
-        self._open()
-        self._epoch_start = time.perf_counter()
-        loss = self.step(epoch)
-        seconds = time.perf_counter() - self._epoch_start
-        number = self._scheduled(epoch)
-        scored = number % self.config.evaluate_every == 0 or number == self.config.epochs
-        self._ended(watch, epoch, loss, seconds, sent=sent, scored=scored)
-        if self._stage_is_over():
-            self._close(watch)
-
-    def _finished(self) -> str | None:
-        return "done" if self.done.stage == len(self.stages) else None
-
-    def _stage_is_over(self) -> bool:
-        done, config = self.done, self.config
-        number = self._scheduled(done.epoch)
-        scored = done.stage_epoch + number - number % config.evaluate_every
-        waited = scored - max(done.best_epoch, done.lowest_epoch)
-        weary = config.patience and done.best_epoch and waited >= config.patience
-        return bool(number >= config.epochs or weary)
-
-    @property
-    def _most_epochs(self) -> int:
-        return self.config.epochs * len(self.stages)
-
-    def _scheduled(self, epoch: int) -> int:
-        return epoch - self.done.stage_epoch
-
     def _label(self, what: str) -> str:
-        return f"{what} {self.done.stage + 1}"
-
-    def _first_saved(self) -> float:
-        return time.monotonic()  # within a stage a checkpoint may send more than a round does
+        return f"{what} {self.current + 1}"
 
     def _open(self) -> Reading:
         """What the current stage reads; exchanged when it is first asked for. Collective then."""
         if self._reading is None:
-            self._reading = self._read(self.done.stage)
+            self._reading = self._read(self.current)
             self.model.requires_grad_(False)
             for parameter in self._learned():
                 parameter.requires_grad_(True)
             rows = self.task.rows["train"]
-            self._training = self._reading.of(rows) if self.model.frozen(self.done.stage) else None
+            self._training = self._reading.of(rows) if self.model.frozen(self.current) else None
         return self._reading
 
     def _learned(self) -> list[torch.nn.Parameter]:
-        return list(parameters_of(self.model.learned(self.done.stage)))
+        return list(parameters_of(self.model.learned(self.current)))
 
     def _read(self, stage: int) -> Reading:
         """What a stage reads, after those before it have passed on theirs once more where that is lost. Collective."""
@@ -197,7 +185,7 @@ class LazyTrainer(FullTrainer):
 
     def _sum_of_losses(self) -> Tensor:
         """Of this rank's training nodes."""
-        rows, stage = self.task.rows["train"], self.done.stage
+        rows, stage = self.task.rows["train"], self.current
         if self._training is not None:
             few = self._training
             return self.task.loss_of(self.model.output(stage, few.block, few.x_src), rows)
@@ -212,47 +200,45 @@ class LazyTrainer(FullTrainer):
             self._begin_step((epoch << 32) + local)
             loss = self._sum_of_losses() / weight
             loss.backward()
-            self._move()
+            self.optimizer.step()
             losses.append(float(loss.detach()))
-        average(learned, before, self.sums, share=share, label=self._label("weights"))
+        average(learned, before, self.optimizer.sums, share=share, label=self._label("weights"))
         mean = share * sum(losses) / max(len(losses), 1)
         here = torch.tensor([mean], dtype=torch.float64)
         return float(self.comm.all_reduce(here, label=self._label("weights")))
 
-    def _close(self, watch: Watch) -> None:
-        """End a stage: its best weights stay, and it passes on its rows. Collective."""
-        done, stage, reading = self.done, self.done.stage, self._open()
-        if done.best:
-            self.model.load_state_dict(done.best | {"chosen": self.model.chosen})
-        self._decide(self.outputs())
-        if stage + 1 < len(self.stages):
-            self._pass_on(stage, reading)
-        done.stage, done.stage_epoch = stage + 1, done.epoch
+    def end_stage(self, stage: Stage, monitor: Monitor) -> Selection | None:
+        """Keep the best weights of a stage, decide whether it answers, and pass on its rows."""
+        reading = self._open()
+        if stage.best:
+            self.model.load_state_dict(stage.best | {"chosen": self.model.chosen})
+        self._decide(self.outputs(), stage)
+        if stage.number + 1 < self.num_stages:
+            self._pass_on(stage.number, reading)
         self._forget()
-        self._saved = -inf  # little is to be kept between stages
-        if done.stage == len(self.stages):
-            self._end()
-        self._tell(watch)
+        selected = self._complete() if stage.number + 1 == self.num_stages else None
+        self._write_event(monitor, epoch=stage.last_epoch)
+        return selected
 
-    def _decide(self, out: Tensor) -> None:
-        """Write down how good a stage is, and choose it if it is good enough. Collective."""
-        done, stage = self.done, self.stages[self.done.stage]
+    def _decide(self, out: Tensor, ended: Stage) -> None:
+        """Record how good a stage is, and choose it if it is good enough. Collective."""
+        stage = self.stages[ended.number]
         scores, val_loss = self.task.evaluate(out)
         found: dict[str, Any] = {"stage": stage.number, "sends": stage.sends, "bits": stage.bits}
         found |= {"fits": stage.fits}
-        found |= {"rounds": done.epoch - done.stage_epoch, "best_epoch": done.best_epoch or done.epoch}
+        found |= {"rounds": ended.epochs, "best_epoch": ended.best_epoch or ended.last_epoch}
         found |= {f"{split}_score": score for split, score in scores.items()} | {"val_loss": val_loss}
         if self._is_good(found):
-            self.model.chosen.fill_(done.stage)
+            self.model.chosen.fill_(ended.number)
             self._output = out
-        done.stages.append(found)
+        self.results.append(found)
 
     def _is_good(self, found: dict[str, Any]) -> bool:
         """Whether the validation nodes find a stage as good as all before it, as far as so few can tell.
 
         Scores are the best of many rounds, so a stage is passed over only where it lacks more than a standard error.
         """
-        before = [stage["val_score"] or 0.0 for stage in self.done.stages]
+        before = [stage["val_score"] or 0.0 for stage in self.results]
         if not self.lazy.gate or not self.task.count["val"] or not before:
             return True
         score = found["val_score"] or 0.0
@@ -262,38 +248,36 @@ class LazyTrainer(FullTrainer):
         return score >= best - sqrt(max(0.0, best * (1 - best)) / self.task.count["val"])
 
     def _forget(self) -> None:
-        """Drop what belongs to the stage that ended."""
-        done = self.done
-        done.best_epoch, done.best_score, done.best_loss, done.best = 0, None, None, {}
-        done.lowest_epoch, done.lowest_loss = 0, None
-        self.optimizer.zero_grad()
-        self.optimizer.state.clear()
-        self.sums = RoundedSum(self.comm, self._wire.gradients)
+        """Drop everything of the stage that ended."""
+        self.optimizer.reset()
         self._reading = self._training = None
 
-    def _end(self) -> None:
-        """All stages are done."""
-        chosen = self.done.stages[int(self.model.chosen)]
-        self.done.best_epoch, self.done.best_score = chosen["best_epoch"], chosen["val_score"]
+    def _complete(self) -> Selection:
+        """End the last stage; returns the epoch and score of the chosen one."""
+        chosen = self.results[int(self.model.chosen)]
         self.model.requires_grad_(True)
+        return Selection(chosen["best_epoch"], chosen["val_score"])
 
-    def _tell(self, watch: Watch) -> None:
+    def _write_event(self, monitor: Monitor, *, epoch: int) -> None:
         """Write the event of the stage that just ended. Collective."""
-        self.count_bytes()
-        found = self.bytes_by_stage()[-1]
+        self.sent.update()
+        found = self.stage_results()[-1]
         score = "" if found["val_score"] is None else f", validation {found['val_score']:.4f}"
         text = f"{self.stages[found['stage'] - 1].name} in {found['rounds']} rounds{score}"
-        watch.events.write("stage", epoch=self.done.epoch, text=text, **found)
-        watch.say(text)
+        monitor.events.write("stage", epoch=epoch, text=text, **found)
+        monitor.callbacks.say(text)
 
-    def _own_state(self) -> dict[str, Tensor]:
-        mine = super()._own_state()
+    def state(self) -> State:
+        """The results of stages, residuals and, where ranks step apart, moments of this rank."""
+        mine = residuals_of(self.block, self.optimizer)
         if self.lazy.local_epochs > 1:  # then each rank's optimiser has seen other gradients
-            for slot, values in self.optimizer.state.items():
+            for slot, values in self.optimizer.adam.state.items():
                 mine |= {f"adam.{slot}.{name}": value for name, value in values.items()}
-        return mine
+        return State({"results": self.results}, mine)
 
-    def _load_own_state(self, mine: dict[str, Tensor]) -> None:
-        super()._load_own_state(mine)
+    def load_state(self, state: State) -> None:
+        """Take them back."""
+        self.results = state.values["results"]
+        load_residuals(self.block, self.optimizer, state.tensors)
         if self.lazy.local_epochs > 1:
-            self.optimizer.load_state(by_number(under(mine, "adam")))
+            self.optimizer.adam.load_state(by_number(under(state.tensors, "adam")))

@@ -1,6 +1,64 @@
 """Full-graph training as a pipeline: graph work on ranks, tensor work on workers, both at once.
 
 After Dorylus (https://www.usenix.org/conference/osdi21/presentation/thorpe). ``intervals`` cuts a rank's nodes,
-``gate`` says who may go on, ``rows`` holds what tasks read and write, ``parameters`` the weights, ``server`` runs the
-tasks of a rank, ``trainer`` trains.
+``gate`` says which task may go on, ``rows`` holds the rows that tasks read and write, ``parameters`` the weights,
+``server`` runs the tasks of a rank, ``procedure`` trains.
 """
+
+import os
+
+from torch import nn
+
+from siafu.machine import usable_cores
+from siafu.methods.method import Method, RankContext, RunConfig
+from siafu.methods.pipeline.config import PipelineConfig
+from siafu.methods.pipeline.procedure import PipelineProcedure
+from siafu.methods.static import build_static_model, require_features, static_inputs
+from siafu.workers.crew import BILLED
+from siafu.workers.signing import lease_key
+
+
+class Pipeline(Method):
+    """Graph servers aggregate, workers without a graph do the tensor work, in a bounded-asynchronous pipeline."""
+
+    def check(self, config: RunConfig) -> None:
+        """Refuse settings with which a pipeline cannot train, among them a missing key of leases."""
+        pipeline = config.of(PipelineConfig)
+        if pipeline.workers in BILLED:
+            lease_key(os.environ, pipeline.lease_key_file)  # or it says what to do
+        if config.model.norm == "batch":
+            raise ValueError(
+                "model.norm is batch, which is not row by row, so that no worker could do it; set it to layer, or use "
+                "method full"
+            )
+        if config.comm.gradients != "fp32":
+            raise ValueError(
+                f"comm.gradients is {config.comm.gradients}, but method pipeline adds gradients up exactly; set it to "
+                "fp32"
+            )
+
+    def build(self, rank: RankContext) -> PipelineProcedure:
+        """Build the procedure of one rank. Collective."""
+        config, pipeline = rank.config, rank.config.of(PipelineConfig)
+        part, block, x, task, model = static_inputs(rank)
+        return PipelineProcedure(
+            require_features(model, part, "pipeline"),
+            block,
+            x,
+            task,
+            config.train,
+            pipeline=pipeline,
+            route=part.route,
+            seed=config.seed,
+            wire=config.comm,
+            cores=usable_cores(),
+            folder=rank.scratch if pipeline.workers not in ("inline", "threads") else None,
+        )
+
+    def build_model(
+        self, config: RunConfig, *, in_features: int, out_features: int, num_nodes: int
+    ) -> nn.Module:
+        """Build the model of a run, without its weights."""
+        return build_static_model(
+            config, in_features=in_features, out_features=out_features, num_nodes=num_nodes
+        )

@@ -12,6 +12,8 @@ import shlex
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from itertools import pairwise
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from siafu.comm.everyone import gather_texts
 from siafu.comm.route import Route
 from siafu.cost import Meter, charge, read_prices, value
 from siafu.graph import Block
+from siafu.methods.full.procedure import infer_whole
 from siafu.methods.pipeline.config import PipelineConfig
 from siafu.methods.pipeline.intervals import cut_intervals
 from siafu.methods.pipeline.parameters import Parameters, weights_of
@@ -34,9 +37,12 @@ from siafu.methods.pipeline.tuned import Tuned
 from siafu.nn.layer import Layer
 from siafu.nn.model import Gnn
 from siafu.nn.streamed import Rows
+from siafu.training.byte_counter import ByteCounter
 from siafu.training.checkpoint import under
 from siafu.training.config import TrainConfig
-from siafu.training.full import FullTrainer, Watch
+from siafu.training.optimizer import DistributedOptimizer
+from siafu.training.procedure import EpochPosition, EpochStats, Monitor, Procedure, State
+from siafu.training.residuals import load_residuals, residuals_of
 from siafu.training.task import Task
 from siafu.workers.crew import BILLED, MOST, Crew, Wanted
 from siafu.workers.setup import Setup
@@ -47,11 +53,22 @@ _MOST_INTERVALS, _LEAST_ROWS = 32, 4096  # where nobody says how many; smaller o
 _PATIENCE_S = 30.0  # for the first worker; without one, training begins and waits there
 
 
-class PipelineTrainer(FullTrainer):
+@dataclass
+class Spent:
+    """Costs of a run so far: dollars, tasks that workers have done, and tasks that were started again."""
+
+    dollars: float = 0.0
+    tasks: int = 0
+    tasks_relaunched: int = 0
+
+
+class PipelineProcedure(Procedure):
     """Trains ``model`` on one rank's part, whose tensor work workers do.
 
     Where nobody says how many these are, there are as many as ``cores``; ``folder`` gets a lease for more of them.
     """
+
+    traced = True
 
     def __init__(
         self,
@@ -68,7 +85,12 @@ class PipelineTrainer(FullTrainer):
         cores: int = 1,
         folder: Path | None = None,
     ) -> None:
-        super().__init__(model, block, x_src, task, config, seed=seed, wire=wire)
+        self.model, self.task, self.comm, self.seed = model, task, task.comm, seed
+        self.block, self.x_src, self.in_features = block.with_static(x_src), x_src, x_src.shape[1]
+        self.optimizer = DistributedOptimizer(model, config, task.comm, wire=wire)
+        self.sent = ByteCounter(task.comm)
+        self.spent = Spent()
+        self.epoch = 0  # epochs done
         self.pipeline, self._route, self._cores, self.folder = pipeline, route, cores, folder
         self._feedback, self._deadline_s = Feedback(wire.precision), wire.deadline
         self._rates = read_prices(Path(pipeline.prices) if pipeline.prices else None).rates(
@@ -84,52 +106,60 @@ class PipelineTrainer(FullTrainer):
         self._crew: Crew | None = None
         self._segments: Segments | None = None
 
-    def _own_state(self) -> dict[str, Tensor]:
-        lost = {f"pipeline.{name}": each for name, each in self._feedback.state().items()}
-        return super()._own_state() | lost
+    def state(self) -> State:
+        """Costs so far, and the residuals of this rank."""
+        residuals = {f"pipeline.{name}": each for name, each in self._feedback.state().items()}
+        return State(asdict(self.spent), residuals_of(self.block, self.optimizer) | residuals)
 
-    def _load_own_state(self, mine: dict[str, Tensor]) -> None:
-        super()._load_own_state(mine)
-        self._feedback.load(under(mine, "pipeline"))
+    def load_state(self, state: State) -> None:
+        """Take costs and residuals back."""
+        self.spent = Spent(**state.values)
+        load_residuals(self.block, self.optimizer, state.tensors)
+        self._feedback.load(under(state.tensors, "pipeline"))
 
-    def train(self, watch: Watch) -> str:
-        """As every trainer; workers live as long as this. Collective."""
-        self._tell = watch.say
-        try:
-            return super().train(watch)
-        finally:
-            self.close()
+    def metrics(self, seconds: float) -> dict[str, Any]:
+        """Dollars, value and tasks."""
+        return {"value": value(seconds, self.spent.dollars), **asdict(self.spent)}
 
-    def steps(self, last: int) -> list[float]:
+    def begin(self, monitor: Monitor, *, epoch: int) -> None:
+        """Note where lines for a person go; workers start with the first epoch."""
+        self._tell, self.epoch = monitor.callbacks.say, epoch
+
+    def outputs(self) -> Tensor:
+        """Compute the output of every own row, on this rank."""
+        return infer_whole(self.model, self.block, self.x_src, self.task)
+
+    def step(self, epochs: range, position: EpochPosition) -> list[EpochStats]:
+        """Train all of ``epochs``: they overlap."""
+        losses = self.train_epochs(epochs[-1])
+        spent = self._account() / len(epochs)
+        self._tune(spent)
+        trained = []
+        for loss, ((began_s, before), (ended_s, after)) in zip(losses, pairwise(self._marks), strict=True):
+            seconds = ended_s - began_s
+            dollars = self._servers(seconds) + spent
+            self.spent.dollars += dollars
+            cost = {"dollars": dollars, "value": value(seconds, dollars)}
+            trained.append(EpochStats(loss, seconds, after - before, cost))
+        return trained
+
+    def train_epochs(self, last: int) -> list[float]:
         """Train up to and with an epoch, without a score; returns the losses. Collective."""
-        first, server = self.done.epoch + 1, self._server or self._start()
+        first, server = self.epoch + 1, self._server or self._start()
         server.trace_until = self.pipeline.trace_epochs
         self._marks = [(time.perf_counter(), self.comm.meter.total())]
+        self._first = first
         self.model.train()
         server.run(last)
-        self.done.epoch = last
+        self.epoch = last
         return [server.parameters.losses.pop(epoch) for epoch in range(first, last + 1)]
 
-    def _epoch(self, watch: Watch) -> None:
-        """Train up to the next epoch that is scored. Collective."""
-        every, first = self.config.evaluate_every, self.done.epoch + 1
-        last = min(ceil(first / every) * every, self.config.epochs)
-        losses, spent = self.steps(last), self._account() / (last - first + 1)
-        self._tune(spent)
-        for epoch, loss in enumerate(losses, first):
-            (began_s, before), (ended_s, after) = self._marks[epoch - first : epoch - first + 2]
-            seconds, scored = ended_s - began_s, epoch == last
-            sent = before if scored else self.comm.meter.total() - (after - before)
-            dollars = self._servers(seconds) + spent
-            self.done.dollars += dollars
-            cost = {"dollars": dollars, "value": value(seconds, dollars)}
-            self._ended(watch, epoch, loss, seconds, sent=sent, scored=scored, cost=cost)
-        self._write_trace(watch, first)
-        self.done.dollars += self._servers(
-            time.perf_counter() - self._marks[-1][0]
-        )  # scores are paid for, too
+    def after_epochs(self, epoch: int, monitor: Monitor) -> None:
+        """Write the trace and the notes of workers; bill the time of scoring."""
+        self._write_trace(monitor)
+        self.spent.dollars += self._servers(time.perf_counter() - self._marks[-1][0])
         while self._notes:
-            watch.events.write("note", text=self._notes.pop(0))
+            monitor.events.write("note", text=self._notes.pop(0))
 
     def _start(self) -> GraphServer:
         """Make the intervals, their rows and the workers. Collective."""
@@ -155,7 +185,7 @@ class PipelineTrainer(FullTrainer):
             intervals,
             rows,
             tasks,
-            first=self.done.epoch + 1,
+            first=self.epoch + 1,
             staleness=self.pipeline.staleness,
             feedback=self._feedback,
             inline=crew.do_one if crew.inline else None,
@@ -165,13 +195,13 @@ class PipelineTrainer(FullTrainer):
             self.model,
             channel,
             intervals=intervals.count,
-            version=self.done.epoch,
+            version=self.epoch,
             step=self._step,
             renewed=self._version(server),
             copies=copies,
         )
         server.patience_s = min(PATIENCE_S, self._deadline_s / 3)
-        tasks.publish(self.done.epoch, server.parameters.weights())
+        tasks.publish(self.epoch, server.parameters.weights())
         channel.on_arrival(server.arrived)
         self._server, self._began_s = server, time.monotonic()
         gc.freeze()  # all that lives now lives to the end: it need not be looked through again and again
@@ -205,7 +235,7 @@ class PipelineTrainer(FullTrainer):
         assert self.folder is not None
         return self.folder / f"lease-{self.comm.rank}.json"
 
-    def close(self) -> None:
+    def close(self, monitor: Monitor | None = None) -> None:
         """End the workers."""
         if self._crew is not None:
             self._crew.close()
@@ -225,10 +255,10 @@ class PipelineTrainer(FullTrainer):
 
     def _step(self, epoch: int, grads: list[Tensor]) -> None:
         """Move the weights, as ``full`` does."""
-        self._set_lr(epoch)
+        self.optimizer.set_lr(epoch)
         for parameter, grad in zip(self.model.parameters(), grads, strict=True):
             parameter.grad = grad
-        self._move()
+        self.optimizer.step()
         self.optimizer.zero_grad()
 
     def setup(self) -> Setup:
@@ -264,8 +294,8 @@ class PipelineTrainer(FullTrainer):
         now = self.comm.all_reduce(torch.tensor(here, dtype=torch.float64), label="control")
         tasks, relaunched, dollars = (now - self._accounted).tolist()
         self._accounted = now
-        self.done.tasks += round(tasks)
-        self.done.tasks_relaunched += round(relaunched)
+        self.spent.tasks += round(tasks)
+        self.spent.tasks_relaunched += round(relaunched)
         return dollars
 
     def _tune(self, spent: float) -> None:
@@ -295,17 +325,17 @@ class PipelineTrainer(FullTrainer):
         self._tell(text)
         self._notes.append(text)
 
-    def _write_trace(self, watch: Watch, first: int) -> None:
-        """Write down the tasks of the first epochs, where epochs since ``first`` are among them. Collective."""
+    def _write_trace(self, monitor: Monitor) -> None:
+        """Write the tasks of the first epochs, where the last step has trained some of them. Collective."""
         server = self._server
         assert server is not None
-        if first > self.pipeline.trace_epochs:
+        if self._first > self.pipeline.trace_epochs:
             return
         here = [[*each._replace(start_s=each.start_s - self._began_s)] for each in server.trace]
         server.trace.clear()
         for rank, text in enumerate(gather_texts(self.comm, json.dumps(here), label="control")):
             for lane, name, epoch, interval, start, seconds in json.loads(text):
-                watch.events.write(
+                monitor.events.write(
                     "graph" if lane == GRAPH_LANE else "task",
                     rank=rank,
                     lane=lane,

@@ -1,1 +1,62 @@
-"""Sampled minibatches, several of them merged into one exchange."""
+"""Sampled minibatches, several of them merged into one exchange (BatchGNN)."""
+
+from torch import nn
+
+from siafu.methods.method import Method, RankContext, RunConfig
+from siafu.methods.sampled.config import SampledConfig
+from siafu.methods.sampled.procedure import SampledProcedure
+from siafu.methods.static import build_static_model, layer_room, require_features, static_inputs
+
+
+class Sampled(Method):
+    """An epoch is many steps, each on a minibatch of training nodes or edges and some of their neighbours."""
+
+    tasks = ("node", "link")
+
+    def check(self, config: RunConfig) -> None:
+        """Refuse batch norm on several ranks."""
+        if config.ranks > 1 and config.model.norm == "batch":
+            raise ValueError(
+                "model.norm is batch, whose moments in a minibatch would be each rank's own; set it to layer, or train "
+                "on one rank"
+            )
+
+    def build(self, rank: RankContext) -> SampledProcedure:
+        """Build the procedure of one rank. Collective."""
+        config, sampled = rank.config, rank.config.of(SampledConfig)
+        part, block, x, task, model = static_inputs(rank)
+        if config.task == "node":
+            require_features(model, part, "sampled")
+        room = layer_room(
+            rank.comm,
+            part,
+            model,
+            x,
+            ranks=config.ranks,
+            budget_mb=sampled.budget_mb,
+            scratch=rank.scratch,
+        )
+        return SampledProcedure(
+            model,
+            part,
+            block,
+            x,
+            task,
+            config.train,
+            sampled=sampled,
+            seed=config.seed,
+            wire=config.comm,
+            room=room,
+        )
+
+    def build_model(
+        self, config: RunConfig, *, in_features: int, out_features: int, num_nodes: int
+    ) -> nn.Module:
+        """Build the model of a run, without its weights."""
+        return build_static_model(
+            config, in_features=in_features, out_features=out_features, num_nodes=num_nodes
+        )
+
+    def streams_inputs(self, config: RunConfig) -> bool:
+        """Every model of siafu's own reads minibatches from disk."""
+        return config.model.kind != "custom"

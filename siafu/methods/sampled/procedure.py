@@ -21,10 +21,10 @@ from siafu import native
 from siafu.ahead import ahead
 from siafu.comm.config import CommConfig, Precision
 from siafu.graph import Block, Whole
+from siafu.methods.full.procedure import infer_whole
 from siafu.methods.sampled.config import SampledConfig
 from siafu.methods.sampled.fetched import Fetched, StaticRows, Table
 from siafu.methods.sampled.neighbourhood import Neighbourhood
-from siafu.native.scatter import scattered
 from siafu.nn.aggregate import widened
 from siafu.nn.dropout import Dropout, mix, set_keys
 from siafu.nn.embedded import Embedded
@@ -34,10 +34,13 @@ from siafu.nn.product import PROJECTED
 from siafu.nn.streamed import Rows, Streamed
 from siafu.partition.cut import Part
 from siafu.sampling import Grown, grow
+from siafu.training.byte_counter import ByteCounter
 from siafu.training.config import TrainConfig
-from siafu.training.full import FullTrainer
 from siafu.training.layerwise import Room, outputs_by_layer
-from siafu.training.task import Task
+from siafu.training.optimizer import DistributedOptimizer
+from siafu.training.procedure import EpochPosition, EpochStats, Procedure, State
+from siafu.training.residuals import load_residuals, residuals_of
+from siafu.training.task import SeedBatch, Task
 
 _MOST_AT_ONCE, _MOST_ALONE = 64, 16  # minibatches; alone nothing is exchanged, and few stay in the cache
 _X, _ID, _FACTS, _AGGREGATE = 0, 1, 2, 3  # which table is which
@@ -57,22 +60,6 @@ class Macrobatch(NamedTuple):
     fetched: Fetched
 
 
-class Minibatch(NamedTuple):
-    """What one step reads.
-
-    Attributes:
-        number: which of the epoch's.
-        seed_row: (B,) int64, its training nodes that this rank owns.
-        blocks: one a layer, the first layer's first.
-        x_src: (S, F), the rows of the first block.
-    """
-
-    number: int
-    seed_row: Tensor
-    blocks: list[Block]
-    x_src: Tensor
-
-
 class _Projected(NamedTuple):
     """What a layer made of the inputs of some nodes: (R,) int32, ascending, and (R, Z)."""
 
@@ -84,8 +71,8 @@ class _Projected(NamedTuple):
         return native.gather(self.rows, torch.searchsorted(self.position, position))
 
 
-class SampledTrainer(FullTrainer):
-    """Trains on minibatches of sampled neighbours; scores and checkpoints are those of ``full``."""
+class SampledProcedure(Procedure):
+    """Trains on minibatches of sampled neighbours; scores by exact passes over the whole graph."""
 
     model: Gnn | Embedded
 
@@ -103,7 +90,10 @@ class SampledTrainer(FullTrainer):
         wire: CommConfig | None = None,
         room: Room | None = None,
     ) -> None:
-        super().__init__(model, block, x_own, task, config, seed=seed, wire=wire)
+        self.model, self.task, self.comm, self.seed = model, task, task.comm, seed
+        self.block, self.x_src, self.in_features = block.with_static(x_own), x_own, x_own.shape[1]
+        self.optimizer = DistributedOptimizer(model, config, task.comm, wire=wire)
+        self.sent = ByteCounter(task.comm)
         self.sampled, self.fanouts = sampled, sampled.fanouts(len(model.layers))
         if sampled.share_projection:
             _check_shared(model)
@@ -125,62 +115,61 @@ class SampledTrainer(FullTrainer):
     def outputs(self) -> Tensor:
         """The model's output for every row here, without dropout; by layer where ``room`` is given. Collective."""
         if self.room is None or isinstance(self.model, Embedded):
-            return super().outputs()
+            return infer_whole(self.model, self.block, self.x_src, self.task)
         self.model.eval()
         block = self.block if self.cached else replace(self.block, static_src=None)
         return outputs_by_layer(self.model, block, self.x_src, room=self.room)
 
-    def step(self, epoch: int) -> float:
-        """Train for one epoch, counted from 1, or the rest of it; returns its mean loss. Collective."""
-        self._set_lr(epoch)
-        seeds, weight = self._minibatches(epoch)
-        made = self._macrobatches(epoch, seeds)
+    def step(self, epochs: range, position: EpochPosition) -> list[EpochStats]:
+        """Train one epoch, or the rest of it."""
+        epoch, loss = epochs.start, position.loss
+        self.optimizer.set_lr(epoch)
+        batches = self.task.seed_batches(
+            epoch, batch_size=self.sampled.batch_size, seed=self.seed, node_id=self.block.node_id
+        )
+        made = self._macrobatches(epoch, batches, first=position.minibatch)
         for macrobatch in ahead(made) if self.prefetch else made:
-            shared = self._projected(macrobatch) if self.sampled.share_projection else None
-            for place, grown in enumerate(macrobatch.grown):
-                start, number = time.perf_counter(), macrobatch.first + place
-                blocks, x_src = self._assemble(grown, macrobatch.fetched)
-                if shared is not None:
-                    blocks[0].memo[PROJECTED] = shared.of(grown.position)
-                minibatch = Minibatch(number, seeds[number], blocks, x_src)
-                self.done.minibatch_loss += self._train_on(minibatch, epoch, weight[number])
-                self.spent["compute"] += time.perf_counter() - start
-            self.done.minibatch = macrobatch.first + len(macrobatch.grown)
-            if self.done.minibatch < self.num_batches:
-                self._between()
-        loss = self.done.minibatch_loss / self.num_batches
-        self.done.minibatch, self.done.minibatch_loss = 0, 0.0
-        return loss
+            loss = self._train_on(macrobatch, epoch, batches, loss)
+            done = macrobatch.first + len(macrobatch.grown)
+            if done < self.num_batches:
+                position.advance(done, loss)
+        return [EpochStats(loss / self.num_batches)]
 
-    def _train_on(self, minibatch: Minibatch, epoch: int, weight: float) -> float:
-        self.model.train()
-        set_keys(self.model, seed=self.seed, step=(epoch << 32) + minibatch.number)
-        self.optimizer.zero_grad()
-        out = self.model(minibatch.blocks, minibatch.x_src)
-        return self._learn_from(self.task.loss_of(out, minibatch.seed_row) / weight)
+    def _train_on(
+        self, macrobatch: Macrobatch, epoch: int, batches: Sequence[SeedBatch], total: float
+    ) -> float:
+        """Take a step on each minibatch of a macrobatch; returns ``total`` and their losses. Collective."""
+        shared = self._projected(macrobatch) if self.sampled.share_projection else None
+        for number, grown in enumerate(macrobatch.grown, macrobatch.first):
+            start = time.perf_counter()
+            blocks, x_src = self._assemble(grown, macrobatch.fetched)
+            if shared is not None:
+                blocks[0].memo[PROJECTED] = shared.of(grown.position)
+            self.model.train()
+            set_keys(self.model, seed=self.seed, step=(epoch << 32) + number)
+            self.optimizer.zero_grad()
+            out = self.model(blocks, x_src)
+            total += self.optimizer.learn_from(self.task.batch_loss(out, batches[number]))
+            self.spent["compute"] += time.perf_counter() - start
+        return total
 
-    def _minibatches(self, epoch: int) -> tuple[list[Tensor], list[float]]:
-        """The own training nodes of each minibatch, and the weight of each minibatch's labels. Collective.
+    def state(self) -> State:
+        """The residuals of this rank."""
+        return State({}, residuals_of(self.block, self.optimizer))
 
-        Training nodes stand in the order of a hash of their ids; a minibatch is the next so many of all ranks'.
-        """
-        rows = self.task.rows["train"]
-        node_id = self.block.node_id
-        mixed = _hashes(rows if node_id is None else node_id[rows], mix(mix(self.seed) ^ (epoch << 1)))
-        everyone = torch.cat(self.comm.all_gather(mixed, label="sample")).sort().values
-        number = torch.searchsorted(everyone, mixed) // self.sampled.batch_size
-        order = (number * (1 << 40) + rows).argsort()  # by minibatch, then by row
-        count = torch.bincount(number, minlength=self.num_batches)
-        seeds = list(rows[order].split(count.tolist()))
-        here = torch.tensor([self.task.weight_of(each) for each in seeds], dtype=torch.float64)
-        return seeds, self.comm.all_reduce(here, label="sample").tolist()
+    def load_state(self, state: State) -> None:
+        """Take residuals back."""
+        load_residuals(self.block, self.optimizer, state.tensors)
 
-    def _macrobatches(self, epoch: int, seeds: list[Tensor]) -> Iterator[Macrobatch]:
-        """What is left of an epoch, sampled and fetched. Collective."""
-        first = self.done.minibatch
+    def metrics(self, seconds: float) -> dict[str, float]:
+        """Seconds spent on sampling, fetching and computing."""
+        return {f"{part}_seconds": spent for part, spent in self.spent.items()}
+
+    def _macrobatches(self, epoch: int, batches: Sequence[SeedBatch], *, first: int) -> Iterator[Macrobatch]:
+        """Sample and fetch the minibatches of an epoch from ``first`` on. Collective."""
         while first < self.num_batches:
             last = min(first + self.macrobatch - first % self.macrobatch, self.num_batches)
-            yield self._sampled(epoch, first, seeds[first:last])
+            yield self._sampled(epoch, first, [batch.rows for batch in batches[first:last]])
             first = last
 
     def _sampled(self, epoch: int, first: int, seeds: Sequence[Tensor]) -> Macrobatch:
@@ -309,9 +298,3 @@ def _check_shared(model: Gnn | Embedded) -> None:
             "sampled.share_projection needs inputs that are the same in all minibatches and read once; set "
             "model.input_dropout to 0 and model.residual to false"
         )
-
-
-def _hashes(node_id: Tensor, key: int) -> Tensor:
-    """A number of 63 bits for each node and key, (R,) int64."""
-    mixed = scattered(scattered(node_id.numpy().astype(np.uint64)) ^ np.uint64(key))
-    return torch.from_numpy((mixed >> np.uint64(1)).astype(np.int64))

@@ -1,1 +1,55 @@
-"""Training on graphs that change over time: ranks own steps, rows are turned from steps to nodes and back."""
+"""Training on graphs that change over time: ranks own snapshots, rows go from time-major to node-major and back."""
+
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from siafu.comm import Comm
+from siafu.dynamic import DynamicGraph
+from siafu.methods.method import Method, RankContext, RunConfig
+from siafu.methods.snapshots.build import build_predictor, build_task, build_timeline
+from siafu.methods.snapshots.config import DEFAULTS, SnapshotsConfig, wanted_of
+from siafu.methods.snapshots.procedure import SnapshotsProcedure
+from siafu.methods.snapshots.reads import shares_of
+from siafu.partition.log import deliver_log
+
+
+class Snapshots(Method):
+    """Snapshot partitioning, with gradient checkpointing over blocks of time."""
+
+    tasks = ("link", "edge", "node")
+    defaults = DEFAULTS
+    over_time = True
+
+    def build(self, rank: RankContext) -> SnapshotsProcedure:
+        """Build the procedure of one rank. Collective."""
+        config, graph, snapshots = rank.config, rank.part, rank.config.of(SnapshotsConfig)
+        assert isinstance(graph, DynamicGraph)
+        timeline = build_timeline(graph, snapshots, config.model)
+        task = build_task(graph, wanted_of(config), rank.comm)
+        model = build_predictor(
+            config.model,
+            config.link,
+            task=config.task,
+            in_features=timeline.in_features,
+            out_features=task.num_outputs,
+        )
+        model.reset(torch.Generator().manual_seed(config.seed))
+        return SnapshotsProcedure(
+            model, timeline, task, config.train, snapshots=snapshots, seed=config.seed, wire=config.comm
+        )
+
+    def build_model(
+        self, config: RunConfig, *, in_features: int, out_features: int, num_nodes: int
+    ) -> nn.Module:
+        """Build the model of a run, without its weights."""
+        return build_predictor(
+            config.model, config.link, task=config.task, in_features=in_features, out_features=out_features
+        )
+
+    def receive_part(self, comm: Comm, path: Path, config: RunConfig) -> DynamicGraph:
+        """Receive the events that this rank reads, of the log in ``path``. Collective."""
+        shares = partial(shares_of, model=config.model, wanted=wanted_of(config), ranks=comm.world_size)
+        return deliver_log(comm, path, shares)

@@ -1,11 +1,11 @@
 """How graphs that change over time are trained on."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from siafu.training.config import Metric
+from siafu.training.config import Metric, TrainConfig
 from siafu.training.link.config import LinkConfig
 
 # What other settings are where nobody gave them.
@@ -50,3 +50,38 @@ class Wanted:
     seed: int
     metric: Metric = "auto"
     class_weights: Literal["none", "balanced"] = "none"
+
+
+class _Config(Protocol):
+    """The parts of a run's config that say what is learned over time."""
+
+    @property
+    def task(self) -> str:
+        """Links, classes of events, or labels of nodes."""
+
+    @property
+    def seed(self) -> int:
+        """Seed of everything random."""
+
+    @property
+    def train(self) -> TrainConfig:
+        """Metric and class weights."""
+
+    @property
+    def link(self) -> LinkConfig:
+        """Link prediction."""
+
+    def of(self, settings: type[SnapshotsConfig]) -> SnapshotsConfig:
+        """The settings of this method."""
+
+
+def wanted_of(config: _Config) -> Wanted:
+    """What the config of a run says is to be learned."""
+    return Wanted(
+        config.task,
+        config.of(SnapshotsConfig),
+        config.link,
+        config.seed,
+        metric=config.train.metric,
+        class_weights=config.train.class_weights,
+    )

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -69,6 +69,10 @@ class LinkTask(TemporalTask):
         if not len(told):
             return dict.fromkeys(_SCORES)
         return dict(zip(_SCORES, told.mean(0).tolist(), strict=True))
+
+    def metrics(self) -> dict[str, Any]:
+        """The protocol by which links are ranked."""
+        return {"protocol": self.config.protocol}
 
     def of_part(self, part: Part) -> "LinkTask":
         """The same with losses of a part of the links."""

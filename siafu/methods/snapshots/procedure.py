@@ -10,7 +10,6 @@ from torch import Tensor
 from siafu import native
 from siafu.comm.config import CommConfig
 from siafu.dynamic import change_of
-from siafu.graph import Block
 from siafu.methods.snapshots.build import Predictor
 from siafu.methods.snapshots.config import SnapshotsConfig
 from siafu.methods.snapshots.cut import Cut
@@ -24,16 +23,20 @@ from siafu.methods.snapshots.timeline import Timeline, stacked
 from siafu.methods.snapshots.turn import RankTurn
 from siafu.nn.dropout import mix
 from siafu.nn.link import LinkHead
-from siafu.nn.temporal import Span, State, passed_in_blocks
+from siafu.nn.temporal import Span, passed_in_blocks
+from siafu.nn.temporal import State as TemporalState
 from siafu.nn.temporal.recurrent import Recurrent
 from siafu.nn.temporal.turn import Alone, Busy, Turn
 from siafu.sampling.shuffle import Shuffled
 from siafu.training.adam import Adam, Group
+from siafu.training.byte_counter import ByteCounter
 from siafu.training.config import TrainConfig
-from siafu.training.full import FullTrainer, Watch
+from siafu.training.optimizer import DistributedOptimizer
+from siafu.training.procedure import EpochPosition, EpochStats, Evaluation, Monitor, Procedure, State
+from siafu.training.residuals import load_residuals, residuals_of
 
 
-class SnapshotsTrainer(FullTrainer):
+class SnapshotsProcedure(Procedure):
     """Trains a model over time on samples, each a step whose rows predict something.
 
     Samples that see all steps before them are learned from together, in one pass over time an epoch. Samples that see a
@@ -41,7 +44,7 @@ class SnapshotsTrainer(FullTrainer):
     """
 
     model: Predictor
-    task: TemporalTask  # type: ignore[assignment]
+    task: TemporalTask
 
     def __init__(
         self,
@@ -54,10 +57,11 @@ class SnapshotsTrainer(FullTrainer):
         seed: int,
         wire: CommConfig | None = None,
     ) -> None:
-        nodes = timeline.graph.num_nodes
-        nothing = Block(torch.zeros(nodes + 1, dtype=torch.int64), torch.empty(0, dtype=torch.int32), nodes)
-        x = torch.empty(nodes, timeline.in_features, device="meta")
-        super().__init__(model, nothing, x, task, config, seed=seed, wire=wire)  # type: ignore[arg-type]
+        self.model, self.task, self.comm, self.config, self.seed = model, task, task.comm, config, seed
+        self.in_features = timeline.in_features
+        self.optimizer = DistributedOptimizer(model, config, task.comm, wire=wire)
+        self.sent = ByteCounter(task.comm)
+        self.score_untrained = isinstance(model.head, LinkHead) and model.head.recencies > 0
         self.timeline, self.snapshots, self._wire = timeline, snapshots, wire or CommConfig()
         self._plan = plan_passes(
             model.temporal, timeline, snapshots, train=task.samples["train"], ranks=task.comm.world_size
@@ -67,22 +71,17 @@ class SnapshotsTrainer(FullTrainer):
         self._held: dict[int, int] = {}  # RSS when a block of time had gone forward, the most
         self._known = Known(model.temporal)
 
-    def _train(self, watch: Watch) -> str:
-        """As any; a head that reads a memory ranks before it has learned, and is scored then too."""
+    def begin(self, monitor: Monitor, *, epoch: int) -> None:
+        """Write how much the graph changes from step to step."""
         native.map_large_arrays()  # which die block by block
-        if self.comm.rank == 0 and not self.done.epoch:
-            watch.events.write("change", **change_of(self.timeline.graph, life=self.timeline.life)._asdict())
-        if self._starts_with_memory() and not self.done.epoch and not self.done.minibatch:
-            self._evaluate(0)
-        return super()._train(watch)
+        if self.comm.rank == 0 and not epoch:
+            change = change_of(self.timeline.graph, life=self.timeline.life)
+            monitor.events.write("change", **change._asdict())
 
-    def _starts_with_memory(self) -> bool:
-        return isinstance(self.model.head, LinkHead) and self.model.head.recencies > 0
-
-    def _epoch(self, watch: Watch) -> None:
-        super()._epoch(watch)
-        if self.done.epoch == 1:
-            watch.events.write("blocks", **self._of_blocks())
+    def after_epochs(self, epoch: int, monitor: Monitor) -> None:
+        """Write the memory of the blocks of time after the first epoch."""
+        if epoch == 1:
+            monitor.events.write("blocks", **self._of_blocks())
 
     def _of_blocks(self) -> dict[str, list[int]]:
         """Steps of each block of time, the bytes it was to take, and what the process held."""
@@ -92,22 +91,28 @@ class SnapshotsTrainer(FullTrainer):
         planned = plan.need.of_blocks(plan.lengths)
         return {"steps": plan.lengths, "planned_bytes": planned, "rss_bytes": held}
 
-    def step(self, epoch: int) -> float:
-        """Train for one epoch, counted from 1, or the rest of it; returns its mean loss. Collective."""
+    def step(self, epochs: range, position: EpochPosition) -> list[EpochStats]:
+        """Train one epoch, or the rest of it."""
+        epoch, loss = epochs.start, position.loss
         self.model.train()
-        self._set_lr(epoch)
+        self.optimizer.set_lr(epoch)
         batches = self._batches(epoch)
-        for samples in batches[self.done.minibatch :]:
+        for done, samples in enumerate(batches[position.minibatch :], position.minibatch + 1):
             self.optimizer.zero_grad()
-            loss = self._learned(samples, epoch)
-            self.done.minibatch_loss += self._add_gradients(loss)
-            self._move()
-            self.done.minibatch += 1
-            if self.done.minibatch < len(batches):
-                self._between()
-        loss_of_epoch = self.done.minibatch_loss / len(batches)
-        self.done.minibatch, self.done.minibatch_loss = 0, 0.0
-        return loss_of_epoch
+            share = self._learned(samples, epoch)
+            loss += self.optimizer.add_gradients(share)
+            self.optimizer.step()
+            if done < len(batches):
+                position.advance(done, loss)
+        return [EpochStats(loss / len(batches))]
+
+    def state(self) -> State:
+        """The residuals of this rank."""
+        return State({}, residuals_of(None, self.optimizer))
+
+    def load_state(self, state: State) -> None:
+        """Take residuals back."""
+        load_residuals(None, self.optimizer, state.tensors)
 
     def _batches(self, epoch: int) -> list[list[int]]:
         """The samples of each step of the optimiser, in an order that the seed and the epoch give."""
@@ -218,22 +223,22 @@ class SnapshotsTrainer(FullTrainer):
 
     def _judged_live(self, task: LinkTask) -> Tensor:
         """The same, where links are learned as they become known; the weights are those before, in the end."""
-        passes, optimizer = Passes(self._tuned, self._loss_of), self.optimizer
+        passes, adam = Passes(self._tuned, self._loss_of), self.optimizer.adam
         found = []
         with restored(self.model):
             for split in ("val", "test"):
                 for sample in task.samples[split]:
-                    self.optimizer = Adam([Group(list(self.model.parameters()))], lr=self.config.lr)
+                    self.optimizer.adam = Adam([Group(list(self.model.parameters()))], lr=self.config.lr)
                     with torch.enable_grad():
                         tune(self.model, task, sample - 1, passes, steps=task.config.live)
                     found.append(self._told([(split, sample)], task))
-        self.optimizer = optimizer
+        self.optimizer.adam = adam
         return torch.cat(found)
 
     def _tuned(self, task: LinkTask, sample: int, step: int) -> None:
         self.optimizer.zero_grad()
-        self._add_gradients(self._learned([sample], self.config.epochs + step, task))
-        self._move()
+        self.optimizer.add_gradients(self._learned([sample], self.config.epochs + step, task))
+        self.optimizer.step()
 
     @torch.no_grad()
     def _loss_of(self, task: LinkTask, sample: int) -> float:
@@ -260,7 +265,7 @@ class SnapshotsTrainer(FullTrainer):
                 continue
             turn, span_of, numbers_of = reader
             state = self.model.temporal.begin(self.timeline.graph.num_nodes, turn)
-            between = list[State]()
+            between = list[TemporalState]()
             for block in range(len(cuts)):
                 if keep and 0 < block < len(self._plan.lengths):
                     between.append(state)
@@ -274,13 +279,10 @@ class SnapshotsTrainer(FullTrainer):
                 self._known.keep(between)
         return self.comm.all_reduce(found, label="scores")
 
-    def _evaluate(self, epoch: int) -> dict[str, float | None]:
-        """Score the validation samples; those of the test wait for the end."""
+    def evaluate(self, epoch: int) -> Evaluation:
+        """Score the validation samples; the test samples are scored at the end."""
         if not self.task.count["val"]:
-            return {"val_score": None}
+            return Evaluation({"val": None}, 0.0)
         found = self._judged(["val"], keep=epoch < self.config.epochs and not self._plan.window)
-        val_loss = float(found[:, -1].mean())
-        self._check_finite(val_loss, f"the model's output after epoch {epoch}")
         score = self.task.scores_of(found)[self.task.metric]
-        self._keep_best(epoch, score, val_loss)
-        return {"val_score": score}
+        return Evaluation({"val": score}, float(found[:, -1].mean()))

@@ -82,6 +82,14 @@ class TemporalTask:
         scores = [self.scores_of(row[None])[self.metric] for row in judged]
         return {"split": [each[0] for each in asked], "step": [each[1] for each in asked], "score": scores}
 
+    def further_results(self, judged: Tensor) -> dict[str, dict[str, Any]]:
+        """The score of each sample, for the report."""
+        return {"samples": self.by_sample(judged)}
+
+    def metrics(self) -> dict[str, Any]:
+        """Further figures of this task in the metrics of a run."""
+        return {}
+
     def _of_split(self, judged: Tensor, split: str) -> Tensor:
         val = len(self.samples["val"])
         return judged[{"train": slice(0, 0), "val": slice(0, val), "test": slice(val, None)}[split]]

@@ -7,6 +7,7 @@ each edge is ranked among all targets of its source, or some drawn ones, that ar
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from siafu.native import Csr, Factors
 from siafu.nn.dropout import mix
 from siafu.nn.link import LinkHead
 from siafu.sampling.negatives import Edges, codes, draw_negatives
+from siafu.sampling.shuffle import Shuffled
 from siafu.training import metrics
 from siafu.training.config import TrainConfig
 from siafu.training.link.config import LinkConfig
@@ -32,9 +34,22 @@ from siafu.training.link.scores import (
     reciprocal_ranks,
 )
 from siafu.training.link.split import SIDES, PairSplit
-from siafu.training.task import SPLITS, Task
+from siafu.training.task import SPLITS, SeedBatch, Task
 
 _MOST_TRAIN = 10_000  # pairs of training that are scored
+
+
+@dataclass(frozen=True, eq=False)
+class PairBatch(SeedBatch):
+    """The seeds of one minibatch of pairs.
+
+    Attributes:
+        positive: (2, P) int64, edges, by the user's row numbers.
+        negative: (2, Q) int64, pairs that are no edges.
+    """
+
+    positive: Tensor
+    negative: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,9 +83,31 @@ class LinkTask(Task):
         """The mean loss over the edges of a split and the pairs that they are scored against."""
         return self.loss_on(out, self.pairs[split], self._scored_against[split])
 
-    def loss_at(self, out: Tensor, epoch: int) -> Tensor:
-        """The mean loss over all edges of training, and pairs drawn for this epoch."""
+    def training_loss(self, out: Tensor, epoch: int) -> Tensor:
+        """The mean loss over all training edges and the negatives of this epoch."""
         return self.loss_on(out, self.pairs["train"], self.drawn(torch.arange(self.count["train"]), epoch))
+
+    def seed_batches(
+        self, epoch: int, *, batch_size: int, seed: int, node_id: Tensor | None
+    ) -> "list[PairBatch]":
+        """Shuffle the training edges into minibatches; the seeds are the ends of edges and of their negatives."""
+        count = self.count["train"]
+        order = Shuffled(count, key=mix(mix(seed) ^ (epoch << 1))).at(torch.arange(count))
+        batches = []
+        for number in order.split(batch_size):
+            positive, negative = self.pairs["train"][:, number], self.drawn(number, epoch)
+            ends = torch.cat([positive, negative], 1).unique()
+            rows = ends if self.row is None else self.row[ends]
+            batches.append(PairBatch(rows, 1.0, positive, negative))
+        return batches
+
+    def batch_loss(self, out: Tensor, batch: SeedBatch) -> Tensor:
+        """The mean loss of a minibatch's edges and negatives, whose ends have the rows ``out``: (B, H) -> ()."""
+        assert isinstance(batch, PairBatch)
+        place = torch.zeros(self.known.num_nodes, dtype=torch.int64)
+        place[batch.rows] = torch.arange(batch.rows.numel())
+        place = place if self.row is None else place[self.row]
+        return self.loss_on(out, batch.positive, batch.negative, place=place)
 
     def drawn(self, positive: Tensor, epoch: int) -> Tensor:
         """The negatives of some edges of training, by their numbers: (P,) -> (2, P K), user's row numbers."""
@@ -110,6 +147,10 @@ class LinkTask(Task):
             return None
         of = self._areas if self.metric in ("roc_auc", "map") else self._ranks
         return of(out, split)[self.metric]
+
+    def metrics(self) -> dict[str, Any]:
+        """The protocol by which edges are ranked."""
+        return {"protocol": self.link.protocol}
 
     @torch.no_grad()
     def _areas(self, out: Tensor, split: str) -> dict[str, float | None]:

@@ -19,18 +19,18 @@ from siafu.graph import Graph
 from siafu.launch.local import run_threads
 from siafu.methods.lazy.bytes_sent import message_bytes
 from siafu.methods.lazy.config import LazyConfig
-from siafu.methods.lazy.procedure import LazyTrainer
+from siafu.methods.lazy.procedure import LazyProcedure
 from siafu.methods.lazy.stage import build_staged
 from siafu.nn.aggregate import gcn_in
 from siafu.nn.model import ModelConfig
 from siafu.nn.staged import Layered
 from siafu.partition.cut import Part, cut
 from siafu.training.config import TrainConfig
-from siafu.training.full import Watch
+from siafu.training.procedure import Monitor, train_epoch
 from siafu.training.task import task_of
 
 KINDS = [name for name, model in MODELS.items() if model.get("norm") != "batch"]
-QUIET = Watch(Unheard(), None, lambda: None, lambda *_, **__: None)
+QUIET = Monitor(Unheard())
 SHORT = {"epochs": 3, "patience": 0}
 
 
@@ -42,7 +42,7 @@ def trainer_of(
     lazy: dict[str, Any] | None = None,
     wire: CommConfig | None = None,
     **train: Any,
-) -> LazyTrainer:
+) -> LazyProcedure:
     """A trainer in float64, whose rounding shows no difference between ranks."""
     config = TrainConfig.model_validate(SHORT | train)
     task, settings = task_of(part.own, config, comm), LazyConfig.model_validate(lazy or {})
@@ -57,7 +57,7 @@ def trainer_of(
     )
     made.reset(torch.Generator().manual_seed(1))
     halo = Halo(comm, part.route, num_own=part.own.num_nodes) if comm.world_size > 1 else None
-    return LazyTrainer(
+    return LazyProcedure(
         made.double(),
         part,
         part.block(halo),
@@ -276,7 +276,7 @@ def test_averaged_weights_are_the_mean_of_the_ranks_by_their_training_nodes() ->
     def moved(comm: Comm) -> tuple[Tensor, Tensor, float]:
         trainer = trainer_of(comm, parts[comm.rank], model, lazy={"local_epochs": 3})
         name = "inner.layers.0.weight_self"
-        trainer.step(1)
+        train_epoch(trainer, 1)
         mine = trainer.task.weight_of(trainer.task.rows["train"])
         averaged = trainer.model.state_dict()[name].clone()
         alone = trainer_of(comm, parts[comm.rank], model, lazy={"local_epochs": 3})

@@ -15,16 +15,17 @@ from siafu.comm.config import CommConfig, Precision
 from siafu.comm.rounds import QuorumMissed
 from siafu.comm.simulated import short_bytes
 from siafu.graph import Graph
-from siafu.methods.lazy.clients import ClientsTrainer, owners
+from siafu.methods.lazy.clients import ClientsProcedure, owners
 from siafu.methods.lazy.config import LazyConfig
 from siafu.methods.lazy.local import flat_gradient
-from siafu.methods.lazy.procedure import LazyTrainer
+from siafu.methods.lazy.procedure import LazyProcedure
 from siafu.methods.lazy.stacked import dense_form
 from siafu.methods.lazy.stage import build_staged
 from siafu.methods.lazy.updates import flat, put
 from siafu.nn.model import ModelConfig
 from siafu.partition.cut import whole
 from siafu.training.config import TrainConfig
+from siafu.training.procedure import train_epoch
 from siafu.training.task import task_of
 
 FEW = torch.arange(NODES) % 7
@@ -38,7 +39,7 @@ def trainer_of(
     lazy: dict[str, Any] | None = None,
     wire: CommConfig | None = None,
     **train: Any,
-) -> LazyTrainer:
+) -> LazyProcedure:
     """A trainer in float64, among the clients of ``owner`` or on one rank."""
     config, settings = TrainConfig.model_validate(SHORT | train), LazyConfig.model_validate(lazy or {})
     task, part = task_of(graph, config, alone()), whole(graph)
@@ -52,22 +53,24 @@ def trainer_of(
     made.reset(torch.Generator().manual_seed(1))
     given = (made.double(), part, part.block(None), graph.x, task, config)
     others: dict[str, Any] = {"lazy": settings, "seed": 3, "wire": wire or CommConfig()}
-    return LazyTrainer(*given, **others) if owner is None else ClientsTrainer(*given, **others, owner=owner)
+    return (
+        LazyProcedure(*given, **others) if owner is None else ClientsProcedure(*given, **others, owner=owner)
+    )
 
 
-def trained(graph: Graph, model: dict[str, Any], owner: Tensor | None, **settings: Any) -> LazyTrainer:
+def trained(graph: Graph, model: dict[str, Any], owner: Tensor | None, **settings: Any) -> LazyProcedure:
     trainer = trainer_of(graph, model, owner, **settings)
     assert trainer.train(QUIET) == "done"
     return trainer
 
 
-def clients_of(graph: Graph, model: str, owner: Tensor, **settings: Any) -> ClientsTrainer:
+def clients_of(graph: Graph, model: str, owner: Tensor, **settings: Any) -> ClientsProcedure:
     found = trained(graph, MODELS[model], owner, **settings)
-    assert isinstance(found, ClientsTrainer)
+    assert isinstance(found, ClientsProcedure)
     return found
 
 
-def assert_same_weights(found: LazyTrainer, wanted: LazyTrainer, off: float = 1e-9) -> None:
+def assert_same_weights(found: LazyProcedure, wanted: LazyProcedure, off: float = 1e-9) -> None:
     for name, value in wanted.model.state_dict().items():
         torch.testing.assert_close(found.model.state_dict()[name], value, rtol=off, atol=off, msg=name)
 
@@ -91,7 +94,7 @@ def test_gradients_that_clients_compute_apart_add_up_to_the_same(model: str, rec
     graph, lazy = graph_of(), {"recipe": recipe}
     together = clients_of(graph, model, FEW, lazy=lazy)
     apart = trainer_of(graph, MODELS[model], FEW, lazy=lazy)
-    assert isinstance(apart, ClientsTrainer)
+    assert isinstance(apart, ClientsProcedure)
     apart._gradient = apart._moves  # type: ignore[method-assign]
     apart.train(QUIET)
     assert_same_weights(apart, together)
@@ -123,8 +126,8 @@ def test_updates_in_fewer_bits_are_rounded_and_weigh_less() -> None:
     wide = {"kind": "gcn", "hidden": 200}
     exact = trained(graph, wide, FEW)
     narrow = trained(graph, wide, FEW, wire=CommConfig(gradients="int8"))
-    assert isinstance(exact, ClientsTrainer)
-    assert isinstance(narrow, ClientsTrainer)
+    assert isinstance(exact, ClientsProcedure)
+    assert isinstance(narrow, ClientsProcedure)
     assert not torch.equal(exact.outputs(), narrow.outputs())
     assert_same_weights(narrow, exact, off=0.1)
     assert int(narrow.rounds.counts["up"].sum()) < 0.6 * int(exact.rounds.counts["up"].sum())
@@ -225,7 +228,7 @@ def test_rows_of_who_is_away_are_left_out_and_the_mean_is_that_of_the_others() -
     graph = graph_of()
     lazy = {"recipe": "logits", "away": 0.4, "gate": False}
     trainer = trainer_of(graph, MODELS["gcn"], torch.arange(NODES), lazy=lazy)
-    assert isinstance(trainer, ClientsTrainer)
+    assert isinstance(trainer, ClientsProcedure)
     reading = trainer._read(1)
     there, rows = trainer._there(1), trainer._rows[1]
     (pooled,) = [kept for name, kept in reading.block.memo.items() if name == ("aggregate", "mean")]
@@ -240,7 +243,7 @@ def test_the_last_row_that_came_stands_in_for_one_that_did_not() -> None:
     graph = graph_of()
     lazy = {"recipe": "logits", "away": 0.4, "missing": "last", "gate": False}
     trainer = trainer_of(graph, MODELS["gcn"], torch.arange(NODES), lazy=lazy)
-    assert isinstance(trainer, ClientsTrainer)
+    assert isinstance(trainer, ClientsProcedure)
     reading = trainer._read(2)
     was, now = trainer._there(1), trainer._there(2)
     (pooled,) = [kept for name, kept in reading.block.memo.items() if name == ("aggregate", "mean")]
@@ -262,7 +265,7 @@ def test_who_comes_back_makes_the_row_that_it_would_have_made() -> None:
     graph = graph_of()
     lazy = {"recipe": "published", "away": 0.3, "gate": False}
     trainer = trainer_of(graph, {"kind": "sage", "norm": "layer"}, torch.arange(NODES), lazy=lazy)
-    assert isinstance(trainer, ClientsTrainer)
+    assert isinstance(trainer, ClientsProcedure)
     trainer._read(1)
     back = ~trainer._there(0) & trainer._there(1)
     assert back.any()
@@ -291,7 +294,7 @@ def test_the_coordinator_steps_against_the_mean_of_what_clients_followed() -> No
     graph, model = graph_of(), {"kind": "gcn", "dropout": 0.0, "layers": 1}
     settings: dict[str, Any] = {"lazy": {"local_epochs": 3, "local_lr": 0.2}, "weight_decay": 0.01}
     trainer, reference = (trainer_of(graph, model, FEW, **settings) for _ in range(2))
-    trainer.step(1)
+    train_epoch(trainer, 1)
     reading, task, learned = reference._open(), trainer.task, reference._learned()
     before, total = flat(learned), torch.zeros_like(flat(learned))
     for client in range(7):
@@ -328,7 +331,7 @@ def test_a_run_stopped_anywhere_and_resumed_ends_with_the_same_bytes(
     wanted = clients_of(graph, "gcn", owner, lazy=lazy, wire=wire)
     for name, value in wanted.model.state_dict().items():
         assert torch.equal(trainer.model.state_dict()[name], value), name
-    assert isinstance(trainer, ClientsTrainer)
+    assert isinstance(trainer, ClientsProcedure)
     assert trainer.clients() == wanted.clients()
     assert torch.equal(trainer.outputs(), wanted.outputs())
     assert {k: v for k, v in trainer.count_bytes().items() if v} == wanted.count_bytes()
@@ -336,7 +339,7 @@ def test_a_run_stopped_anywhere_and_resumed_ends_with_the_same_bytes(
 
 def test_clients_with_attention_step_apart_and_tell_the_gradient_of_all_where_they_take_one_step() -> None:
     trainer = trainer_of(graph_of(), MODELS["gat"], FEW)
-    assert isinstance(trainer, ClientsTrainer)
+    assert isinstance(trainer, ClientsProcedure)
     trainer._open()
     trainer.model.train()
     rows = torch.arange(trainer.task.rows["train"].numel())

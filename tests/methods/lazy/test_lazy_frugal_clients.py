@@ -15,7 +15,7 @@ from siafu.graph import Graph
 from siafu.methods.lazy.clients import holders, of_those
 from siafu.methods.lazy.config import LazyConfig
 from siafu.methods.lazy.frugal import Frugal, FrugalConfig, train_frugal
-from siafu.methods.lazy.frugal_clients import FrugalClients, _AmongClients, _ByClient
+from siafu.methods.lazy.frugal_clients import FrugalClientsProcedure, _AmongClients, _ByClient
 from siafu.methods.lazy.known import Known
 from siafu.methods.lazy.ridge import Picked
 from siafu.partition.cut import whole
@@ -92,11 +92,13 @@ def test_what_a_client_gives_and_hears_is_counted_by_hand() -> None:
     )
 
 
-def trainer_of(graph: Graph, lazy: LazyConfig, *, seed: int = 0) -> FrugalClients:
+def trainer_of(graph: Graph, lazy: LazyConfig, *, seed: int = 0) -> FrugalClientsProcedure:
     """A trainer among seven clients."""
     task, part = task_of(graph, TrainConfig(), alone()), whole(graph)
     given = (part, part.block(None), graph.x, task, TrainConfig())
-    return FrugalClients(*given, lazy=lazy, owner=torch.arange(NODES) % 7, seed=seed, wire=CommConfig())
+    return FrugalClientsProcedure(
+        *given, lazy=lazy, owner=torch.arange(NODES) % 7, seed=seed, wire=CommConfig()
+    )
 
 
 def test_who_is_away_is_done_without_and_answered_in_the_end() -> None:

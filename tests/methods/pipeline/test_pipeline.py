@@ -13,12 +13,13 @@ from siafu.comm import Comm
 from siafu.comm.config import CommConfig
 from siafu.graph import Graph
 from siafu.launch.local import run_threads
+from siafu.methods.full.procedure import FullProcedure
 from siafu.methods.pipeline.config import PipelineConfig
 from siafu.methods.pipeline.intervals import cut_intervals
-from siafu.methods.pipeline.procedure import PipelineTrainer
+from siafu.methods.pipeline.procedure import PipelineProcedure
 from siafu.nn.dropout import set_keys
 from siafu.nn.stage import stage
-from siafu.training.full import FullTrainer
+from siafu.training.procedure import train_epoch
 from siafu.workers.setup import Setup
 
 EPOCHS = 3
@@ -43,11 +44,11 @@ def trained(
 
     def rank(group: Comm) -> dict[str, Any]:
         trainer = trainer_of(group, parts[group.rank], model, comm, pipeline=pipeline, **train)
-        if isinstance(trainer, PipelineTrainer):
-            losses = trainer.steps(epochs)
+        if isinstance(trainer, PipelineProcedure):
+            losses = trainer.train_epochs(epochs)
             trainer.close()
         else:
-            losses = [trainer.step(epoch) for epoch in range(1, epochs + 1)]
+            losses = [train_epoch(trainer, epoch) for epoch in range(1, epochs + 1)]
         return {"losses": losses, "weights": dict(trainer.model.state_dict()), "sent": group.meter.sent}
 
     return run_threads(rank, ranks=ranks, threads=1)
@@ -147,7 +148,7 @@ def test_the_bits_are_those_of_full_training_that_adds_gradients_up_by_intervals
 
     def rank(group: Comm) -> tuple[dict[str, Any], dict[str, Any]]:
         pipeline = trainer_of(group, part, given, PLAIN, pipeline=config)
-        assert isinstance(pipeline, PipelineTrainer)
+        assert isinstance(pipeline, PipelineProcedure)
         cut = cut_intervals(pipeline.block, part.route, group, count=5)
         whole = trainer_of(group, part, given, PLAIN)
         whole.model.train()
@@ -162,7 +163,7 @@ def test_the_bits_are_those_of_full_training_that_adds_gradients_up_by_intervals
     assert all(torch.equal(found[name], value) for name, value in wanted.items())
 
 
-def step_by_intervals(trainer: FullTrainer, setup: Setup, intervals: tuple[slice, ...]) -> None:
+def step_by_intervals(trainer: FullProcedure, setup: Setup, intervals: tuple[slice, ...]) -> None:
     """A step on the whole graph by autograd, whose tensor work reads a copy of the weights for each interval."""
     copies = [copy.deepcopy(trainer.model) for _ in intervals]
     block, row_id = trainer.block, torch.arange(trainer.block.num_dst)

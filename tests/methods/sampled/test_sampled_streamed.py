@@ -77,7 +77,7 @@ def test_activations_that_do_not_fit_are_scored_by_layer(
     graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = trained(graph, tmp_path / "whole", MODELS["gcn"])
-    monkeypatch.setattr("siafu.member.usable_memory_bytes", lambda: 1000)
+    monkeypatch.setattr("siafu.methods.static.usable_memory_bytes", lambda: 1000)
     found = trained(graph, tmp_path / "by-layer", MODELS["gcn"])
     assert_same_weights(wanted, found)
     assert found.metrics["val_score"] == wanted.metrics["val_score"]

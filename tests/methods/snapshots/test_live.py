@@ -13,7 +13,7 @@ from siafu.launch.local import run_threads
 from siafu.methods.snapshots.build import build_predictor, build_task, build_timeline
 from siafu.methods.snapshots.config import SnapshotsConfig, Wanted
 from siafu.methods.snapshots.links import LinkTask
-from siafu.methods.snapshots.procedure import SnapshotsTrainer
+from siafu.methods.snapshots.procedure import SnapshotsProcedure
 from siafu.nn.model import ModelConfig
 from siafu.training.config import TrainConfig
 from siafu.training.link.config import LinkConfig
@@ -35,19 +35,19 @@ def graph_of(*, last: int | None = None) -> DynamicGraph:
     )
 
 
-def trainer_of(comm: Comm, graph: DynamicGraph, **link: Any) -> SnapshotsTrainer:
+def trainer_of(comm: Comm, graph: DynamicGraph, **link: Any) -> SnapshotsProcedure:
     config = SnapshotsConfig(edge_life=2, window=2)
     model, of_links = ModelConfig(kind="evolvegcn-h", hidden=4), LinkConfig(negatives=6, **link)
     line = build_timeline(graph, config, model)
     task = build_task(graph, Wanted("link", config, of_links, 5), comm)
     made = build_predictor(model, of_links, task="link", in_features=line.in_features, out_features=1)
     made.reset(torch.Generator().manual_seed(1))
-    return SnapshotsTrainer(
+    return SnapshotsProcedure(
         made, line, task, TrainConfig(lr=0.02), snapshots=config, seed=5, wire=CommConfig()
     )
 
 
-def alone(graph: DynamicGraph, **link: Any) -> SnapshotsTrainer:
+def alone(graph: DynamicGraph, **link: Any) -> SnapshotsProcedure:
     (made,) = run_threads(lambda comm: trainer_of(comm, graph, **link), ranks=1, threads=1)
     return made
 

@@ -15,13 +15,14 @@ from siafu.dynamic import DynamicGraph, Protocol
 from siafu.launch.local import run_threads
 from siafu.methods.snapshots.build import build_predictor, build_task, build_timeline
 from siafu.methods.snapshots.config import SnapshotsConfig, Wanted
-from siafu.methods.snapshots.procedure import SnapshotsTrainer
+from siafu.methods.snapshots.procedure import SnapshotsProcedure
 from siafu.methods.snapshots.reads import shares_of
 from siafu.nn.model import TEMPORAL, ModelConfig
 from siafu.partition.log import deliver_log
 from siafu.store import write_dynamic
 from siafu.training.config import TrainConfig
 from siafu.training.link.config import LinkConfig
+from siafu.training.procedure import train_epoch
 
 NODES, STEPS, EVENTS, RANKS = 11, 20, 180, 2
 Found = tuple[list[float], Tensor, Tensor]
@@ -63,8 +64,8 @@ def trained(comm: Comm, graph: DynamicGraph, model: ModelConfig, wanted: Wanted)
     how: dict[str, Any] = {"task": wanted.task, "in_features": line.in_features}
     made = build_predictor(model, wanted.link, out_features=task.num_outputs, **how)
     made.reset(torch.Generator().manual_seed(1))
-    trainer = SnapshotsTrainer(made, line, task, TrainConfig(lr=0.05), snapshots=wanted.snapshots, seed=5)
-    losses = [trainer.step(1)]
+    trainer = SnapshotsProcedure(made, line, task, TrainConfig(lr=0.05), snapshots=wanted.snapshots, seed=5)
+    losses = [train_epoch(trainer, 1)]
     weights = torch.cat([each.detach().reshape(-1) for each in made.parameters()])
     trainer._judged(["val"])
     return losses, weights, trainer.outputs()

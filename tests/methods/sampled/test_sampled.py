@@ -17,10 +17,11 @@ from siafu.data import community
 from siafu.graph import Graph
 from siafu.launch.local import run_threads
 from siafu.methods.sampled.config import SampledConfig
-from siafu.methods.sampled.procedure import SampledTrainer
+from siafu.methods.sampled.procedure import SampledProcedure
 from siafu.nn.model import Gnn, ModelConfig
 from siafu.partition.cut import Part, cut, whole
 from siafu.training.config import TrainConfig
+from siafu.training.procedure import train_epoch
 from siafu.training.task import task_of
 
 NODES = 90
@@ -76,7 +77,7 @@ def trained(graph: Graph, ranks: int, model: dict[str, Any], **sampled: Any) -> 
         made = Gnn(ModelConfig.model_validate({"hidden": 6} | model), in_features=7, out_features=3)
         made.reset(torch.Generator().manual_seed(1))
         assert part.own.x is not None
-        trainer = SampledTrainer(
+        trainer = SampledProcedure(
             made.double(),
             part,
             part.block(halo),
@@ -97,7 +98,7 @@ def trained(graph: Graph, ranks: int, model: dict[str, Any], **sampled: Any) -> 
             return train_on(minibatch, epoch, weight)
 
         trainer._train_on = remember  # type: ignore[method-assign]
-        losses = [trainer.step(epoch) for epoch in (1, 2)]
+        losses = [train_epoch(trainer, epoch) for epoch in (1, 2)]
         return {"losses": losses, "weights": dict(made.state_dict()), "edges": seen}
 
     return run_threads(rank, ranks=ranks, threads=1)
@@ -171,11 +172,15 @@ def test_sampled_training_learns_and_resumes_exactly(model: str, tmp_path: Path)
     whole_run = siafu.train(graph, out=tmp_path / "whole", epochs=8, **how)
     assert whole_run.test_accuracy > 0.8
     assert {"sample_seconds", "fetch_seconds", "compute_seconds"} <= whole_run.metrics.keys()
-    from siafu.member import Onlooker
+    from siafu.training.procedure import Callbacks
 
     left = iter([None, None, "SIGTERM"])
     stopped = siafu.train(
-        graph, out=tmp_path / "cut", epochs=8, onlooker=Onlooker(should_stop=lambda: next(left, None)), **how
+        graph,
+        out=tmp_path / "cut",
+        epochs=8,
+        callbacks=Callbacks(should_stop=lambda: next(left, None)),
+        **how,
     )
     assert not stopped.metrics["finished"]
     siafu.resume(tmp_path / "cut", graph=graph)
@@ -248,10 +253,10 @@ def test_a_run_that_is_stopped_within_an_epoch_goes_on_exactly(ranks: int, tmp_p
     how: dict[str, Any] = {"batch_size": 32, "fanout": (5, 5), "macrobatch": 2, "threads": 1}
     how |= {"method": "sampled", "epochs": 2, "ranks": ranks, "engine": "local", "gradients": "int8"}
     siafu.train(graph, out=tmp_path / "whole", **how)
-    from siafu.member import Onlooker
+    from siafu.training.procedure import Callbacks
 
-    onlooker = Onlooker(should_stop=_Counting(7))
-    stopped = siafu.train(graph, out=tmp_path / "cut", onlooker=onlooker, **how)
+    callbacks = Callbacks(should_stop=_Counting(7))
+    stopped = siafu.train(graph, out=tmp_path / "cut", callbacks=callbacks, **how)
     assert not stopped.metrics["finished"]
     assert stopped.metrics["epochs"] < 2
     run = siafu.resume(tmp_path / "cut", graph=graph)

@@ -12,6 +12,7 @@ from siafu.comm import Comm
 from siafu.comm.config import CommConfig
 from siafu.graph import Graph
 from siafu.launch.local import run_threads
+from siafu.training.procedure import train_epoch
 from siafu.training.task import SPLITS
 
 
@@ -23,9 +24,9 @@ def trained(
 
     def rank(group: Comm) -> dict[str, Any]:
         trainer = trainer_of(group, parts[group.rank], model, comm, **train)
-        losses = [trainer.step(1)]
+        losses = [train_epoch(trainer, 1)]
         grads = {name: p.grad.clone() for name, p in trainer.model.named_parameters() if p.grad is not None}
-        losses += [trainer.step(epoch) for epoch in (2, 3)]
+        losses += [train_epoch(trainer, epoch) for epoch in (2, 3)]
         out = trainer.outputs()
         scores = {split: trainer.task.scores(out, split) for split in SPLITS}
         return {
@@ -128,14 +129,14 @@ def test_narrow_rows_on_the_wire_change_little(precision: str, tolerance: float,
 
 
 def test_torchs_batch_norm_in_a_users_module_is_refused_on_several_ranks() -> None:
-    from siafu.member import _check_custom
+    from siafu.methods.full import _check_module
 
     module = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-    _check_custom(module, torch.ones(1, 2), "g", several=False)
+    _check_module(module, torch.ones(1, 2), "g", ranks=1)
     with pytest.raises(
         ValueError, match="has a BatchNorm1d, which knows the rows of one rank alone; use siafu"
     ):
-        _check_custom(module, torch.ones(1, 2), "g", several=True)
+        _check_module(module, torch.ones(1, 2), "g", ranks=2)
 
 
 def test_every_rank_names_the_checkpoint_that_is_damaged(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import torch
 
 import siafu
 from siafu import native
-from siafu.results.machine import (
+from siafu.machine import (
     cgroup_memory_bytes,
     cpu_model,
     describe_machine,

@@ -10,13 +10,13 @@ from siafu.comm import Comm
 from siafu.comm.config import CommConfig
 from siafu.comm.halo import Halo
 from siafu.graph import Graph
+from siafu.methods.full.procedure import FullProcedure
 from siafu.methods.pipeline.config import PipelineConfig
-from siafu.methods.pipeline.procedure import PipelineTrainer
+from siafu.methods.pipeline.procedure import PipelineProcedure
 from siafu.nn.embedded import build_model
 from siafu.nn.model import Gnn, ModelConfig
 from siafu.partition.cut import Part, cut, whole
 from siafu.training.config import TrainConfig
-from siafu.training.full import FullTrainer
 from siafu.training.task import task_of
 
 NODES, EDGES = 60, 400
@@ -78,7 +78,7 @@ def trainer_of(
     *,
     pipeline: PipelineConfig | None = None,
     **train: Any,
-) -> FullTrainer:
+) -> FullProcedure:
     config = TrainConfig.model_validate(train)
     task = task_of(part.own, config, comm)
     task = replace(
@@ -100,8 +100,8 @@ def trainer_of(
     block = part.block(halo, narrow=comm_config.narrow)
     made = made.double()
     if pipeline is None:
-        return FullTrainer(made, block, x, task, config, seed=3)
+        return FullProcedure(made, block, x, task, config, seed=3)
     assert isinstance(made, Gnn)
-    return PipelineTrainer(
+    return PipelineProcedure(
         made, block, x, task, config, pipeline=pipeline, route=part.route, seed=3, wire=comm_config
     )

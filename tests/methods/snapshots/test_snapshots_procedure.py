@@ -15,11 +15,12 @@ from siafu.launch.local import run_threads
 from siafu.methods.snapshots import marks, pieces
 from siafu.methods.snapshots.build import build_predictor, build_task, build_timeline
 from siafu.methods.snapshots.config import SnapshotsConfig, Wanted
-from siafu.methods.snapshots.procedure import SnapshotsTrainer
+from siafu.methods.snapshots.procedure import SnapshotsProcedure
 from siafu.methods.snapshots.turn import RankTurn
 from siafu.nn.model import TEMPORAL, ModelConfig
 from siafu.training.config import TrainConfig
 from siafu.training.link.config import LinkConfig
+from siafu.training.procedure import train_epoch
 
 NODES, STEPS, EVENTS = 11, 12, 90
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -50,7 +51,7 @@ def graph_of(*, undirected: bool = True, by_step: bool = False) -> DynamicGraph:
 
 def trainer_of(
     comm: Comm, graph: DynamicGraph, *, kind: str, task: str = "link", **snapshots: Any
-) -> SnapshotsTrainer:
+) -> SnapshotsProcedure:
     config = SnapshotsConfig(**({"edge_life": 3, "window": 0} | snapshots))
     model = ModelConfig(kind=kind, hidden=4, layers=2, band=3)
     link = LinkConfig(negatives=3, recency=task == "link")
@@ -61,7 +62,7 @@ def trainer_of(
     )
     made.reset(torch.Generator().manual_seed(1))
     made = made if graph.x is None else made.to(graph.x.dtype)
-    return SnapshotsTrainer(
+    return SnapshotsProcedure(
         made, line, built, TrainConfig(lr=0.05), snapshots=config, seed=5, wire=CommConfig()
     )
 
@@ -73,7 +74,7 @@ def after(
 
     def rank(comm: Comm) -> tuple[list[float], Tensor, Tensor]:
         trainer = trainer_of(comm, graph, **asked)
-        losses = [trainer.step(epoch + 1) for epoch in range(epochs)]
+        losses = [train_epoch(trainer, epoch + 1) for epoch in range(epochs)]
         weights = torch.cat([each.detach().reshape(-1) for each in trainer.model.parameters()])
         return losses, weights, trainer.outputs()
 
@@ -121,9 +122,9 @@ def test_the_compiled_recurrence_too_which_writes_over_what_is_not_read_again(
     def gradients(comm: Comm, graph: DynamicGraph, *, blocks: int, scored: bool) -> Tensor:
         trainer = trainer_of(comm, graph, kind="cd-gcn", task="node", blocks=blocks)
         if scored:
-            trainer._evaluate(0)
+            trainer.evaluate(0)
         trainer.optimizer.zero_grad()
-        trainer._add_gradients(trainer._learned(list(trainer.task.samples["train"]), 1))
+        trainer.optimizer.add_gradients(trainer._learned(list(trainer.task.samples["train"]), 1))
         found = [each.grad for each in trainer.model.parameters()]
         return torch.cat([each.reshape(-1).double() for each in found if each is not None])
 
@@ -153,8 +154,8 @@ def test_an_epoch_after_a_score_passes_no_block_twice_and_learns_the_same(
         trainer = trainer_of(comm, graph, kind=kind, blocks=3)
         for epoch in (1, 2):
             if scored:
-                trainer._evaluate(epoch - 1)
-            trainer.step(epoch)
+                trainer.evaluate(epoch - 1)
+            train_epoch(trainer, epoch)
         return list(trainer.model.parameters())
 
     runs = []
@@ -171,13 +172,13 @@ def test_states_of_other_weights_are_not_gone_on_with() -> None:
     def learned(comm: Comm) -> list[Tensor]:
         trainer = trainer_of(comm, graph, kind="cd-gcn", blocks=3)
         other = {name: value + 0.1 for name, value in trainer.model.state_dict().items()}
-        trainer._evaluate(0)
+        trainer.evaluate(0)
         trainer.model.load_state_dict(other)
-        trainer.step(1)
+        train_epoch(trainer, 1)
         found = list(trainer.model.parameters())
         trainer = trainer_of(comm, graph, kind="cd-gcn", blocks=3)
         trainer.model.load_state_dict(other)
-        trainer.step(1)
+        train_epoch(trainer, 1)
         assert all(torch.equal(*pair) for pair in zip(found, trainer.model.parameters(), strict=True))
         return found
 
@@ -211,7 +212,7 @@ def test_inputs_made_of_degrees_are_told_once_by_who_owns_a_step(
         trainer = trainer_of(comm, graph, **asked)
         counts = []
         for epoch in (1, 2):
-            trainer.step(epoch)
+            train_epoch(trainer, epoch)
             trainer.outputs()
             counts.append(comm.meter.sent["marks"])
         assert counts[0] == counts[1]
@@ -257,7 +258,7 @@ def test_rows_of_nodes_without_an_edge_are_left_out_of_the_turn_where_they_are_m
 
     def rank(comm: Comm) -> None:
         trainer = trainer_of(comm, graph_of(), kind="cd-gcn", task="node", edge_life=1)
-        trainer.step(1)
+        train_epoch(trainer, 1)
         (cut,) = trainer._plan.cuts(0, trainer.task.samples["train"].stop)
         busy = trainer.timeline.busy(range(cut.stop))
         assert 0.1 < int((~busy).sum()) / busy.numel() < 0.9
@@ -286,7 +287,7 @@ def test_sending_all_rows_where_few_are_idle_changes_nothing(
 def test_what_blocks_take_and_how_good_each_sample_is_can_be_told() -> None:
     def rank(comm: Comm) -> None:
         trainer = trainer_of(comm, graph_of(), kind="gcn-gru", task="node", blocks=3)
-        trainer.step(1)
+        train_epoch(trainer, 1)
         told = trainer._of_blocks()
         assert sum(told["steps"]) == trainer.task.samples["train"].stop
         assert len(told["planned_bytes"]) == len(told["rss_bytes"]) == len(told["steps"]) == 3

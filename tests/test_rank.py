@@ -7,7 +7,7 @@ import pytest
 
 from siafu.config import Settings, write_toml
 from siafu.folder import RunFolder
-from siafu.member import Assignment, scratch_folder
+from siafu.rank import RankJob, scratch_folder
 
 
 @pytest.fixture
@@ -18,8 +18,8 @@ def folder(tmp_path: Path) -> RunFolder:
     return made
 
 
-def assignment(folder: RunFolder, run: str | None = None) -> Assignment:
-    return Assignment(Settings(), run or folder.config_checksum(), edges=0, folder=folder.path)
+def assignment(folder: RunFolder, run: str | None = None) -> RankJob:
+    return RankJob(Settings(), run or folder.config_checksum(), edges=0, folder=folder.path)
 
 
 def test_ranks_that_see_the_folder_of_the_run_use_it(folder: RunFolder) -> None:

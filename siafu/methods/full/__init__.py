@@ -1,0 +1,58 @@
+"""Synchronous full-graph training, on one rank or many."""
+
+from torch import nn
+
+from siafu.methods.full.procedure import FullProcedure
+from siafu.methods.method import Method, RankContext, RunConfig
+from siafu.methods.static import build_static_model, node_inputs, static_inputs
+from siafu.nn.norm import BatchNorm
+from siafu.nn.streamed import Rows, Streamed
+
+
+class Full(Method):
+    """Every epoch is one step on the whole graph."""
+
+    tasks = ("node", "link")
+    trains_modules = True
+
+    def build(self, rank: RankContext) -> FullProcedure:
+        """Build the procedure of one rank. Collective."""
+        config = rank.config
+        if rank.module is not None:
+            return _build_custom(rank, rank.module)
+        _, block, x, task, model = static_inputs(rank)
+        return FullProcedure(model, block, x, task, config.train, seed=config.seed, wire=config.comm)
+
+    def build_model(
+        self, config: RunConfig, *, in_features: int, out_features: int, num_nodes: int
+    ) -> nn.Module:
+        """Build the model of a run, without its weights."""
+        return build_static_model(
+            config, in_features=in_features, out_features=out_features, num_nodes=num_nodes
+        )
+
+
+def _build_custom(rank: RankContext, module: nn.Module) -> FullProcedure:
+    config = rank.config
+    part, block, x, task = node_inputs(rank)
+    _check_module(module, x, part.own.name, ranks=rank.comm.world_size)
+    for value in module.state_dict().values():  # each process may have made its own
+        value.copy_(rank.comm.broadcast(value, label="weights"))
+    return FullProcedure(module, block, x, task, config.train, seed=config.seed, wire=config.comm)
+
+
+def _check_module(module: nn.Module, x: Rows, name: str, *, ranks: int) -> None:
+    if isinstance(x, Streamed):
+        raise ValueError("your module reads all inputs at once, but data.inputs is stream; set it to memory")
+    if not x.shape[1]:
+        raise ValueError(f"{name}: no features for your module to read; give x")
+    for part in module.modules():
+        if (
+            ranks > 1
+            and isinstance(part, nn.modules.batchnorm._BatchNorm)
+            and not isinstance(part, BatchNorm)
+        ):
+            raise ValueError(
+                f"your module has a {type(part).__name__}, which knows the rows of one rank alone; use "
+                "siafu.nn.norm.BatchNorm, called with (rows, block), or train on one rank"
+            )

@@ -1,0 +1,143 @@
+"""Inputs, task and model of one rank on a graph that does not change: what ``full``, ``sampled`` and others share."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from siafu.comm import Comm
+from siafu.comm.halo import Halo
+from siafu.graph import Block
+from siafu.machine import usable_memory_bytes
+from siafu.methods.method import RankContext, RunConfig
+from siafu.nn.embedded import Embedded, build_model
+from siafu.nn.layer import Layer
+from siafu.nn.link import build_linked, link_of
+from siafu.nn.model import Gnn
+from siafu.nn.streamed import Rows, Streamed
+from siafu.partition.cut import Part
+from siafu.training import inputs
+from siafu.training.layerwise import Room
+from siafu.training.link.split import split_edges
+from siafu.training.link.task import link_task
+from siafu.training.spill import spill_to
+from siafu.training.task import Task, task_of
+
+
+class NodeInputs(NamedTuple):
+    """The part of a rank, its block with the halo exchange, its input rows and its task."""
+
+    part: Part
+    block: Block
+    x: Rows
+    task: Task
+
+
+class StaticInputs(NamedTuple):
+    """The same, with a model of siafu's own and fresh weights."""
+
+    part: Part
+    block: Block
+    x: Rows
+    task: Task
+    model: Gnn | Embedded
+
+
+def node_inputs(rank: RankContext) -> NodeInputs:
+    """The inputs of a node task. Collective."""
+    comm, part, config = rank.comm, rank.static_part, rank.config
+    x, task = input_rows(part, config, scratch=rank.scratch), task_of(part.own, config.train, comm)
+    halo = None
+    if comm.world_size > 1:
+        halo = Halo(comm, part.route, num_own=part.own.num_nodes, precision=config.comm.precision)
+    return NodeInputs(part, _block(part, x, config, halo), x, task)
+
+
+def static_inputs(rank: RankContext) -> StaticInputs:
+    """Inputs, task and model of a node or link task. Collective."""
+    config = rank.config
+    if config.task == "link":
+        return _link_inputs(rank)
+    part, block, x, task = node_inputs(rank)
+    model = build_model(
+        config.model, in_features=x.shape[1], out_features=task.num_outputs, num_nodes=part.num_nodes
+    )
+    model.reset(torch.Generator().manual_seed(config.seed))
+    return StaticInputs(part, block, x, task, model)
+
+
+def _link_inputs(rank: RankContext) -> StaticInputs:
+    config = rank.config
+    split = split_edges(rank.static_part.own, shares=config.link.split, fold=config.data.fold)
+    part = replace(rank.static_part, own=split.graph)
+    x = input_rows(part, config, scratch=rank.scratch)
+    model = build_static_model(
+        config, in_features=x.shape[1], out_features=config.model.hidden, num_nodes=part.num_nodes
+    )
+    model.reset(torch.Generator().manual_seed(config.seed))
+    task = link_task(
+        part.own,
+        split,
+        link_of(model),
+        config=config.train,
+        link=config.link,
+        seed=config.seed,
+        fold=config.data.fold,
+        comm=rank.comm,
+    )
+    return StaticInputs(part, _block(part, x, config, None), x, task, model)
+
+
+def build_static_model(
+    config: RunConfig, *, in_features: int, out_features: int, num_nodes: int
+) -> Gnn | Embedded:
+    """The model of a node or link task, without its weights."""
+    if config.task == "link":
+        hidden = config.link.width or config.model.hidden
+        return build_linked(
+            config.model,
+            in_features=in_features,
+            num_nodes=num_nodes,
+            kind=config.link.static_head,
+            hidden=hidden,
+        )
+    return build_model(config.model, in_features=in_features, out_features=out_features, num_nodes=num_nodes)
+
+
+def require_features(model: nn.Module, part: Part, method: str) -> Gnn:
+    """The model if it reads features; a model that learns a row for each node is refused."""
+    if not isinstance(model, Gnn):
+        raise ValueError(
+            f"{part.own.name}: method {method} reads features, but there are none; use method full"
+        )
+    return model
+
+
+def input_rows(part: Part, config: RunConfig, *, scratch: Path) -> Rows:
+    """The input rows of a rank's own nodes; a plain GCN alone reads narrow numbers."""
+    return inputs.input_rows(part.own, config.data, config.model, scratch=scratch)
+
+
+def layer_room(
+    comm: Comm, part: Part, model: Gnn | Embedded, x: Rows, *, ranks: int, budget_mb: float, scratch: Path
+) -> Room | None:
+    """Room for the activations of all nodes while they are scored; None where they fit into memory. Collective."""
+    layers = [layer for layer in model.layers if isinstance(layer, Layer)]
+    widest = max(max(layer.z_features, layer.out_features) for layer in layers)
+    needed = 3 * 4 * part.num_nodes * widest  # what a layer reads, what it aggregates, what it writes
+    large = isinstance(x, Streamed) or needed > usable_memory_bytes() / 2
+    anyone = int(comm.all_reduce(torch.tensor([int(large)]), label="control"))
+    return make_room(ranks=ranks, budget_mb=budget_mb, scratch=scratch) if anyone else None
+
+
+def make_room(*, ranks: int, budget_mb: float, scratch: Path) -> Room:
+    """Room on disk for activations, and a share of the memory."""
+    budget = min(budget_mb * 1e6, usable_memory_bytes() / (8 * ranks))
+    return Room(spill_to(scratch), int(budget))
+
+
+def _block(part: Part, x: Rows, config: RunConfig, halo: Halo | None) -> Block:
+    block = part.block(halo, narrow=config.comm.narrow)
+    return replace(block, spill=x.spill) if isinstance(x, Streamed) else block

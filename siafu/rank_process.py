@@ -1,0 +1,38 @@
+"""The program of one rank process, which the command starts: ``python -m siafu.rank_process RUN PARTS [--resumed]``."""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+from siafu.config import parse_toml
+from siafu.files import write_atomically
+from siafu.folder import existing_folder
+from siafu.launch.elastic import join
+from siafu.launch.failures import reporting
+from siafu.ranks import take_part
+
+
+def main(arguments: list[str]) -> None:
+    """Train as one rank of a group on this host; rank 0 leaves what was measured in the run's folder."""
+    received: list[str] = []
+    for number in (signal.SIGTERM, signal.SIGINT):  # stop after this epoch
+        signal.signal(number, lambda number, _: received.append(signal.Signals(number).name))
+    folder, parts = existing_folder(Path(arguments[0])), Path(arguments[1])
+    deadline = parse_toml(folder.read_config()).comm.deadline
+    with join(os.environ, deadline_s=deadline, settings=folder.config_checksum()) as comm:
+        found = take_part(
+            comm,
+            folder=folder.path,
+            parts=parts,
+            resumed="--resumed" in arguments,
+            should_stop=lambda: next(iter(received), None),
+        )
+        if comm.rank == 0:
+            write_atomically(folder.measured, json.dumps(found).encode())
+
+
+if __name__ == "__main__":
+    with reporting(os.environ):
+        main(sys.argv[1:])
