@@ -154,7 +154,7 @@ def test_a_killed_rank_starts_again_and_ends_with_the_same_bytes(tmp_path: Path)
     ranks = [
         child
         for child in psutil.Process(process.pid).children(recursive=True)
-        if "siafu.rank" in child.cmdline()
+        if "siafu.rank_process" in child.cmdline()
     ]
     ranks[1].kill()
     end(quiet)

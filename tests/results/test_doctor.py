@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from siafu import native
-from siafu.results import doctor, machine
+from siafu import machine, native
+from siafu.results import doctor
 from siafu.results.doctor import Finding, examine, openmp_libraries
 
 

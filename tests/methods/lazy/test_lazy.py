@@ -26,7 +26,8 @@ from siafu.nn.model import ModelConfig
 from siafu.nn.staged import Layered
 from siafu.partition.cut import Part, cut
 from siafu.training.config import TrainConfig
-from siafu.training.procedure import Monitor, train_epoch
+from siafu.training.loop import Loop
+from siafu.training.procedure import Callbacks, Monitor, train_epoch
 from siafu.training.task import task_of
 
 KINDS = [name for name, model in MODELS.items() if model.get("norm") != "batch"]
@@ -70,17 +71,22 @@ def trainer_of(
     )
 
 
+def loop_of(trainer: LazyProcedure) -> Loop:
+    """The loop of a trainer, with the same settings."""
+    return Loop(trainer, trainer.optimizer.config)
+
+
 def trained(graph: Graph, parts: list[Part], model: dict[str, Any], **settings: Any) -> list[dict[str, Any]]:
     """What each rank has in the end."""
 
     def rank(comm: Comm) -> dict[str, Any]:
         trainer = trainer_of(comm, parts[comm.rank], model, **settings)
-        assert trainer.train(QUIET) == "done"
+        assert loop_of(trainer).fit(QUIET) == "done"
         return {
             "weights": dict(trainer.model.state_dict()),
             "outputs": trainer.outputs(),
             "ids": parts[comm.rank].own.node_id,
-            "stages": trainer.done.stages,
+            "stages": trainer.results,
             "sent": comm.meter.sent,
             "model": trainer.model,
         }
@@ -322,13 +328,14 @@ def test_a_run_stopped_anywhere_and_resumed_ends_with_the_same_bytes(
     def rank(comm: Comm) -> dict[str, Tensor]:
         file = tmp_path / "latest.safetensors" if comm.rank == 0 else None
         left = iter([None] * (stopped - 1) + ["SIGTERM"])
-        watch = replace(QUIET, checkpoint=file, should_stop=lambda: next(left, None))
+        monitor = replace(QUIET, checkpoint=file, callbacks=Callbacks(should_stop=lambda: next(left, None)))
         trainer = trainer_of(comm, parts[comm.rank], MODELS["gcn"], lazy=lazy, wire=wire)
-        assert trainer.train(watch) == "SIGTERM"
+        assert loop_of(trainer).fit(monitor) == "SIGTERM"
         trainer = trainer_of(comm, parts[comm.rank], MODELS["gcn"], lazy=lazy, wire=wire)
-        trainer.resume(file)
-        assert trainer.done.epoch == stopped
-        assert trainer.train(replace(watch, should_stop=lambda: None)) == "done"
+        loop = loop_of(trainer)
+        loop.resume(file)
+        assert loop.state.epoch == stopped
+        assert loop.fit(replace(monitor, callbacks=Callbacks())) == "done"
         return {**trainer.model.state_dict(), "outputs": trainer.outputs()}
 
     wanted = trained(graph, parts, MODELS["gcn"], lazy=lazy, wire=wire)

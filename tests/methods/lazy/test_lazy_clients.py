@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from ranked import MODELS, NODES, graph_of
-from test_lazy import QUIET, SHORT
+from test_lazy import QUIET, SHORT, loop_of
 from torch import Tensor
 
 from siafu.comm import alone
@@ -25,7 +25,7 @@ from siafu.methods.lazy.updates import flat, put
 from siafu.nn.model import ModelConfig
 from siafu.partition.cut import whole
 from siafu.training.config import TrainConfig
-from siafu.training.procedure import train_epoch
+from siafu.training.procedure import Callbacks, train_epoch
 from siafu.training.task import task_of
 
 FEW = torch.arange(NODES) % 7
@@ -60,7 +60,7 @@ def trainer_of(
 
 def trained(graph: Graph, model: dict[str, Any], owner: Tensor | None, **settings: Any) -> LazyProcedure:
     trainer = trainer_of(graph, model, owner, **settings)
-    assert trainer.train(QUIET) == "done"
+    assert loop_of(trainer).fit(QUIET) == "done"
     return trainer
 
 
@@ -96,7 +96,7 @@ def test_gradients_that_clients_compute_apart_add_up_to_the_same(model: str, rec
     apart = trainer_of(graph, MODELS[model], FEW, lazy=lazy)
     assert isinstance(apart, ClientsProcedure)
     apart._gradient = apart._moves  # type: ignore[method-assign]
-    apart.train(QUIET)
+    loop_of(apart).fit(QUIET)
     assert_same_weights(apart, together)
 
 
@@ -168,7 +168,7 @@ def test_bytes_of_a_run_are_those_counted_by_hand() -> None:
     assert found.rounds.counts["up"][[0, 2]].tolist() == [up, up]
     scores = 3 * rounds * short_bytes(16)
     assert found.rounds.counts["up"][[1, 3]].tolist() == [scores, 0]
-    best = [stage["best_epoch"] for stage in found.done.stages]
+    best = [stage["best_epoch"] for stage in found.results]
     down = [short_bytes(4 * size) for size in sizes]
     assert found.rounds.counts["down"][3] == sum(down), "who neither trains nor validates hears a stage once"
     ends = [rounds * (stage + 1) for stage in range(3)]
@@ -180,7 +180,7 @@ def test_bytes_of_a_run_are_those_counted_by_hand() -> None:
     links = [2 * short_bytes(row)] * 4
     assert found.rounds.by_link.tolist() == links
     assert found.rounds.counts["sent"].tolist() == [links[0], 2 * links[0], links[0], 0]
-    told = found.clients()
+    told = found.metrics(0.0)
     total = torch.stack(list(found.rounds.counts.values())).sum(0)
     assert told["bytes_per_client"] == float(total.double().mean())
     assert told["most_bytes_per_training_client"] == max(int(total[0]), int(total[2]))
@@ -308,7 +308,7 @@ def test_the_coordinator_steps_against_the_mean_of_what_clients_followed() -> No
     put(learned, before)
     for parameter, grad in zip(learned, total.split([p.numel() for p in learned]), strict=True):
         parameter.grad = grad.view_as(parameter)
-    torch.optim.Adam(learned, lr=reference.config.lr, weight_decay=0.01).step()
+    torch.optim.Adam(learned, lr=reference.optimizer.config.lr, weight_decay=0.01).step()
     assert_same_weights(trainer, reference)
 
 
@@ -322,19 +322,21 @@ def test_a_run_stopped_anywhere_and_resumed_ends_with_the_same_bytes(
     graph, owner, file = graph_of(), torch.arange(NODES), tmp_path / "latest.safetensors"
     wire = CommConfig(gradients="int8")
     left = iter([None] * (stopped - 1) + ["SIGTERM"])
-    watch = replace(QUIET, checkpoint=file, should_stop=lambda: next(left, None))
+    monitor = replace(QUIET, checkpoint=file, callbacks=Callbacks(should_stop=lambda: next(left, None)))
     trainer = trainer_of(graph, MODELS["gcn"], owner, lazy=lazy, wire=wire)
-    assert trainer.train(watch) == "SIGTERM"
+    assert loop_of(trainer).fit(monitor) == "SIGTERM"
     trainer = trainer_of(graph, MODELS["gcn"], owner, lazy=lazy, wire=wire)
-    trainer.resume(file)
-    assert trainer.train(replace(watch, should_stop=lambda: None)) == "done"
+    loop = loop_of(trainer)
+    loop.resume(file)
+    assert loop.fit(replace(monitor, callbacks=Callbacks())) == "done"
     wanted = clients_of(graph, "gcn", owner, lazy=lazy, wire=wire)
     for name, value in wanted.model.state_dict().items():
         assert torch.equal(trainer.model.state_dict()[name], value), name
     assert isinstance(trainer, ClientsProcedure)
-    assert trainer.clients() == wanted.clients()
+    sent = {label: count for label, count in trainer.sent.update().items() if count}
+    assert sent == wanted.sent.update()
+    assert trainer.metrics(0.0) == wanted.metrics(0.0)
     assert torch.equal(trainer.outputs(), wanted.outputs())
-    assert {k: v for k, v in trainer.count_bytes().items() if v} == wanted.count_bytes()
 
 
 def test_clients_with_attention_step_apart_and_tell_the_gradient_of_all_where_they_take_one_step() -> None:
@@ -348,7 +350,7 @@ def test_clients_with_attention_step_apart_and_tell_the_gradient_of_all_where_th
     torch.testing.assert_close(found, wanted)
     assert mean == pytest.approx(loss)
     again = clients_of(graph_of(), "gat", FEW, lazy={"local_epochs": 2}, wire=CommConfig(gradients="int8"))
-    assert again.clients()["rounds"] > 1
+    assert again.metrics(0.0)["rounds"] > 1
 
 
 def test_what_cannot_be_is_refused() -> None:

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from siafu.comm import alone
 from siafu.comm.attendance import Attendance
-from siafu.comm.config import CommConfig
 from siafu.comm.lengths import UpdateWire
 from siafu.comm.rounds import QuorumMissed, links_of
 from siafu.comm.simulated import SimulatedRounds, short_bytes
@@ -95,10 +94,8 @@ def test_what_a_client_gives_and_hears_is_counted_by_hand() -> None:
 def trainer_of(graph: Graph, lazy: LazyConfig, *, seed: int = 0) -> FrugalClientsProcedure:
     """A trainer among seven clients."""
     task, part = task_of(graph, TrainConfig(), alone()), whole(graph)
-    given = (part, part.block(None), graph.x, task, TrainConfig())
-    return FrugalClientsProcedure(
-        *given, lazy=lazy, owner=torch.arange(NODES) % 7, seed=seed, wire=CommConfig()
-    )
+    given = (part, part.block(None), graph.x, task)
+    return FrugalClientsProcedure(*given, lazy=lazy, owner=torch.arange(NODES) % 7, seed=seed)
 
 
 def test_who_is_away_is_done_without_and_answered_in_the_end() -> None:

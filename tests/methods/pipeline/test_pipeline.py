@@ -154,8 +154,8 @@ def test_the_bits_are_those_of_full_training_that_adds_gradients_up_by_intervals
         whole.model.train()
         for epoch in (1, 2, 3):
             set_keys(whole.model, seed=3, step=epoch)
-            step_by_intervals(whole, pipeline.setup(), cut.rows)
-        pipeline.steps(3)
+            step_by_intervals(whole, pipeline.setup(), cut.rows, epoch)
+        pipeline.train_epochs(3)
         pipeline.close()
         return dict(whole.model.state_dict()), dict(pipeline.model.state_dict())
 
@@ -163,7 +163,7 @@ def test_the_bits_are_those_of_full_training_that_adds_gradients_up_by_intervals
     assert all(torch.equal(found[name], value) for name, value in wanted.items())
 
 
-def step_by_intervals(trainer: FullProcedure, setup: Setup, intervals: tuple[slice, ...]) -> None:
+def step_by_intervals(trainer: FullProcedure, setup: Setup, intervals: tuple[slice, ...], epoch: int) -> None:
     """A step on the whole graph by autograd, whose tensor work reads a copy of the weights for each interval."""
     copies = [copy.deepcopy(trainer.model) for _ in intervals]
     block, row_id = trainer.block, torch.arange(trainer.block.num_dst)
@@ -183,7 +183,7 @@ def step_by_intervals(trainer: FullProcedure, setup: Setup, intervals: tuple[sli
         given[number], z = (torch.cat(each) for each in zip(*outs, strict=True))
         if number < setup.num_layers:
             m = trainer.model.layers[number].aggregate(block, z)
-    trainer.task.loss(given[setup.num_layers]).backward()
+    trainer.task.training_loss(given[setup.num_layers], epoch).backward()
     for parameter, *each in zip(
         trainer.model.parameters(), *(model.parameters() for model in copies), strict=True
     ):

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import siafu
 from siafu.comm import Comm
 from siafu.comm.halo import Halo
 from siafu.data import community
-from siafu.graph import Graph
+from siafu.graph import Block, Graph
 from siafu.launch.local import run_threads
 from siafu.methods.sampled.config import SampledConfig
 from siafu.methods.sampled.procedure import SampledProcedure
@@ -88,16 +88,11 @@ def trained(graph: Graph, ranks: int, model: dict[str, Any], **sampled: Any) -> 
             seed=4,
         )
         seen = []
-        train_on = trainer._train_on
 
-        def remember(minibatch: Any, epoch: int, weight: float) -> float:
-            ids = [block.node_id for block in minibatch.blocks]
-            seen.append(
-                [drawn_edges(block, node_id) for block, node_id in zip(minibatch.blocks, ids, strict=True)]
-            )
-            return train_on(minibatch, epoch, weight)
+        def remember(_: nn.Module, given: tuple[list[Block], Tensor]) -> None:
+            seen.append([drawn_edges(block, block.node_id) for block in given[0]])
 
-        trainer._train_on = remember  # type: ignore[method-assign]
+        made.register_forward_pre_hook(remember)
         losses = [train_epoch(trainer, epoch) for epoch in (1, 2)]
         return {"losses": losses, "weights": dict(made.state_dict()), "edges": seen}
 

@@ -18,6 +18,7 @@ from siafu.nn.model import ModelConfig
 from siafu.training.config import TrainConfig
 from siafu.training.link.config import LinkConfig
 from siafu.training.link.scores import rank_by_memory
+from siafu.training.loop import Loop
 
 NODES, STEPS, EVENTS = 14, 12, 150
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -68,9 +69,11 @@ def test_with_a_memory_a_head_starts_out_ranking_as_the_memory_does() -> None:
 
 def test_what_ranked_best_before_learning_is_kept() -> None:
     trainer = alone(graph_of(), recency=True)
-    trainer._keep_best(0, 0.5, 1.0)
-    trainer._keep_best(1, 0.4, 0.5)
-    assert (trainer.done.best_epoch, trainer.done.best_score) == (0, 0.5)
+    loop = Loop(trainer, trainer.config)
+    assert trainer.score_untrained
+    loop.keep_best(0, 0.5, 1.0)
+    loop.keep_best(1, 0.4, 0.5)
+    assert (loop.state.best_epoch, loop.state.best_score) == (0, 0.5)
 
 
 def test_live_scores_are_the_same_on_ranks_and_leave_the_weights() -> None:
