@@ -214,14 +214,14 @@ def test_nobody_waits_while_the_first_site_is_sent_a_checkpoint(
 def test_a_slow_site_delays_nobody_past_the_deadline(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
     import siafu.sites.attempt as attempt
 
-    carry_out, release = attempt.carry_out, threading.Event()
+    train_rank, release = attempt.train_rank, threading.Event()
 
     def slowly(comm: Any, *args: Any, **given: Any) -> Any:
         if comm.hosts[comm.rank] == "b" and comm.world_size == 3:
             release.wait(60)
-        return carry_out(comm, *args, **given)
+        return train_rank(comm, *args, **given)
 
-    monkeypatch.setattr(attempt, "carry_out", slowly)
+    monkeypatch.setattr(attempt, "train_rank", slowly)
     said: list[str] = []
     settings = SETTINGS | {"comm.deadline": 6}
     run = trial.federate(callbacks=Callbacks(say=said.append), federation={"patience": 0.5}, **settings)
