@@ -29,7 +29,6 @@ from typing import Any
 
 import torch
 from core import require_core
-from siafu.member import build_trainer
 from torch import Tensor
 
 import siafu
@@ -41,6 +40,7 @@ from siafu.config import build
 from siafu.events import Unheard
 from siafu.files import write_atomically
 from siafu.graph import Graph
+from siafu.methods import RankContext, build_procedure
 from siafu.methods.lazy.bytes_sent import message_bytes, parameter_bytes
 from siafu.methods.lazy.clients import ClientsProcedure
 from siafu.methods.lazy.frugal_clients import FrugalClientsProcedure
@@ -49,6 +49,7 @@ from siafu.partition.cut import whole
 from siafu.results.format import fmt_bytes, fmt_seconds
 from siafu.results.report.frame import Figure, frame
 from siafu.results.report.page import element, figure, join, page, section, table
+from siafu.training.loop import Loop
 from siafu.training.procedure import Monitor
 
 HIDDEN = 64
@@ -200,10 +201,11 @@ def lazy(graph: Graph, clients: int | str, *, settings: dict[str, Any], seed: in
         }
     )
     with tempfile.TemporaryDirectory() as folder:
-        trainer = build_trainer(alone(), whole(graph), tree, None, scratch=Path(folder))
-        trainer.train(QUIET)
+        trainer = build_procedure(RankContext(alone(), whole(graph), tree, None, Path(folder)))
+        Loop(trainer, tree.train).fit(QUIET)
     assert isinstance(trainer, ClientsProcedure | FrugalClientsProcedure)
-    told, sent = trainer.clients(), trainer.count_bytes()
+    sent = trainer.sent.update()
+    told = trainer.metrics(0.0)
     return Found(
         trainer.task.score(trainer.outputs(), "test") or 0.0,
         message_bytes(sent),

@@ -29,6 +29,7 @@ from siafu.nn.embedded import build_model
 from siafu.nn.model import Gnn, ModelConfig
 from siafu.partition.cut import Part, cut, whole
 from siafu.training.config import TrainConfig
+from siafu.training.procedure import Procedure, train_epoch
 from siafu.training.task import task_of
 
 PARTS, INTERVALS = (1, 2, 4), (1, 8, 32)
@@ -38,15 +39,15 @@ Tensors = list[Tensor]
 class Noted:
     """The gradients of the first step of a trainer."""
 
-    def __init__(self, trainer: FullProcedure) -> None:
+    def __init__(self, trainer: Procedure) -> None:
         self.grads: Tensors = []
-        self._model, self._move = trainer.model, trainer._move
-        trainer._move = self._note  # type: ignore[method-assign]
+        self._model, self._step = trainer.model, trainer.optimizer.step
+        trainer.optimizer.step = self._note  # type: ignore[method-assign]
 
     def _note(self) -> None:
         if not self.grads:
             self.grads = [each.grad.clone() for each in self._model.parameters() if each.grad is not None]
-        self._move()
+        self._step()
 
 
 def main() -> None:
@@ -92,7 +93,7 @@ def _full(comm: Comm, part: Part, kind: str, epochs: int) -> tuple[Tensors, Tens
     trainer = FullProcedure(**_given(comm, part, kind), seed=0)
     noted = Noted(trainer)
     for epoch in range(1, epochs + 1):
-        trainer.step(epoch)
+        train_epoch(trainer, epoch)
     return noted.grads, [each.detach() for each in trainer.model.parameters()]
 
 
@@ -101,7 +102,7 @@ def _pipeline(comm: Comm, part: Part, kind: str, intervals: int, epochs: int) ->
     given = _given(comm, part, kind)
     trainer = PipelineProcedure(**given, pipeline=config, route=part.route, seed=0, wire=CommConfig())
     noted = Noted(trainer)
-    trainer.steps(epochs)
+    trainer.train_epochs(epochs)
     trainer.close()
     return noted.grads, [each.detach() for each in trainer.model.parameters()]
 

@@ -96,7 +96,7 @@ class Watched:
         """The ranks that run now, in their order."""
         try:
             below = psutil.Process(self.process.pid).children()
-            return sorted((each for each in below if "siafu.rank" in each.cmdline()), key=_rank_of)
+            return sorted((each for each in below if "siafu.rank_process" in each.cmdline()), key=_rank_of)
         except (psutil.Error, KeyError):
             return []  # one ended just now
 

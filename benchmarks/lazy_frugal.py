@@ -42,6 +42,7 @@ from siafu.nn.model import Gnn, ModelConfig
 from siafu.partition.cut import Part, cut
 from siafu.training import inputs
 from siafu.training.config import TrainConfig
+from siafu.training.procedure import train_epoch
 from siafu.training.task import task_of
 
 PARTS = 4
@@ -141,9 +142,9 @@ def full_megabytes_an_epoch(graph: Graph, config: dict[str, Any]) -> float:
         model = Gnn(ModelConfig(**config["model"]), in_features=x.shape[1], out_features=task.num_outputs)
         halo = Halo(comm, part.route, num_own=part.own.num_nodes)
         trainer = FullProcedure(model, part.block(halo, narrow=True), x, task, train, seed=0)
-        trainer.step(1)  # with what is sent once
+        train_epoch(trainer, 1)  # with what is sent once
         before = comm.meter.total()
-        trainer.step(2)
+        train_epoch(trainer, 2)
         return comm.meter.total() - before
 
     return sum(run_threads(rank, ranks=PARTS, threads=1, deadline_s=300)) / 1e6

@@ -83,5 +83,5 @@ def timed_epochs(trainer: PipelineProcedure, *, wait: Wait, epochs: int = 1) -> 
     """The seconds of an epoch, of some in a row, in which workers wait so."""
     Late.wait = staticmethod(wait)
     began_s = time.perf_counter()
-    trainer.steps(trainer.done.epoch + epochs)
+    trainer.train_epochs(trainer.epoch + epochs)
     return (time.perf_counter() - began_s) / epochs

@@ -137,11 +137,10 @@ def pyg(kind: str, arrays: Arrays) -> Step:
 
 def siafu_trainer(kind: str, arrays: Arrays, settings: Sequence[str]) -> Any:
     """The trainer of ``siafu.train(method="sampled")`` on one rank."""
-    from siafu.member import build_trainer
-
     from siafu.comm import alone
     from siafu.config import build, from_assignments
     from siafu.graph import Graph
+    from siafu.methods import RankContext, build_procedure
     from siafu.partition.cut import whole
     from siafu.training import inputs
 
@@ -157,11 +156,12 @@ def siafu_trainer(kind: str, arrays: Arrays, settings: Sequence[str]) -> Any:
     tree = build(tables, from_assignments(list(settings)))
     tree = tree.model_copy(update={"data": inputs.resolve(tree.data, graph)})
     part = whole(inputs.prepare(graph, tree.data))
-    return build_trainer(alone(), part, tree, None, scratch=Path())
+    return build_procedure(RankContext(alone(), part, tree, None, Path()))
 
 
 def siafu(kind: str, arrays: Arrays, *settings: str) -> Step:
     from siafu import native
+    from siafu.training.procedure import train_epoch
 
     trainer, epochs = siafu_trainer(kind, arrays, ["sampled.cache_aggregate=false", *settings]), count(1)
     reuse = native.arrays_reused()  # as Loop.fit does
@@ -170,7 +170,7 @@ def siafu(kind: str, arrays: Arrays, *settings: str) -> Step:
     def step() -> dict[str, Any]:
         assert reuse is not None  # held as long as there are steps
         before = dict(trainer.spent)
-        trainer.step(next(epochs))
+        train_epoch(trainer, next(epochs))
         return {f"{what}_seconds": now - before[what] for what, now in trainer.spent.items()}
 
     return step
@@ -221,7 +221,10 @@ def siafu_sampler(_: str, arrays: Arrays, *settings: str) -> Step:
     def step() -> dict[str, Any]:
         assert reuse is not None  # held as long as there are steps
         epoch, edges = next(epochs), 0
-        seeds, _ = trainer._minibatches(epoch)
+        batches = trainer.task.seed_batches(
+            epoch, batch_size=BATCH, seed=trainer.seed, node_id=trainer.block.node_id
+        )
+        seeds = [batch.rows for batch in batches]
         for first in range(0, len(seeds), trainer.macrobatch):
             some = [rows.int() for rows in seeds[first : first + trainer.macrobatch]]
             keys = torch.arange(len(some) * len(FANOUTS)).view(len(some), -1) + (epoch << 20) + (first << 8)

@@ -29,7 +29,7 @@ from core import require_core
 from one_server import prepared, server_of
 
 from siafu.data import community
-from siafu.methods.pipeline import trainer as trainers
+from siafu.methods.pipeline import procedure
 from siafu.methods.pipeline.config import PipelineConfig
 from siafu.nn import ModelConfig, ranges
 from siafu.nn.ranges import RangedSum
@@ -173,7 +173,7 @@ def main() -> None:
     )
     model = ModelConfig(kind="gcn", hidden=HIDDEN)
     with (
-        mock.patch.object(trainers, "Crew", Leases),
+        mock.patch.object(procedure, "Crew", Leases),
         mock.patch.object(ranges, "RangedSum", Kernel),
         server_of(graph, model, config) as server,
     ):
@@ -183,9 +183,9 @@ def main() -> None:
     print(json.dumps({**vars(args), **found}))
 
 
-def _measure(server: trainers.PipelineProcedure, args: argparse.Namespace) -> dict[str, Any]:
+def _measure(server: procedure.PipelineProcedure, args: argparse.Namespace) -> dict[str, Any]:
     """CPU microseconds of a task by who spends them, of some epochs after the first; that nothing was lost."""
-    losses = server.steps(1)  # makes what is kept
+    losses = server.train_epochs(1)  # makes what is kept
     crew, tasks = server._crew, server._server.tasks
     assert isinstance(crew, Leases)
     before, loop_s, kernel_s, moved = tasks.counts, crew.cpu_s(), Kernel.metered.seconds, crew.moved
@@ -193,7 +193,7 @@ def _measure(server: trainers.PipelineProcedure, args: argparse.Namespace) -> di
     began_s, cpu_s = time.monotonic(), time.thread_time()
     if profile is not None:
         profile.enable()
-    losses += server.steps(1 + args.epochs)
+    losses += server.train_epochs(1 + args.epochs)
     if profile is not None:
         profile.disable()
     seconds, cpu_s = time.monotonic() - began_s, time.thread_time() - cpu_s

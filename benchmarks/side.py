@@ -126,6 +126,7 @@ def siafu(case: str, arrays: Arrays):
     from siafu.nn.aggregate import sum_in
     from siafu.training import inputs
     from siafu.training.config import TrainConfig
+    from siafu.training.procedure import train_epoch
     from siafu.training.task import task_of
 
     masks = {"train_mask": arrays.train, "test_mask": arrays.test}
@@ -148,7 +149,7 @@ def siafu(case: str, arrays: Arrays):
 
     def step() -> None:
         assert reuse is not None  # held as long as there are steps
-        trainer.step(next(epoch))
+        train_epoch(trainer, next(epoch))
 
     return step, accuracy
 

@@ -29,6 +29,7 @@ from siafu.methods.snapshots.procedure import SnapshotsProcedure
 from siafu.nn.model import ModelConfig
 from siafu.training.config import TrainConfig
 from siafu.training.link.config import LinkConfig
+from siafu.training.procedure import train_epoch
 
 ALL = 10**6  # MB of room: one block, and all is kept
 
@@ -77,10 +78,10 @@ def be_a_side(args: argparse.Namespace) -> None:
             if line.strip() == "end":
                 break
             began = time.process_time()
-            loss = trainer.step(epoch)
+            loss = train_epoch(trainer, epoch)
             trained = time.process_time()
             if args.scored:
-                trainer._evaluate(epoch)
+                trainer.evaluate(epoch)
             scored = time.process_time() - trained
             told = {"seconds": trained - began, "score_seconds": scored, "loss": loss}
             print(json.dumps(told), flush=True)

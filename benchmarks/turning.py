@@ -25,6 +25,7 @@ from siafu.methods.snapshots.procedure import SnapshotsProcedure
 from siafu.nn.model import ModelConfig
 from siafu.training.config import TrainConfig
 from siafu.training.link.config import LinkConfig
+from siafu.training.procedure import train_epoch
 
 FLOAT, RANKS = 4, (2, 4, 8)
 
@@ -67,7 +68,7 @@ def sent_of(
         made.reset(torch.Generator().manual_seed(0))
         wire = CommConfig.model_validate({"precision": precision})
         trainer = SnapshotsProcedure(made, line, task, TrainConfig(), snapshots=config, seed=0, wire=wire)
-        trainer.step(1)
+        train_epoch(trainer, 1)
         return sum(count for label, count in comm.meter.sent.items() if label.startswith("rows"))
 
     return sum(run_threads(epoch, ranks=ranks, threads=1))

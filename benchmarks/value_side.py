@@ -81,7 +81,7 @@ def tasks_of(graph: Graph, model: dict[str, Any], intervals: int) -> dict[str, A
         native.arrays_reused(),
         server_of(prepared(graph), ModelConfig(**model), config) as trainer,
     ):
-        trainer.steps(1 + _EPOCHS)
+        trainer.train_epochs(1 + _EPOCHS)
         server = trainer._server
         assert server is not None
         traced, layers, count = list(server.trace), server.setup.num_layers, server.intervals.count
