@@ -25,8 +25,8 @@ from siafu.launch.local import run_threads
 from siafu.methods.full.procedure import FullProcedure
 from siafu.methods.pipeline.config import PipelineConfig
 from siafu.methods.pipeline.procedure import PipelineProcedure
-from siafu.nn.embedded import build_model
-from siafu.nn.model import Gnn, ModelConfig
+from siafu.nn import Gnn, ModelConfig
+from siafu.nn.embedded import build_on_features
 from siafu.partition.cut import Part, cut, whole
 from siafu.training.config import TrainConfig
 from siafu.training.procedure import Procedure, train_epoch
@@ -113,7 +113,9 @@ def _given(comm: Comm, part: Part, kind: str) -> dict[str, Any]:
     settings = ModelConfig.model_validate({"kind": kind, "hidden": 16, "dropout": 0.5})
     assert part.own.x is not None
     width = part.own.x.shape[1]
-    model = build_model(settings, in_features=width, out_features=task.num_outputs, num_nodes=part.num_nodes)
+    model = build_on_features(
+        settings, in_features=width, out_features=task.num_outputs, num_nodes=part.num_nodes
+    )
     assert isinstance(model, Gnn)
     model.reset(torch.Generator().manual_seed(0))
     halo = (

@@ -38,7 +38,7 @@ from siafu.graph import Graph
 from siafu.launch.local import run_threads
 from siafu.methods.full.procedure import FullProcedure
 from siafu.methods.lazy.frugal import FrugalConfig, train_frugal
-from siafu.nn.model import Gnn, ModelConfig
+from siafu.nn import Gnn, ModelConfig
 from siafu.partition.cut import Part, cut
 from siafu.training import inputs
 from siafu.training.config import TrainConfig

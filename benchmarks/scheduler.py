@@ -31,8 +31,8 @@ from one_server import prepared, server_of
 from siafu.data import community
 from siafu.methods.pipeline import procedure
 from siafu.methods.pipeline.config import PipelineConfig
-from siafu.nn import ModelConfig, ranges
-from siafu.nn.ranges import RangedSum
+from siafu.nn import ModelConfig
+from siafu.nn.aggregates import weighted_sum
 from siafu.workers.crew import Wanted
 from siafu.workers.loop import Loop
 from siafu.workers.setup import Setup
@@ -137,7 +137,7 @@ class Leases:
         setup, stage, arrays = self._setup, task.key.stage, task.arrays
         rows = len(arrays["row_id"])
         if task.key.direction == Direction.FORWARD:
-            return Result({"z": np.zeros((rows, setup.out_features), np.float32)})
+            return Result({"z": np.zeros((rows, CLASSES), np.float32)})
         given = {f"grad_{name}": np.zeros_like(arrays[name]) for name in rows_with_grad(setup, stage)}
         if task.key.direction == Direction.LEARN:
             given["loss"] = np.ones(1)
@@ -148,7 +148,7 @@ class Leases:
         return Result(given, self._grads[stage])
 
 
-class Kernel(RangedSum):
+class Kernel(weighted_sum.WeightedSumPass):
     """The aggregate, which is no scheduling."""
 
     metered = Metered()
@@ -174,7 +174,7 @@ def main() -> None:
     model = ModelConfig(kind="gcn", hidden=HIDDEN)
     with (
         mock.patch.object(procedure, "Crew", Leases),
-        mock.patch.object(ranges, "RangedSum", Kernel),
+        mock.patch.object(weighted_sum, "WeightedSumPass", Kernel),
         server_of(graph, model, config) as server,
     ):
         found = _measure(server, args)

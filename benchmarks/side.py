@@ -123,7 +123,7 @@ def siafu(case: str, arrays: Arrays):
     from siafu.graph import Graph
     from siafu.methods.full.procedure import FullProcedure
     from siafu.nn import Gnn, ModelConfig
-    from siafu.nn.aggregate import sum_in
+    from siafu.nn.aggregates import sum_in
     from siafu.training import inputs
     from siafu.training.config import TrainConfig
     from siafu.training.procedure import train_epoch

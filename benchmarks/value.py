@@ -147,8 +147,8 @@ def _replayed(measured: dict[str, Any], regime: Regime, fleet: Fleet, args: argp
     for again in range(times):
         for phase, interval, seconds in measured["graph"]:
             graph.append(GraphTask(phase, again * count + interval, seconds / args.vcpus))
-        for phase, interval, torch_s, twin_s, *_ in measured["tensor"]:
-            seconds = twin_s if fleet.leases else torch_s / args.vcpus
+        for phase, interval, torch_s, numpy_s, *_ in measured["tensor"]:
+            seconds = numpy_s if fleet.leases else torch_s / args.vcpus
             tensor.append(TensorTask(phase, again * count + interval, seconds, travel[phase, interval]))
     by_key = {(task.phase, task.interval): task.seconds for task in graph}
     if fleet.leases:  # what passes the wire takes the server's time too

@@ -1,7 +1,7 @@
 """Measures one model for ``value.py``, in a process of its own with one thread; prints JSON.
 
 Of an epoch of the pipeline: the seconds of each graph task, and of each tensor task the seconds with torch, as a server
-computes it, those of its NumPy twin, as a function does, and the bytes that would travel. They are seconds of the one
+computes it, those of the NumPy backend, as a function does, and the bytes that would travel. They are seconds of one
 thread's CPU time, in which other work on the machine counts for little. Then the seconds to a validation target, of the
 pipeline and of ``sampled``.
 """
@@ -29,10 +29,10 @@ from siafu.methods.pipeline.config import PipelineConfig
 from siafu.methods.pipeline.server import GRAPH_LANE, Traced
 from siafu.nn import ModelConfig
 from siafu.workers import crew
+from siafu.workers.numpy_backend import compute as compute_numpy
 from siafu.workers.stages import static_rows, weights_of
 from siafu.workers.task import Arrays, Direction, Key, Result, Task
 from siafu.workers.torch_compute import TorchCompute
-from siafu.workers.twin import compute as compute_twin
 
 FEATURES, CLASSES = 100, 47
 MODELS: dict[str, dict[str, Any]] = {
@@ -45,7 +45,7 @@ _EPOCHS = 3  # that are measured; the least seconds of a task count
 
 
 class Measured(TorchCompute):
-    """Computes a task with torch and with its twin, and notes what it took and what would travel."""
+    """Computes a task with torch and with NumPy, and notes what it took and what would travel."""
 
     tasks: dict[Key, dict[str, float]]
 
@@ -54,12 +54,12 @@ class Measured(TorchCompute):
         static = {name: array for name, array in task.arrays.items() if name in names}
         read = {name: weights[name] for name in weights_of(self._setup, task.key.stage, list(weights))}
         began_s = time.thread_time()
-        compute_twin(self._setup, task, read)
-        twin_s, began_s = time.thread_time() - began_s, time.thread_time()
+        compute_numpy(self._setup, task, read)
+        numpy_s, began_s = time.thread_time() - began_s, time.thread_time()
         result = super().__call__(task, weights)
         Measured.tasks[task.key] = {
             "torch_s": time.thread_time() - began_s,
-            "twin_s": twin_s,
+            "numpy_s": numpy_s,
             "bytes": _bytes(task.arrays) + _bytes(result.arrays) + _bytes(result.grads) - _bytes(static),
             "weight_bytes": _bytes(read),
             "static_bytes": _bytes(static),
@@ -84,7 +84,7 @@ def tasks_of(graph: Graph, model: dict[str, Any], intervals: int) -> dict[str, A
         trainer.train_epochs(1 + _EPOCHS)
         server = trainer._server
         assert server is not None
-        traced, layers, count = list(server.trace), server.setup.num_layers, server.intervals.count
+        traced, layers, count = list(server.trace), server.setup.num_aggregates, server.intervals.count
     return {
         "intervals": count,
         "graph": _graph_tasks(traced, layers),
@@ -104,13 +104,13 @@ def _graph_tasks(traced: list[Traced], layers: int) -> list[list[float]]:
 
 
 def _tensor_tasks(tasks: dict[Key, dict[str, float]], layers: int) -> list[list[float]]:
-    """Phase, interval, seconds with torch and of the twin; bytes of rows and gradients, of weights, of static rows."""
+    """Phase, interval, seconds with torch and with NumPy; bytes of rows and gradients, of weights, of static rows."""
     found: dict[tuple[int, int], list[dict[str, float]]] = defaultdict(list)
     for key, each in tasks.items():
         if key.epoch > 1:
             back = key.direction == Direction.BACKWARD
             found[2 * layers - key.stage if back else key.stage, key.interval].append(each)
-    names = ("torch_s", "twin_s", "bytes", "weight_bytes", "static_bytes")
+    names = ("torch_s", "numpy_s", "bytes", "weight_bytes", "static_bytes")
     return [[*key, *(min(each[name] for each in some) for name in names)] for key, some in found.items()]
 
 

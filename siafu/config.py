@@ -17,7 +17,7 @@ from siafu.methods.lazy.config import LazyConfig
 from siafu.methods.pipeline.config import PipelineConfig
 from siafu.methods.sampled.config import SampledConfig
 from siafu.methods.snapshots.config import SnapshotsConfig
-from siafu.nn.model import ModelConfig
+from siafu.nn.config import ModelConfig
 from siafu.partition.config import PartitionConfig
 from siafu.training.config import TrainConfig
 from siafu.training.link.config import DEFAULTS as OF_LINK

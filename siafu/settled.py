@@ -16,8 +16,8 @@ from siafu.machine import usable_memory_bytes
 from siafu.methods import METHODS
 from siafu.methods.snapshots.build import build_task
 from siafu.methods.snapshots.config import wanted_of
+from siafu.nn.config import TEMPORAL
 from siafu.nn.link import link_of
-from siafu.nn.model import TEMPORAL
 from siafu.partition.assign import resolve
 from siafu.trained import AnyGraph, load, model_of
 from siafu.training import inputs

@@ -24,9 +24,8 @@ from siafu.methods.snapshots.labels import by_node
 from siafu.methods.snapshots.latest import rows_of_last
 from siafu.methods.static import make_room
 from siafu.nn.embedded import Embedded
-from siafu.nn.layer import Layer
 from siafu.nn.link import LinkHead, link_of
-from siafu.nn.model import Gnn
+from siafu.nn.model import Model
 from siafu.nn.propagated import Propagated
 from siafu.nn.staged import Staged
 from siafu.nn.streamed import Rows, Streamed
@@ -162,7 +161,7 @@ def _found(
     tree = run.settings.model_copy(update={"data": inputs.resolve(config, graph)})
     prepared = inputs.prepare(graph, tree.data)
     x = inputs.input_rows(prepared, tree.data, tree.model, scratch=run.directory)
-    if isinstance(x, Streamed) and isinstance(run.model, Gnn):
+    if isinstance(x, Streamed) and isinstance(run.model, Model):
         room = make_room(ranks=tree.ranks, budget_mb=tree.sampled.budget_mb, scratch=run.directory)
         found = _outputs_by_layer(run.model, prepared, x, embeddings=embeddings, room=room)
     else:
@@ -230,7 +229,7 @@ def score_pairs(run: Run, graph: Graph, rows: Tensor, pairs: ArrayLike | Tensor)
 @torch.no_grad()
 def _outputs(model: nn.Module, block: Block, x: Rows, *, embeddings: bool, graph: Graph) -> dict[str, Tensor]:
     model.eval()
-    if not isinstance(model, Gnn | Embedded | Staged):
+    if not isinstance(model, Model | Embedded | Staged):
         if embeddings:
             raise ValueError(_without_embeddings(model))
         if isinstance(model, Propagated):
@@ -242,7 +241,7 @@ def _outputs(model: nn.Module, block: Block, x: Rows, *, embeddings: bool, graph
 
 
 def _outputs_by_layer(
-    model: Gnn, graph: Graph, x: Streamed, *, embeddings: bool, room: Room
+    model: Model, graph: Graph, x: Streamed, *, embeddings: bool, room: Room
 ) -> dict[str, Tensor]:
     model.eval()
     _check_fits(model, x, graph)
@@ -252,7 +251,7 @@ def _outputs_by_layer(
     )
 
 
-def _check_fits(model: Gnn | Embedded | Staged, x: Rows, graph: Graph) -> None:
+def _check_fits(model: Model | Embedded | Staged, x: Rows, graph: Graph) -> None:
     if isinstance(model, Embedded):
         if x.shape[1] or graph.num_nodes != model.rows.shape[0]:
             raise ValueError(
@@ -260,9 +259,7 @@ def _check_fits(model: Gnn | Embedded | Staged, x: Rows, graph: Graph) -> None:
                 "which had no features, and knows no others; give the graph it was trained on"
             )
         return
-    first = model if isinstance(model, Staged) else model.layers[0]
-    assert isinstance(first, Layer | Staged)
-    _check_width(first.in_features, x.shape[1], graph)
+    _check_width(model.in_features, x.shape[1], graph)
 
 
 def _check_width(in_features: int, found: int, graph: AnyGraph) -> None:

@@ -13,7 +13,7 @@ from siafu.comm import Comm
 from siafu.comm.config import CommConfig
 from siafu.data.config import DataConfig
 from siafu.dynamic import DynamicGraph
-from siafu.nn.model import ModelConfig
+from siafu.nn.config import ModelConfig
 from siafu.partition.config import PartitionConfig
 from siafu.partition.cut import Part
 from siafu.partition.deliver import deliver

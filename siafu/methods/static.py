@@ -12,10 +12,9 @@ from siafu.comm.halo import Halo
 from siafu.graph import Block
 from siafu.machine import usable_memory_bytes
 from siafu.methods.method import RankContext, RunConfig
-from siafu.nn.embedded import Embedded, build_model
-from siafu.nn.layer import Layer
+from siafu.nn.embedded import Embedded, build_on_features, model_of
 from siafu.nn.link import build_linked, link_of
-from siafu.nn.model import Gnn
+from siafu.nn.model import Model
 from siafu.nn.streamed import Rows, Streamed
 from siafu.partition.cut import Part
 from siafu.training import inputs
@@ -42,7 +41,7 @@ class StaticInputs(NamedTuple):
     block: Block
     x: Rows
     task: Task
-    model: Gnn | Embedded
+    model: Model | Embedded
 
 
 def node_inputs(rank: RankContext) -> NodeInputs:
@@ -61,7 +60,7 @@ def static_inputs(rank: RankContext) -> StaticInputs:
     if config.task == "link":
         return _link_inputs(rank)
     part, block, x, task = node_inputs(rank)
-    model = build_model(
+    model = build_on_features(
         config.model, in_features=x.shape[1], out_features=task.num_outputs, num_nodes=part.num_nodes
     )
     model.reset(torch.Generator().manual_seed(config.seed))
@@ -92,7 +91,7 @@ def _link_inputs(rank: RankContext) -> StaticInputs:
 
 def build_static_model(
     config: RunConfig, *, in_features: int, out_features: int, num_nodes: int
-) -> Gnn | Embedded:
+) -> Model | Embedded:
     """The model of a node or link task, without its weights."""
     if config.task == "link":
         hidden = config.link.width or config.model.hidden
@@ -103,12 +102,14 @@ def build_static_model(
             kind=config.link.static_head,
             hidden=hidden,
         )
-    return build_model(config.model, in_features=in_features, out_features=out_features, num_nodes=num_nodes)
+    return build_on_features(
+        config.model, in_features=in_features, out_features=out_features, num_nodes=num_nodes
+    )
 
 
-def require_features(model: nn.Module, part: Part, method: str) -> Gnn:
+def require_features(model: nn.Module, part: Part, method: str) -> Model:
     """The model if it reads features; a model that learns a row for each node is refused."""
-    if not isinstance(model, Gnn):
+    if not isinstance(model, Model):
         raise ValueError(
             f"{part.own.name}: method {method} reads features, but there are none; use method full"
         )
@@ -121,11 +122,10 @@ def input_rows(part: Part, config: RunConfig, *, scratch: Path) -> Rows:
 
 
 def layer_room(
-    comm: Comm, part: Part, model: Gnn | Embedded, x: Rows, *, ranks: int, budget_mb: float, scratch: Path
+    comm: Comm, part: Part, model: Model | Embedded, x: Rows, *, ranks: int, budget_mb: float, scratch: Path
 ) -> Room | None:
     """Room for the activations of all nodes while they are scored; None where they fit into memory. Collective."""
-    layers = [layer for layer in model.layers if isinstance(layer, Layer)]
-    widest = max(max(layer.z_features, layer.out_features) for layer in layers)
+    widest = model_of(model).widest
     needed = 3 * 4 * part.num_nodes * widest  # what a layer reads, what it aggregates, what it writes
     large = isinstance(x, Streamed) or needed > usable_memory_bytes() / 2
     anyone = int(comm.all_reduce(torch.tensor([int(large)]), label="control"))

@@ -1,18 +1,17 @@
 """A layer without a graph: the baseline that every graph model is compared with."""
 
-import torch
-from torch import Tensor, nn
+from typing import Any
 
-from siafu.graph import Block
-from siafu.native import After
-from siafu.nn.aggregate import widened
-from siafu.nn.layer import Drop, Layer, first_generator, glorot, no_drop
-from siafu.nn.product import product, products
-from siafu.nn.streamed import Rows
+import torch
+from torch import nn
+
+from siafu.nn.aggregates import IDENTITY, Aggregate
+from siafu.nn.layer import Layer, first_generator, glorot
+from siafu.nn.ops import Ops
 
 
 class Dense(Layer):
-    """``h = x W + b``; the block is not read."""
+    """``h = x W + b``; the block's edges are not read."""
 
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__()
@@ -26,14 +25,16 @@ class Dense(Layer):
         glorot(self.weight, generator)
         nn.init.zeros_(self.bias)
 
-    def project(self, x_src: Rows) -> Tensor:
-        """``x W``."""
-        return product(x_src, self.weight)
-
-    def aggregate(self, block: Block, z_src: Rows) -> Rows:
+    @property
+    def kind(self) -> Aggregate:
         """The destinations' own rows."""
-        return z_src[: block.num_dst]
+        return IDENTITY
 
-    def combine(self, block: Block, x_src: Rows, drop: Drop = no_drop, after: After | None = None) -> Tensor:
-        """``x W`` of the destinations."""
-        return products([(drop(widened(x_src[: block.num_dst])), self.weight)], after)
+    @property
+    def always_first(self) -> bool:
+        """Rows that no destination reads are not projected."""
+        return True
+
+    def projection(self, ops: Ops) -> tuple[Any, Any]:
+        """``x W``."""
+        return self.weight, None

@@ -6,7 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from siafu.graph import Block
-from siafu.nn.model import Gnn, ModelConfig
+from siafu.nn.config import ModelConfig
+from siafu.nn.kinds import build_model
+from siafu.nn.model import Model
 from siafu.nn.streamed import Rows
 
 
@@ -20,7 +22,7 @@ class Embedded(nn.Module):
         returns: (D, out_features).
     """
 
-    def __init__(self, inner: Gnn, *, num_nodes: int) -> None:
+    def __init__(self, inner: Model, *, num_nodes: int) -> None:
         super().__init__()
         self.inner = inner
         self.rows = nn.Parameter(torch.empty(num_nodes, inner.config.hidden))
@@ -30,11 +32,6 @@ class Embedded(nn.Module):
         with torch.no_grad():
             self.rows.normal_(0, self.rows.shape[1] ** -0.5, generator=generator)
         self.inner.reset(generator)
-
-    @property
-    def layers(self) -> nn.ModuleList:
-        """Those of the model within."""
-        return self.inner.layers
 
     def forward(self, block: Block | Sequence[Block], x_src: Rows) -> Tensor:
         """Scores of the destinations; of several blocks, one a layer, those of the last."""
@@ -50,13 +47,18 @@ class Embedded(nn.Module):
         return self.rows[: block.num_given]
 
 
-def build_model(
+def model_of(model: Model | Embedded) -> Model:
+    """The model that reads rows, without the rows that are learned."""
+    return model.inner if isinstance(model, Embedded) else model
+
+
+def build_on_features(
     config: ModelConfig, *, in_features: int, out_features: int, num_nodes: int
-) -> Gnn | Embedded:
+) -> Model | Embedded:
     """The model that fits a graph's features; where it has none, one that learns a row for each of its nodes."""
     if in_features:
-        return Gnn(config, in_features=in_features, out_features=out_features)
+        return build_model(config, in_features=in_features, out_features=out_features)
     if config.input_dropout is None:
         config = config.model_copy(update={"input_dropout": 0.0})  # what is learned is not dropped unasked
-    inner = Gnn(config, in_features=config.hidden, out_features=out_features)
+    inner = build_model(config, in_features=config.hidden, out_features=out_features)
     return Embedded(inner, num_nodes=num_nodes)

@@ -1,15 +1,15 @@
 """Graph attention."""
 
-import torch
-from torch import Tensor, nn
+from typing import Any
 
-from siafu.graph import Block
-from siafu.nn.attend import attend
+import torch
+from torch import nn
+
+from siafu.nn.aggregates import Aggregate, Attention
 from siafu.nn.dropout import Dropout
-from siafu.nn.heads import head_width, join_heads
+from siafu.nn.heads import head_width
 from siafu.nn.layer import Layer, first_generator, glorot
-from siafu.nn.product import PROJECTED, known_product, product
-from siafu.nn.streamed import Rows
+from siafu.nn.ops import Ops
 
 
 class Gat(Layer):
@@ -23,9 +23,6 @@ class Gat(Layer):
         project: (S, in_features) -> (S, H F + 2 H): rows, scores as a source, scores as a destination.
         returns: (D, out_features), which is H F where heads stand side by side, F where they are averaged.
     """
-
-    linear = False
-    saves_output = True  # the aggregate's backward reads its output
 
     def __init__(
         self,
@@ -54,25 +51,26 @@ class Gat(Layer):
             glorot(parameter, generator)
         nn.init.zeros_(self.bias)
 
-    def project(self, x_src: Rows) -> Tensor:
-        """``x [W | W a_src | W a_dst]``: the scores are columns of the same product."""
-        return product(x_src, self._weights())
-
-    def project_on(self, block: Block, x_src: Rows) -> Tensor:
-        """The same, or what was projected before, see :func:`siafu.nn.product.known_product`."""
-        return known_product(block.memo.get(PROJECTED), x_src, self._weights())
-
-    def _weights(self) -> Tensor:
-        by_head = self.weight.view(self.in_features, self.heads, -1)
-        scores = [(by_head * vector).sum(2) for vector in (self.score_src, self.score_dst)]
-        return torch.cat([self.weight, *scores], 1)
-
-    def aggregate(self, block: Block, z_src: Rows) -> Rows:
+    @property
+    def kind(self) -> Aggregate:
         """The attention-weighted sum."""
-        assert isinstance(z_src, Tensor)
-        dropout = self.attention_drop.now()
-        return attend(block, z_src, heads=self.heads, slope=self.negative_slope, dropout=dropout)
+        return Attention(self.heads, self.negative_slope)
 
-    def update(self, m_dst: Tensor, x_dst: Rows) -> Tensor:
+    @property
+    def z_features(self) -> int:
+        """The rows to sum, and two scores a head."""
+        return self.weight.shape[1] + 2 * self.heads
+
+    @property
+    def edge_drop(self) -> Dropout | None:
+        """The dropout of attention weights."""
+        return self.attention_drop
+
+    def projection(self, ops: Ops) -> tuple[Any, Any]:
+        """``x [W | W a_src | W a_dst]``: the scores are columns of the same product."""
+        scores = [ops.head_scores(self.weight, vector) for vector in (self.score_src, self.score_dst)]
+        return ops.concat([self.weight, *scores]), None
+
+    def update(self, ops: Ops, m_dst: Any, x_dst: Any) -> Any:
         """Join the heads."""
-        return m_dst if self.concat else join_heads(m_dst, self.heads)
+        return m_dst if self.concat or self.heads == 1 else ops.mean_of_heads(m_dst, self.heads)

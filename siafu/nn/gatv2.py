@@ -1,15 +1,15 @@
 """Graph attention whose score looks at both rows together."""
 
-import torch
-from torch import Tensor, nn
+from typing import Any
 
-from siafu.graph import Block
-from siafu.nn.attend import attend_v2
+import torch
+from torch import nn
+
+from siafu.nn.aggregates import Aggregate, AttentionV2
 from siafu.nn.dropout import Dropout
-from siafu.nn.heads import head_width, join_heads
+from siafu.nn.heads import head_width
 from siafu.nn.layer import Layer, first_generator, glorot
-from siafu.nn.product import PROJECTED, known_product, product
-from siafu.nn.streamed import Rows
+from siafu.nn.ops import Ops
 
 
 class GatV2(Layer):
@@ -24,9 +24,6 @@ class GatV2(Layer):
         project: (S, in_features) -> (S, 2 H F): rows as a source, rows as a destination.
         returns: (D, out_features), which is H F where heads stand side by side, F where they are averaged.
     """
-
-    linear = False
-    saves_output = True  # the aggregate's backward reads its output
 
     def __init__(
         self,
@@ -58,25 +55,30 @@ class GatV2(Layer):
         for parameter in (self.bias_src, self.bias_dst, self.bias):
             nn.init.zeros_(parameter)
 
-    def project(self, x_src: Rows) -> Tensor:
-        """``x [W_src | W_dst] + [c_src | c_dst]``."""
-        return product(x_src, *self._weights())
-
-    def project_on(self, block: Block, x_src: Rows) -> Tensor:
-        """The same, or what was projected before, see :func:`siafu.nn.product.known_product`."""
-        return known_product(block.memo.get(PROJECTED), x_src, *self._weights())
-
-    def _weights(self) -> tuple[Tensor, Tensor]:
-        weight = torch.cat([self.weight_src, self.weight_dst], 1)
-        return weight, torch.cat([self.bias_src, self.bias_dst])
-
-    def aggregate(self, block: Block, z_src: Rows) -> Rows:
+    @property
+    def kind(self) -> Aggregate:
         """The attention-weighted sum."""
-        assert isinstance(z_src, Tensor)
-        return attend_v2(
-            block, z_src, self.vector, slope=self.negative_slope, dropout=self.attention_drop.now()
-        )
+        return AttentionV2(self.heads, self.negative_slope)
 
-    def update(self, m_dst: Tensor, x_dst: Rows) -> Tensor:
+    @property
+    def z_features(self) -> int:
+        """Rows as a source beside rows as a destination."""
+        return 2 * self.weight_src.shape[1]
+
+    @property
+    def edge_drop(self) -> Dropout | None:
+        """The dropout of attention weights."""
+        return self.attention_drop
+
+    def edge_weights(self) -> dict[str, nn.Parameter]:
+        """The vector of the scores."""
+        return {"vector": self.vector}
+
+    def projection(self, ops: Ops) -> tuple[Any, Any]:
+        """``x [W_src | W_dst] + [c_src | c_dst]``."""
+        weight = ops.concat([self.weight_src, self.weight_dst])
+        return weight, ops.concat([self.bias_src, self.bias_dst])
+
+    def update(self, ops: Ops, m_dst: Any, x_dst: Any) -> Any:
         """Join the heads."""
-        return m_dst if self.concat else join_heads(m_dst, self.heads)
+        return m_dst if self.concat or self.heads == 1 else ops.mean_of_heads(m_dst, self.heads)

@@ -1,14 +1,13 @@
 """Graph convolution."""
 
-import torch
-from torch import Tensor, nn
+from typing import Any
 
-from siafu.graph import Block
-from siafu.native import After
-from siafu.nn.aggregate import gcn_in
+import torch
+from torch import nn
+
+from siafu.nn.aggregates import GCN_SUM, Aggregate
 from siafu.nn.layer import Layer, first_generator, glorot
-from siafu.nn.product import product, products
-from siafu.nn.streamed import Rows
+from siafu.nn.ops import Ops
 
 
 class Gcn(Layer):
@@ -20,8 +19,6 @@ class Gcn(Layer):
         x_src: (N, in_features), rows ordered as in the block.
         returns: (N, out_features).
     """
-
-    reads_whole = True
 
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__()
@@ -35,14 +32,11 @@ class Gcn(Layer):
         glorot(self.weight, generator)
         nn.init.zeros_(self.bias)
 
-    def project(self, x_src: Rows) -> Tensor:
-        """``x W``."""
-        return product(x_src, self.weight)
-
-    def join(self, m_dst: Rows, x_dst: Rows, after: After | None = None) -> Tensor:
-        """``m W``."""
-        return products([(m_dst, self.weight)], after)
-
-    def aggregate(self, block: Block, z_src: Rows) -> Rows:
+    @property
+    def kind(self) -> Aggregate:
         """The normalised sum."""
-        return gcn_in(block, z_src)
+        return GCN_SUM
+
+    def projection(self, ops: Ops) -> tuple[Any, Any]:
+        """``x W``."""
+        return self.weight, None

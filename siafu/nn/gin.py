@@ -1,13 +1,13 @@
 """Graph isomorphism network."""
 
-import torch
-from torch import Tensor, nn
+from typing import Any
 
-from siafu.graph import Block
-from siafu.nn.aggregate import sum_in
+import torch
+from torch import nn
+
+from siafu.nn.aggregates import SUM, Aggregate
 from siafu.nn.layer import Layer, first_generator, glorot
-from siafu.nn.product import product
-from siafu.nn.streamed import Rows
+from siafu.nn.ops import Finish, Ops
 
 
 class Gin(Layer):
@@ -22,7 +22,6 @@ class Gin(Layer):
     """
 
     reads_dst = True
-    reads_whole = True
 
     def __init__(self, in_features: int, out_features: int, *, hidden: int | None = None) -> None:
         super().__init__()
@@ -43,19 +42,27 @@ class Gin(Layer):
             nn.init.zeros_(parameter)
 
     @property
+    def kind(self) -> Aggregate:
+        """The sum of the in-neighbours."""
+        return SUM
+
+    @property
     def z_features(self) -> int:
         """The width of the inner layer."""
         return self.hidden
 
-    def project(self, x_src: Rows) -> Tensor:
+    def projection(self, ops: Ops) -> tuple[Any, Any]:
         """``x W_1``: linear, so it may come before or after the sum."""
-        return product(x_src, self.weight_in)
+        return self.weight_in, None
 
-    def aggregate(self, block: Block, z_src: Rows) -> Rows:
-        """The sum of the in-neighbours."""
-        return sum_in(block, z_src)
+    def update(self, ops: Ops, m_dst: Any, x_dst: Any) -> Any:
+        """Apply the MLP to ``(1 + eps) x + m``, whose first product is shared out over the sum."""
+        weight = ops.scale_by_one_plus(self.weight_in, self.eps)
+        z_dst = ops.linear([(x_dst, weight)], add=m_dst, finish=Finish(self.bias_in, "relu"))
+        return ops.linear([(z_dst, self.weight_out)])
 
-    def update(self, m_dst: Tensor, x_dst: Rows) -> Tensor:
-        """The MLP of ``(1 + eps) x + m``, its first product shared out over the sum."""
-        z_dst = product(x_dst, self.weight_in * (1 + self.eps), m_dst + self.bias_in)
-        return product(z_dst.relu(), self.weight_out)
+    def join(self, ops: Ops, m_dst: Any, x_dst: Any, finish: Finish | None = None) -> Any:
+        """Apply the MLP to ``(1 + eps) x + m``."""
+        z_dst = ops.add(ops.scale_by_one_plus(x_dst, self.eps), m_dst)
+        z_dst = ops.linear([(z_dst, self.weight_in)], finish=Finish(self.bias_in, "relu"))
+        return ops.linear([(z_dst, self.weight_out)], finish=finish)

@@ -1,6 +1,4 @@
-"""What layers of several heads share."""
-
-from torch import Tensor
+"""Widths of attention heads."""
 
 from siafu.native import MAX_HEADS
 
@@ -15,8 +13,3 @@ def head_width(out_features: int, *, heads: int, concat: bool) -> int:
             "of them (model.hidden counts all heads)"
         )
     return out_features // heads if concat else out_features
-
-
-def join_heads(m_dst: Tensor, heads: int) -> Tensor:
-    """The mean of the heads: (D, H F) -> (D, F)."""
-    return m_dst if heads == 1 else m_dst.unflatten(1, (heads, -1)).mean(1)

@@ -7,9 +7,10 @@ from torch import Tensor, nn
 
 from siafu.graph import Block
 from siafu.native import Factors
+from siafu.nn.config import ModelConfig
 from siafu.nn.embedded import Embedded
+from siafu.nn.gnn import Gnn
 from siafu.nn.layer import first_generator, glorot
-from siafu.nn.model import Gnn, ModelConfig
 from siafu.nn.pairs import score_pairs
 from siafu.nn.streamed import Rows
 
@@ -167,7 +168,7 @@ def link_of(model: nn.Module) -> LinkHead:
 def build_linked(
     config: ModelConfig, *, in_features: int, num_nodes: int, kind: Head, hidden: int
 ) -> Linked | Embedded:
-    """A model of pairs whose rows are as wide as its hidden layers; see :func:`siafu.nn.embedded.build_model`."""
+    """A model of pairs whose rows are as wide as its hidden layers; see :func:`siafu.nn.embedded.build_on_features`."""
     widths = {"out_features": config.hidden, "hidden": hidden}
     if in_features:
         return Linked(config, in_features=in_features, kind=kind, **widths)

@@ -6,11 +6,12 @@ from torch.nn import functional
 
 from siafu.comm.config import Precision
 from siafu.graph import Block
-from siafu.nn.aggregate import max_in, mean_in, sum_in
+from siafu.nn.aggregates import max_in, mean_in, sum_in
+from siafu.nn.config import ModelConfig
 from siafu.nn.gat import Gat
 from siafu.nn.gatv2 import GatV2
+from siafu.nn.gnn import Gnn
 from siafu.nn.layer import Layer
-from siafu.nn.model import Gnn, ModelConfig
 from siafu.nn.staged import Sends, Staged
 from siafu.nn.streamed import Rows
 

@@ -1,258 +1,264 @@
-"""Whole models: layers one after another, with what stands between them."""
+"""``Model``: tensor stages with an aggregate between each two, and the pass over a whole graph or a minibatch.
 
-from collections.abc import Sequence
-from itertools import pairwise
-from typing import Any, Literal, get_args
+Stage k reads the aggregate k - 1, and some earlier rows, and gives the rows that aggregate k reads. Stages are row by
+row and know no graph; aggregates know no weights but those they are handed. Full-graph training, minibatches, the
+pipeline, inference layer by layer and inputs on disk run the same stages and aggregates in different orders.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
 from siafu.graph import Block
-from siafu.native import After
-from siafu.nn.aggregate import widened
-from siafu.nn.dense import Dense
+from siafu.nn.aggregates import Aggregate, aggregate, aggregate_static, widened
+from siafu.nn.config import ModelConfig
 from siafu.nn.dropout import Dropout
-from siafu.nn.gat import Gat
-from siafu.nn.gatv2 import GatV2
-from siafu.nn.gcn import Gcn
-from siafu.nn.gin import Gin
-from siafu.nn.layer import Layer, first_generator, glorot
-from siafu.nn.norm import BatchNorm
-from siafu.nn.product import finished, product
-from siafu.nn.sage import Sage
+from siafu.nn.ops import Ops, TorchOps
+from siafu.nn.product import PROJECTED
 from siafu.nn.streamed import Rows, Streamed
 
-Temporal = Literal["cd-gcn", "tm-gcn", "evolvegcn-o", "evolvegcn-h", "gcn-gru", "mingru"]
-Kind = Literal["gcn", "sage", "gat", "gatv2", "gin", "mlp", "custom", Temporal]
-TEMPORAL: tuple[Temporal, ...] = get_args(Temporal)  # the kinds of siafu.nn.temporal, over graphs that change
+
+class Order(NamedTuple):
+    """The order of aggregates and projections in one pass.
+
+    Attributes:
+        first: for each aggregate, whether it comes before the projection.
+        kept: how many leading aggregates are of static inputs and kept, so that the pass begins after them.
+    """
+
+    first: tuple[bool, ...]
+    kept: int = 0
 
 
-class ModelConfig(BaseModel):
-    """What a model is made of. The widths of its inputs and outputs come from the graph."""
+@dataclass(frozen=True)
+class StageRows:
+    """The rows that a stage reads, all of the same nodes.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    Attributes:
+        m: the aggregate before the stage; None for stage 0.
+        x: the model's inputs, where the stage reads them.
+        h: rows of earlier stages, by their numbers, where the stage reads them.
+        branch: called with rows that are both projected and read again by a later stage; returns them twice.
+    """
 
-    kind: Kind = "gcn"
-    layers: int = Field(2, ge=1)
-    hidden: int = Field(64, ge=1)
-    dropout: float = Field(0.5, ge=0, lt=1)
-    input_dropout: float | None = Field(None, ge=0, lt=1)  # None: as dropout
-    attention_dropout: float | None = Field(None, ge=0, lt=1)  # None: as dropout
-    heads: int = Field(8, ge=1)
-    output_heads: int = Field(1, ge=1)
-    reduce: Literal["mean", "max"] = "mean"
-    norm: Literal["none", "layer", "batch"] = "none"
-    residual: bool = False
-    jump: Literal["none", "cat", "max"] = "none"
-    band: int = Field(20, ge=1)  # of tm-gcn: how many steps are averaged
-    top_k: int | None = Field(None, ge=1)  # of evolvegcn-h: rows of a summary; None: as many as hidden
-
-    @model_validator(mode="before")
-    @classmethod
-    def _dropout_of_kind(cls, values: Any) -> Any:
-        """Attention wants more dropout than sums do, as was found, models over time none; what is given holds."""
-        if isinstance(values, dict) and values.get("kind") in ("gat", "gatv2"):
-            return {"dropout": 0.6, **values}
-        if isinstance(values, dict) and values.get("kind") in TEMPORAL:
-            return {"dropout": 0.0, **values}
-        return values
+    m: Any = None
+    x: Any = None
+    h: Mapping[int, Any] = field(default_factory=dict)
+    branch: Callable[[Any], tuple[Any, Any]] = lambda rows: (rows, rows)
 
 
-class Gnn(nn.Module):
-    """Layers of one kind: ``h_l = dropout(act(norm(layer_l(h_{l-1}) + skip(h_{l-1}))))``, the last one bare.
+class Model(nn.Module):
+    """K aggregates, and the K + 1 tensor stages around them.
 
-    With ``jump`` every layer is a hidden one, and a dense layer reads all of them, side by side or by their maximum
-    (https://arxiv.org/abs/1806.03536).
+    Attributes:
+        config: the settings it was made with.
+        in_features, out_features: the widths of its inputs and outputs.
 
     Shapes:
         x_src: (S, in_features), rows ordered as in the block.
         returns: (D, out_features).
     """
 
-    def __init__(self, config: ModelConfig, *, in_features: int, out_features: int) -> None:
-        super().__init__()
-        self.config = config
-        self.activation = "elu" if config.kind in ("gat", "gatv2") else "relu"
-        jumps = config.jump != "none"
-        num_hidden = config.layers if jumps else config.layers - 1
-        widths = [in_features, *[config.hidden] * num_hidden, *([] if jumps else [out_features])]
-        pairs = list(pairwise(widths))
-        self.layers = nn.ModuleList(
-            _layer(config, i, o, last=n >= num_hidden) for n, (i, o) in enumerate(pairs)
-        )
-        rate_in = config.dropout if config.input_dropout is None else config.input_dropout
-        self.drops = nn.ModuleList(Dropout(config.dropout if n else rate_in) for n in range(num_hidden + 1))
-        self.norms = nn.ModuleList(_norm(config, config.hidden) for _ in range(num_hidden))
-        self.skips = nn.ModuleList(_skip(config, i, o) for i, o in pairs[:num_hidden])
-        reads = config.hidden * (num_hidden if config.jump == "cat" else 1)
-        self.head = Dense(reads, out_features) if jumps else None
+    config: ModelConfig
+    in_features: int
+    out_features: int
+
+    @property
+    def num_aggregates(self) -> int:
+        """K."""
+        raise NotImplementedError
+
+    def kind(self, number: int) -> Aggregate:
+        """The kind of an aggregate."""
+        raise NotImplementedError
+
+    def z_features(self, number: int, *, first: bool) -> int:
+        """The width of the rows that an aggregate reads; ``first``: before a projection."""
+        raise NotImplementedError
+
+    def m_features(self, number: int, order: Order) -> int:
+        """The width of what an aggregate gives."""
+        first = order.first[number] or number < order.kept
+        return self.kind(number).m_features(self.z_features(number, first=first))
+
+    def edge_drop(self, number: int) -> Dropout | None:
+        """The dropout of edges of an aggregate, or None."""
+        return None
+
+    def edge_weights(self, number: int) -> dict[str, nn.Parameter]:
+        """The weights that an aggregate reads, by their names in the model."""
+        return {}
+
+    def reads(self, stage: int) -> tuple[str, ...]:
+        """The rows that a stage reads beside the aggregate before it: ``x``, the inputs, or ``h0``, ``h1``, ..."""
+        return ("x",) if stage == 0 else ()
+
+    def h_features(self, stage: int) -> int:
+        """The width of the rows of a stage that later stages read."""
+        raise NotImplementedError
+
+    def stage(self, ops: Ops, number: int, rows: StageRows, order: Order) -> tuple[Any, Any]:
+        """Compute a stage: the rows that later stages read, and those that the next aggregate reads (h, z).
+
+        Both are the outputs after the last stage.
+        """
+        raise NotImplementedError
 
     def reset(self, generator: torch.Generator) -> None:
         """Draw new parameters, in a fixed order."""
-        for module in self.modules():
-            if isinstance(module, Layer | _Widen):
-                module.reset(generator)
-            elif isinstance(module, nn.LayerNorm | BatchNorm):
-                module.reset_parameters()
+        raise NotImplementedError
+
+    def num_kept(self, x_src: Rows) -> int:
+        """How many leading aggregates can be kept if the inputs are static."""
+        return 0
+
+    def aggregates_first(self, number: int, block: Block) -> bool:
+        """Whether an aggregate comes before the projection."""
+        return True
+
+    def order(self, blocks: Sequence[Block], x_src: Rows) -> Order:
+        """The order of a pass over blocks, one for each aggregate."""
+        kept = self.num_kept(x_src) if blocks and x_src is blocks[0].static_src else 0
+        return Order(tuple(self.aggregates_first(number, block) for number, block in enumerate(blocks)), kept)
 
     def forward(self, block: Block | Sequence[Block], x_src: Rows) -> Tensor:
-        """Scores of the destinations; of several blocks, one a layer, those of the last."""
-        blocks = [block] * len(self.layers) if isinstance(block, Block) else block
-        hidden = self._hidden(blocks, x_src)
-        if self.head is not None:
-            return self.head(blocks[-1], self.joined(hidden, blocks[-1].num_dst))
-        h, drop = (hidden[-1], None) if hidden else (x_src, self.drops[0])
-        return self.layer(len(hidden), blocks[-1], h, drop=drop)
+        """Scores of the destinations; of several blocks, one for each aggregate, those of the last."""
+        blocks = [block] * self.num_aggregates if isinstance(block, Block) else block
+        return _Pass(self, blocks, x_src).run()
+
+    @property
+    def embedding_stage(self) -> int:
+        """The stage that makes embeddings, the rows that the last layer reads."""
+        raise NotImplementedError
+
+    def embedding(self, ops: Ops, rows: StageRows, order: Order) -> Any:
+        """Make embeddings of the rows that their stage reads."""
+        raise NotImplementedError
 
     def embed(self, block: Block, x_src: Rows) -> Tensor:
         """The rows that the last layer reads: (S, in_features) -> (D, hidden)."""
-        hidden = self.hidden(block, x_src)
-        if not hidden:
-            x_dst = widened(x_src[: block.num_dst])
-            return x_dst.whole() if isinstance(x_dst, Streamed) else x_dst
-        return self.joined(hidden, block.num_dst) if self.head is not None else hidden[-1]
+        one = _Pass(self, [block] * self.num_aggregates, x_src)
+        ops, rows = one.before(self.embedding_stage)
+        found = self.embedding(ops, rows, one.order)
+        return in_memory(widened(found[: block.num_dst]))
 
-    def hidden(self, block: Block, x_src: Rows) -> list[Tensor]:
-        """The output of each hidden layer, with the dropout of the layer that reads it."""
-        return self._hidden([block] * len(self.layers), x_src)
+    @property
+    def widest(self) -> int:
+        """The width of the widest rows that an aggregate reads, or of the outputs."""
+        firsts = ((number, first) for number in range(self.num_aggregates) for first in (True, False))
+        widths = (self.z_features(number, first=first) for number, first in firsts if number or not first)
+        return max([self.out_features, *widths])
 
-    def reads_dst(self, place: int) -> bool:
-        """Whether a layer, or what follows it, reads the rows of its destinations beside their aggregate."""
-        layer = self.layers[place]
-        assert isinstance(layer, Layer)
-        skips = place < len(self.skips) and not isinstance(self.skips[place], _Nothing)
-        return layer.reads_dst or skips
+    def dense_layers(self) -> list[nn.Module]:
+        """The layers before the first aggregate and after the last, which may have a weight decay of their own."""
+        return []
 
-    def layer(self, place: int, block: Block, x_src: Rows, *, drop: nn.Module | None) -> Tensor:
-        """What one layer, and what follows it, make of rows on which ``drop`` acts first: (S, F) -> (D, F')."""
-        bare = place < len(self.norms) and isinstance(self.norms[place], nn.Identity)
-        if bare and isinstance(self.skips[place], _Nothing):
-            return self._combined(place, block, x_src, drop, self._after(place, block))
-        z_dst = self._combined(place, block, x_src, drop)
-        return self.finish(place, block, z_dst, x_src[: block.num_dst])
+    def edge_dropout(self, number: int) -> Any:
+        """The dropout of edges in this step."""
+        drop = self.edge_drop(number)
+        return None if drop is None else drop.now()
 
-    def finish(
-        self, place: int, block: Block, z_dst: Tensor, x_dst: Rows, *, in_place: bool = True
-    ) -> Tensor:
-        """What follows the three steps of a layer, row by row but for batch norm.
+    def kinds(self, count: int) -> tuple[Aggregate, ...]:
+        """The kinds of the leading aggregates."""
+        return tuple(self.kind(number) for number in range(count))
 
-        The last layer, where there is no ``jump``, has its bias and nothing else. ``z_dst`` may be overwritten, unless
-        ``in_place`` is false.
-        """
-        layer = self.layers[place]
-        assert isinstance(layer, Layer)
-        if place == len(self.norms):
-            return z_dst + layer.bias
-        norm, skip = self.norms[place], self.skips[place]
-        if not isinstance(skip, _Nothing):
-            z_dst = z_dst + self._skipped(skip, widened(x_dst))
-        after = self._after(place, block)
-        if not isinstance(norm, nn.Identity):
-            z_dst = z_dst + layer.bias
-            z_dst = norm(z_dst, block) if isinstance(norm, BatchNorm) else norm(z_dst)
-            after = after._replace(bias=None)
-        return finished(z_dst, after, in_place=in_place and not layer.saves_output)
 
-    def joined(self, hidden: list[Tensor], num_dst: int) -> Tensor:
-        """What the dense layer of ``jump`` reads of the outputs of all layers."""
-        hidden = [rows[:num_dst] for rows in hidden]
-        return torch.cat(hidden, 1) if self.config.jump == "cat" else torch.stack(hidden).amax(0)
+class _Pass:
+    """One pass of a model over blocks, under autograd."""
 
-    def _hidden(self, blocks: Sequence[Block], x_src: Rows) -> list[Tensor]:
-        outputs: list[Tensor] = []
-        for place in range(len(self.norms)):
-            x_src = self.layer(place, blocks[place], x_src, drop=None if place else self.drops[0])
-            outputs.append(x_src)
-        return outputs
+    def __init__(self, model: Model, blocks: Sequence[Block], x_src: Rows) -> None:
+        self.model, self.blocks, self.x_src = model, blocks, x_src
+        self.order = model.order(blocks, x_src)
+        self._needed = {name for stage in range(len(blocks) + 1) for name in model.reads(stage)}
+        self._h: dict[int, Tensor] = {}  # of earlier stages that later ones read
 
-    def _after(self, place: int, block: Block) -> After:
-        """What follows a hidden layer that has neither norm nor skip connection."""
-        layer, drop = self.layers[place], self.drops[place + 1]
-        assert isinstance(layer, Layer)
-        assert isinstance(drop, Dropout)
-        row_id = None if block.node_id is None else block.node_id[: block.num_dst]
-        return After(layer.bias, self.activation, drop.now(), row_id)
+    def run(self) -> Tensor:
+        """Run all stages; returns the outputs."""
+        last = self.model.num_aggregates
+        ops, rows = self.before(last)
+        return self.model.stage(ops, last, rows, self.order)[0]
 
-    def _combined(
-        self, place: int, block: Block, x_src: Rows, drop: nn.Module | None, after: After | None = None
-    ) -> Tensor:
-        layer = self.layers[place]
-        assert isinstance(layer, Layer)
-        if drop is None:
-            return layer.combine(block, x_src, after=after)
-        return layer.combine(block, x_src, lambda rows: drop(rows, _ids(block, rows)), after)
+    def before(self, last: int) -> tuple[TorchOps, StageRows]:
+        """Run everything before a stage."""
+        if last < self.order.kept:
+            self.order = self.order._replace(kept=0)
+        model, kept = self.model, self.order.kept
+        m = aggregate_static(self.blocks[0], model.kinds(kept), self.x_src) if kept else None
+        x_src, x_dst = self._inputs(kept)
+        for number in range(kept, last):
+            rows = self._rows(number, m, x_dst if number else x_src)
+            h, z = model.stage(self._ops(number), number, rows, self.order)
+            if f"h{number}" in self._needed:
+                self._h[number] = h
+            m = aggregate(
+                model.kind(number),
+                self.blocks[number],
+                z,
+                weights=tuple(model.edge_weights(number).values()),
+                dropout=model.edge_dropout(number),
+            )
+        return self._ops(last), self._rows(last, m, x_dst if last else x_src)
+
+    def _inputs(self, kept: int) -> tuple[Rows, Rows]:
+        """The inputs as stage 0 reads them, and as stage 1 reads them."""
+        if kept or "x" not in self.model.reads(1):
+            return (self.x_src if kept else widened(self.x_src)), self.x_src
+        return branch(widened(self.x_src), self.blocks[0].num_dst)
+
+    def _rows(self, number: int, m: Rows | None, x: Rows) -> StageRows:
+        """The rows that a stage reads."""
+        names = self.model.reads(number)
+        if number:
+            num_rows = self.blocks[number - 1].num_dst
+            x = widened(x[:num_rows]) if "x" in names else x
+            earlier = {int(name[1:]): self._h[int(name[1:])][:num_rows] for name in names if name != "x"}
+        else:
+            earlier = {}
+        return StageRows(m=m, x=x, h=earlier, branch=self._branch(number))
+
+    def _branch(self, number: int) -> Callable[[Rows], tuple[Rows, Rows]]:
+        if f"h{number}" not in self._needed or number == len(self.blocks):
+            return lambda rows: (rows, rows)
+        return lambda rows: branch(rows, self.blocks[number].num_dst)
+
+    def _ops(self, number: int) -> TorchOps:
+        """The operations on the rows of a stage."""
+        if number:
+            block, node_id = self.blocks[number - 1], self.blocks[number - 1].node_id
+            return TorchOps(None if node_id is None else node_id[: block.num_dst], block)
+        return TorchOps(self.blocks[0].given_id, projected=self.blocks[0].memo.get(PROJECTED))
+
+
+def branch(x_src: Rows, num_dst: int) -> tuple[Rows, Rows]:
+    """All rows, and the first of them once more, for two readers whose gradients are added up in place."""
+    if isinstance(x_src, Tensor) and x_src.requires_grad:
+        return _Branch.apply(x_src, num_dst)
+    return x_src, x_src[:num_dst]
+
+
+class _Branch(torch.autograd.Function):
+    """The gradients of the first rows are added to those of all where these are, which nobody else reads."""
 
     @staticmethod
-    def _skipped(skip: nn.Module, x_dst: Rows) -> Tensor:
-        if isinstance(skip, nn.Identity) and isinstance(x_dst, Streamed):
-            return x_dst.whole()  # it is as narrow as what is learned
-        return skip(x_dst)
+    def forward(ctx: Any, x_src: Tensor, num_dst: int) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        ctx.shape = x_src.shape
+        return x_src.view_as(x_src), x_src[:num_dst]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, None]:
+        of_all, of_first = grads
+        if of_first is None:
+            return of_all, None
+        if of_all is None:
+            of_all = of_first.new_zeros(ctx.shape)
+        of_all[: of_first.shape[0]] += of_first
+        return of_all, None
 
 
-class _Nothing(nn.Module):
-    """No skip connection."""
-
-
-def _ids(block: Block, rows: Rows) -> Tensor | None:
-    return None if block.node_id is None else block.node_id[: rows.shape[0]]
-
-
-def _layer(config: ModelConfig, in_features: int, out_features: int, *, last: bool) -> Layer:
-    match config.kind:
-        case "gcn":
-            return Gcn(in_features, out_features)
-        case "sage":
-            return Sage(in_features, out_features, reduce=config.reduce)
-        case "gin":
-            return Gin(in_features, out_features, hidden=config.hidden)
-        case "mlp":
-            return Dense(in_features, out_features)
-        case "gat" | "gatv2":
-            return _attention(config, in_features, out_features, last=last)
-        case "custom":
-            raise ValueError("model.kind is custom: give your own module in Python, as model=")
-        case _:
-            raise ValueError(
-                f"model.kind is {config.kind}, which is for graphs that change over time; for this graph set it to gcn"
-            )
-
-
-def _attention(config: ModelConfig, in_features: int, out_features: int, *, last: bool) -> Layer:
-    kind = Gat if config.kind == "gat" else GatV2
-    rate = config.dropout if config.attention_dropout is None else config.attention_dropout
-    heads = config.output_heads if last else config.heads
-    return kind(in_features, out_features, heads=heads, concat=not last, attention_dropout=rate)
-
-
-def _norm(config: ModelConfig, width: int) -> nn.Module:
-    match config.norm:
-        case "layer":
-            return nn.LayerNorm(width)
-        case "batch":
-            return BatchNorm(width)
-        case "none":
-            return nn.Identity()
-
-
-def _skip(config: ModelConfig, in_features: int, out_features: int) -> nn.Module:
-    if not config.residual:
-        return _Nothing()
-    return nn.Identity() if in_features == out_features else _Widen(in_features, out_features)
-
-
-class _Widen(nn.Module):
-    """A skip connection between different widths: ``x W``."""
-
-    def __init__(self, in_features: int, out_features: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(in_features, out_features))
-        self.reset(first_generator())
-
-    def reset(self, generator: torch.Generator) -> None:
-        """Draw new parameters."""
-        glorot(self.weight, generator)
-
-    def forward(self, x_dst: Rows) -> Tensor:
-        """``x W``."""
-        return product(x_dst, self.weight)
+def in_memory(rows: Rows) -> Tensor:
+    """The rows, read from disk where they lie there."""
+    return rows.whole() if isinstance(rows, Streamed) else rows

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from siafu.comm.codec import rounded
 from siafu.comm.config import Precision
 from siafu.graph import Block
-from siafu.nn.aggregate import check_rows, gcn_in, widened
+from siafu.nn.aggregates import check_rows, gcn_in, widened
 from siafu.nn.product import product
 from siafu.nn.streamed import Rows, Streamed
 

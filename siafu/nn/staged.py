@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from siafu.comm.codec import rounded
 from siafu.comm.config import Precision
 from siafu.graph import Block
-from siafu.nn.aggregate import widened
+from siafu.nn.aggregates import widened
+from siafu.nn.config import ModelConfig
 from siafu.nn.dense import Dense
+from siafu.nn.gnn import Gnn
 from siafu.nn.layer import Layer
-from siafu.nn.model import Gnn, ModelConfig
 from siafu.nn.streamed import Rows, Streamed
 
 Sends = Literal["nothing", "inputs", "hidden", "logits"]
@@ -150,7 +151,7 @@ class Layered(Staged):
         """Where the layer aggregates its inputs as they are, or nothing."""
         if self.sends(stage) == "nothing":
             return True
-        return self._layer(stage).linear
+        return self._layer(stage).kind.linear
 
     def aggregate(self, stage: int, block: Block, x_src: Tensor) -> None:
         """Of the layer."""
@@ -161,20 +162,22 @@ class Layered(Staged):
         """The rows before it; with ``jump`` the last stage reads those of all layers."""
         if stage < len(self.inner.layers):
             return rows[stage]
-        return self.inner.joined(rows[1 : stage + 1], rows[0].shape[0])
+        return self.inner.joined(rows[1 : stage + 1])
 
     def output(self, stage: int, block: Block, x_src: Tensor) -> Tensor:
         """What the stage's head makes of the layer's rows, or the last layer itself."""
         if stage < len(self.inner.norms):
             return self.heads[stage](block, self.passed(stage, block, x_src))
-        drop, inner = self.inner.drops[stage], self.inner
+        inner, drop = self.inner, self.inner.drop(stage)
         if inner.head is None:
-            return inner.layer(stage, block, x_src, drop=drop)
-        return inner.head(block, drop(x_src, block.given_id))
+            return inner.run_layer(stage, block, x_src, drop=drop)
+        x_dst = drop(x_src, block.given_id)
+        assert isinstance(x_dst, Tensor)
+        return inner.head(block, x_dst)
 
     def passed(self, stage: int, block: Block, x_src: Tensor) -> Tensor:
         """The rows of the layer."""
-        return self.inner.layer(stage, block, x_src, drop=self.inner.drops[stage])
+        return self.inner.run_layer(stage, block, x_src, drop=self.inner.drop(stage))
 
     def embed(self, block: Block, x_src: Rows) -> Tensor:
         """The rows that the chosen stage's head reads, or its last layer: (D, hidden)."""

@@ -9,7 +9,7 @@ from siafu import native
 from siafu.checks import check_permutation
 from siafu.data.config import DataConfig
 from siafu.graph import Graph, checksum_of, chunks
-from siafu.nn.model import ModelConfig
+from siafu.nn.config import ModelConfig
 from siafu.nn.streamed import Rows, Streamed
 from siafu.training.spill import spill_to
 

@@ -5,7 +5,7 @@ range by range, each a small block with all of its in-edges, so that of rows no 
 however large the graph.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -13,10 +13,9 @@ from torch import Tensor
 
 from siafu import native
 from siafu.graph import Block, Whole
-from siafu.nn.aggregate import bring_halo, widened, with_halo
-from siafu.nn.dense import Dense
-from siafu.nn.layer import Layer
-from siafu.nn.model import Gnn
+from siafu.nn.aggregates import aggregate, aggregate_static, bring_halo, widened, with_halo
+from siafu.nn.model import Model, Order, StageRows
+from siafu.nn.ops import TorchOps
 from siafu.nn.streamed import Rows, Spill, Streamed
 
 _TABLES = 4  # of a layer at once: what it reads, its halo, what it projects, what it writes
@@ -42,105 +41,141 @@ class Room:
         return self.spill(rows, width * dtype.itemsize // 4).view(dtype)
 
 
-def outputs_by_layer(model: Gnn, block: Block, x_own: Rows, *, room: Room) -> Tensor:
-    """What the model, set to evaluate, says of each destination: (num_given, F) -> (D, out_features). Collective.
+def outputs_by_layer(model: Model, block: Block, x_own: Rows, *, room: Room) -> Tensor:
+    """The outputs of a model in evaluation mode for each destination: (num_given, F) -> (D, out_features). Collective.
 
     The same as ``model(block, x_own)`` but for rounding. Where the rows are the block's static inputs their aggregate
     is kept, as there.
     """
+    last = model.num_aggregates
+
+    def outputs(ops: TorchOps, rows: StageRows, order: Order) -> Tensor:
+        return model.stage(ops, last, rows, order)[0]
+
     with torch.no_grad(), native.arrays_reused():
-        tables = _Pass(model, block, room).through(x_own, len(model.layers))
-        head = model.head
-        if head is None:
-            return tables[-1]
-        out = room.table(block.num_dst, head.out_features, tables[-1].dtype)
-        for rows in _row_ranges(block.num_dst, len(tables) * tables[0].shape[1], room):
-            few = _no_edges(rows)
-            out[rows] = head(few, model.joined([table[rows] for table in tables], few.num_dst))
-        return out
+        return _Pass(model, block, x_own, room).run(last, outputs)
 
 
-def embeddings_by_layer(model: Gnn, block: Block, x_own: Rows, *, room: Room) -> Tensor:
+def embeddings_by_layer(model: Model, block: Block, x_own: Rows, *, room: Room) -> Tensor:
     """The rows that the last layer reads, (D, hidden), as ``model.embed(block, x_own)``. Collective."""
     with torch.no_grad(), native.arrays_reused():
-        tables = _Pass(model, block, room).through(x_own, len(model.norms))
-        if not tables:
-            return x_own.whole() if isinstance(x_own, Streamed) else widened(x_own)
-        if model.head is None:
-            return tables[-1]
-        out = room.table(block.num_dst, model.head.in_features, tables[-1].dtype)
-        for rows in _row_ranges(block.num_dst, len(tables) * tables[0].shape[1], room):
-            out[rows] = model.joined([table[rows] for table in tables], rows.stop - rows.start)
-        return out
+        return _Pass(model, block, x_own, room).run(model.embedding_stage, model.embedding)
 
 
 class _Pass:
-    """One pass over a model's layers."""
+    """One pass over a model's stages, each range by range."""
 
-    def __init__(self, model: Gnn, block: Block, room: Room) -> None:
-        self.model, self.block, self.room = model, block, room
+    def __init__(self, model: Model, block: Block, x_own: Rows, room: Room) -> None:
+        self.model, self.block, self.x_own, self.room = model, block, x_own, room
+        self.order = model.order([block] * model.num_aggregates, x_own)
+        self._needed = {name for stage in range(model.num_aggregates + 1) for name in model.reads(stage)}
+        self._h: dict[int, Tensor] = {}  # rows of earlier stages that later ones read
         if block.others is not None:
             block.others.begin("evaluate halo")
 
-    def through(self, x_own: Rows, layers: int) -> list[Tensor]:
-        """The output of the first so many layers; all but the last are forgotten unless the model reads them again."""
-        tables: list[Tensor] = []
-        for place in range(layers):
-            table = self._layer(place, tables[-1] if tables else x_own)
-            tables = [*tables, table] if self.model.head is not None else [table]
-        return tables
-
-    def _layer(self, place: int, x_own: Rows) -> Tensor:
-        layer = self.model.layers[place]
-        assert isinstance(layer, Layer)
-        out = self.room.table(self.block.num_dst, layer.out_features, layer.bias.dtype)
-        steps = self._kept if _known(layer, self.block, x_own) else self._aggregated
-        for rows, part, z_dst, x_dst in steps(place, layer, x_own):
-            out[rows] = self.model.finish(place, part, z_dst, x_dst)
-        return out
-
-    def _kept(self, place: int, layer: Layer, x_own: Rows) -> Iterator[tuple[slice, Block, Tensor, Tensor]]:
-        """The ranges of a layer whose aggregate is known, or none."""
-        m_dst = layer.aggregate(self.block, x_own)
-        for table in (x_own, m_dst):
-            _expect_all(table)
-        for rows in _row_ranges(self.block.num_dst, 2 * layer.in_features + layer.z_features, self.room):
-            x_dst = self._destinations(place, x_own, rows)
-            z_dst = layer.update(layer.project(_read(m_dst, rows)), x_dst)
-            yield rows, _no_edges(rows), z_dst, x_dst
-
-    def _aggregated(
-        self, place: int, layer: Layer, x_own: Rows
-    ) -> Iterator[tuple[slice, Block, Tensor, Tensor]]:
-        """The ranges of a layer, aggregated over all in-edges of each."""
-        first = layer.aggregates_first(self.block)
-        own = x_own if first else self._projected(layer, x_own)
-        halo, degree_src = self._halo(own, exact=first and place == 0), self._degree_src
-        widths = layer.in_features + 2 * (layer.z_features + layer.out_features)
-        for rows in self._edge_ranges(own.shape[1], widths):
-            part, src = self._part(rows, degree_src)
-            z_src = self._gather(own, halo, src)
-            m_dst = layer.aggregate(part, z_src)
-            assert isinstance(m_dst, Tensor)
-            x_dst = z_src[: part.num_dst] if first else self._destinations(place, x_own, rows)
-            yield rows, part, layer.update(layer.project(m_dst) if first else m_dst, x_dst), x_dst
-
-    def _destinations(self, place: int, x_own: Rows, rows: slice) -> Tensor:
-        """The rows of a range, or nothing where nobody reads them."""
-        if self.model.reads_dst(place):
-            return _read(x_own, rows)
-        return torch.empty(rows.stop - rows.start, 0)
-
-    def _projected(self, layer: Layer, x_own: Rows) -> Tensor:
-        """What a layer aggregates: (D, in_features) -> (D, Z)."""
+    def run(self, last: int, final: Callable[[TorchOps, StageRows, Order], Tensor]) -> Tensor:
+        """Run the stages up to ``last``, which is ``final``; returns its rows."""
+        if last < self.order.kept:
+            self.order = self.order._replace(kept=0)
+        z: Rows | None = None
+        for number in range(self.order.kept, last):
+            z = self._stage(number, z)
         out = None
-        _expect_all(x_own)
-        for rows in _row_ranges(x_own.shape[0], layer.in_features + 2 * layer.z_features, self.room):
-            z_own = layer.project(_read(x_own, rows))
-            if out is None:
-                out = self.room.table(x_own.shape[0], z_own.shape[1], z_own.dtype)
-            out[rows] = z_own
-        return layer.project(_read(x_own, slice(0, 0))) if out is None else out
+        for rows, block, m in self._ranges(last, z):
+            found = final(TorchOps(None, block), self._rows(last, rows, m), self.order)
+            out = self._table(out, found, self.block.num_dst)
+            out[rows] = found
+        return self._nothing(last, final) if out is None else out
+
+    def _stage(self, number: int, z_before: Rows | None) -> Rows:
+        """Run a stage on all rows; returns those that the next aggregate reads."""
+        model, num_rows = self.model, self.block.num_given
+        if number == 0 and self._is_identity():
+            return self.x_own
+        keeps_h, z_out, h_out = f"h{number}" in self._needed, None, None
+        for rows, block, m in self._ranges(number, z_before):
+            h, z = model.stage(TorchOps(None, block), number, self._rows(number, rows, m), self.order)
+            z_out = self._table(z_out, z, num_rows)
+            z_out[rows] = z
+            if keeps_h and h is not z:
+                h_out = self._table(h_out, h, num_rows)
+                h_out[rows] = h
+        if z_out is None:
+            h, z_out = model.stage(TorchOps(None), number, self._empty(number), self.order)
+        if keeps_h:
+            self._h[number] = z_out if h_out is None else h_out
+        return z_out
+
+    def _ranges(self, number: int, z: Rows | None) -> Iterator[tuple[slice, Block, Tensor | None]]:
+        """The ranges of rows of a stage, with their block and the aggregate before the stage."""
+        if number == 0:
+            yield from ((rows, _no_edges(rows), None) for rows in self._row_ranges(number, self.x_own))
+            return
+        kind = self.model.kind(number - 1)
+        if number == self.order.kept:
+            table: Rows = aggregate_static(self.block, self.model.kinds(number), self.x_own)
+        elif not kind.reads_graph:
+            assert z is not None
+            table = z
+        else:
+            assert z is not None
+            yield from self._aggregated(number, z)
+            return
+        for rows in self._row_ranges(number, table):
+            yield rows, _no_edges(rows), _read(table, rows)
+
+    def _aggregated(self, number: int, own: Rows) -> Iterator[tuple[slice, Block, Tensor]]:
+        """Aggregate over all in-edges of a range of destinations at a time."""
+        kind, weights = self.model.kind(number - 1), tuple(self.model.edge_weights(number - 1).values())
+        halo, degree_src = self._halo(own, exact=own is self.x_own), self._degree_src
+        for rows in self._edge_ranges(own.shape[1], self._width(number)):
+            part, src = self._part(rows, degree_src)
+            m = aggregate(kind, part, self._gather(own, halo, src), weights=weights)
+            assert isinstance(m, Tensor)
+            yield rows, part, m
+
+    def _rows(self, number: int, rows: slice, m: Tensor | None) -> StageRows:
+        """The rows that a stage reads of a range."""
+        names = self.model.reads(number)
+        x = _read(self.x_own, rows) if "x" in names else None
+        return StageRows(
+            m=m, x=x, h={int(name[1:]): self._h[int(name[1:])][rows] for name in names if name != "x"}
+        )
+
+    def _row_ranges(self, number: int, table: Rows) -> Iterator[slice]:
+        """Ranges of rows that fit the budget."""
+        for each in (table, self.x_own) if "x" in self.model.reads(number) else (table,):
+            _expect_all(each)
+        yield from _row_ranges(table.shape[0], self._width(number), self.room)
+
+    def _width(self, number: int) -> int:
+        """The numbers a row that a stage reads and makes."""
+        model, last = self.model, self.model.num_aggregates
+        width = model.in_features * ("x" in model.reads(number)) + 2 * model.out_features
+        for near in (number - 1, number):
+            if 0 <= near < last:
+                width += 2 * max(model.z_features(near, first=first) for first in (True, False))
+        return width + sum(model.h_features(int(name[1:])) for name in model.reads(number) if name != "x")
+
+    def _is_identity(self) -> bool:
+        """Whether stage 0 passes the inputs on as they are."""
+        few = self._empty(0)
+        return self.model.stage(TorchOps(None), 0, few, self.order)[1] is few.x
+
+    def _empty(self, number: int) -> StageRows:
+        """No rows, of the widths that a stage reads."""
+        model, dtype = self.model, next(self.model.parameters()).dtype
+        m = torch.empty(0, model.m_features(number - 1, self.order), dtype=dtype) if number else None
+        names = [name for name in model.reads(number) if name != "x"]
+        h = {int(name[1:]): torch.empty(0, model.h_features(int(name[1:])), dtype=dtype) for name in names}
+        return StageRows(m=m, x=torch.empty(0, model.in_features, dtype=dtype), h=h)
+
+    def _nothing(self, last: int, final: Callable[[TorchOps, StageRows, Order], Tensor]) -> Tensor:
+        return final(TorchOps(None), self._empty(last), self.order)
+
+    def _table(self, table: Tensor | None, rows: Tensor, num_rows: int) -> Tensor:
+        """The table that rows are written to, made for the first of them."""
+        return self.room.table(num_rows, rows.shape[1], rows.dtype) if table is None else table
 
     def _halo(self, own: Rows, *, exact: bool) -> Rows | None:
         """The rows of the halo. Collective."""
@@ -212,11 +247,6 @@ class _Pass:
     @property
     def _item_bytes(self) -> int:
         return next(self.model.parameters()).dtype.itemsize
-
-
-def _known(layer: Layer, block: Block, x_own: Rows) -> bool:
-    """Whether a layer's aggregate of all rows is known, or will be kept, or is the rows themselves."""
-    return isinstance(layer, Dense) or (x_own is block.static_src and layer.keeps(x_own))
 
 
 def _row_ranges(num_rows: int, width: int, room: Room) -> Iterator[slice]:

@@ -14,6 +14,7 @@ from siafu.cost import Lease, Meter, Rates
 from siafu.workers.launcher import Ended, Holder, Launcher
 from siafu.workers.lease import Compute
 from siafu.workers.local import start_local, work
+from siafu.workers.numpy_backend import compute as compute_twin
 from siafu.workers.outcome import Expected
 from siafu.workers.pool import Pool, is_loopback
 from siafu.workers.processes import Processes
@@ -23,7 +24,6 @@ from siafu.workers.signing import lease_key
 from siafu.workers.task import Arrays, Result, Task
 from siafu.workers.tasks import Tasks
 from siafu.workers.torch_compute import TorchCompute
-from siafu.workers.twin import compute as compute_twin
 from siafu.workers.visit import Served
 
 LEASE_S = 840.0  # a function may run for 15 minutes

@@ -1,37 +1,31 @@
-"""What a worker is told once: the model's tensor work, as data. It knows no torch."""
+"""``Setup``: the tensor work of one run, which a worker is sent once. It knows no torch."""
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
+
+from siafu.workers.program import Program
 
 
 @dataclass(frozen=True)
 class Setup:
     """The tensor work of one run.
 
-    Stage ``k`` of a model of L layers is what is done row by row between aggregate ``k - 1`` and aggregate ``k``: it
-    updates layer ``k - 1``, does what follows that layer, and projects for layer ``k``. Stage L ends in the outputs.
+    A model of K aggregates has stages 0 to K: stage k is the row-by-row work between aggregates k - 1 and k. The first
+    ``kept`` aggregates are of static inputs and kept, so the stages before them are never run.
 
     Attributes:
-        model: the model's settings, ``ModelConfig.model_dump()``.
-        in_features, out_features: the widths of inputs and outputs.
-        aggregates_first: for each layer, whether it aggregates the rows it is given and projects afterwards.
-        kept: whether the first layer's aggregate of the inputs is kept. Then there is no stage 0, and the dropout of
-            the inputs acts in stage 1, on the aggregate and on the inputs that it reads beside it.
-        reads_dst: for each layer, whether its update, or the skip connection over it, reads the rows given to it.
-        task: one class a node, many labels a node, or numbers.
-        scale: what the sum of losses is divided by.
+        programs: the stages from ``kept`` to K.
+        kept: how many leading aggregates are kept. Dropout of the inputs then acts after these aggregates.
+        task: one class a node (``class``), many labels a node (``labels``), or numbers (``regression``).
+        scale: the divisor of the sum of losses.
         class_weight: of each class or label, or None.
         seed: of the run, for dropout.
         dtype: of rows and weights, ``float32`` or ``float64``.
     """
 
-    model: dict[str, Any]
-    in_features: int
-    out_features: int
-    aggregates_first: tuple[bool, ...]
-    kept: bool
-    reads_dst: tuple[bool, ...]
+    programs: tuple[Program, ...]
+    kept: int
     task: str
     scale: float
     class_weight: tuple[float, ...] | None
@@ -39,25 +33,39 @@ class Setup:
     dtype: str = "float32"
 
     @property
-    def num_layers(self) -> int:
-        """L, which is also the number of the last stage."""
-        return len(self.aggregates_first)
+    def num_aggregates(self) -> int:
+        """K, which is also the number of the last stage."""
+        return self.kept + len(self.programs) - 1
+
+    @property
+    def widest(self) -> int:
+        """The width of the widest rows of any stage."""
+        return max(program.widest for program in self.programs)
+
+    def program(self, stage: int) -> Program:
+        """The program of a stage."""
+        return self.programs[stage - self.kept]
 
     def to_json(self) -> str:
-        """As text, for :meth:`from_json`."""
-        return json.dumps(asdict(self), sort_keys=True)
+        """Give it as text."""
+        return json.dumps(
+            {**vars(self), "programs": [program.to_json() for program in self.programs]}, sort_keys=True
+        )
 
     @classmethod
     def from_json(cls, text: str) -> "Setup":
-        """The setup that :meth:`to_json` wrote."""
-        given = json.loads(text)
+        """Read the text that :meth:`to_json` gave."""
+        given: Any = json.loads(text)
         names = {field.name for field in fields(cls)}
         if not isinstance(given, dict) or set(given) != names:
             raise ValueError(
                 f"a setup of {sorted(given)}; expected {sorted(names)}: is it another version of siafu?"
             )
-        for name in ("aggregates_first", "reads_dst"):
-            given[name] = tuple(given[name])
-        if given["class_weight"] is not None:
-            given["class_weight"] = tuple(given["class_weight"])
+        programs, weight = given["programs"], given["class_weight"]
+        if not isinstance(programs, list) or not programs or given["dtype"] not in ("float32", "float64"):
+            raise ValueError(
+                "a setup without stages, or of an unknown dtype; is it another version of siafu?"
+            )
+        given["programs"] = tuple(Program.from_json(each) for each in programs)
+        given["class_weight"] = None if weight is None else tuple(map(float, weight))
         return cls(**given)

@@ -1,68 +1,62 @@
-"""Which weights and which rows a stage reads and gives. It knows no torch."""
+"""The rows and weights that a stage reads and gives. It knows no torch."""
 
 from siafu.workers.setup import Setup
 from siafu.workers.task import Direction, Key
 
 
-def projects(setup: Setup, stage: int) -> bool:
-    """Whether a stage ends by projecting for the layer that follows it."""
-    return stage < setup.num_layers and not setup.aggregates_first[stage]
-
-
 def returns_h(setup: Setup, stage: int) -> bool:
-    """Whether a stage also gives the rows that the next layer is given: they are read, and are not what is aggregated.
-
-    Not in stage 0, whose rows are the inputs.
-    """
-    if stage in (0, setup.num_layers):
-        return False
-    return projects(setup, stage) and (setup.reads_dst[stage] or setup.model["jump"] != "none")
+    """Whether a stage gives its rows beside those that are aggregated: a later stage reads them, and they differ."""
+    program = setup.program(stage)
+    return program.h != program.z and _is_read_after(setup, stage, f"h{stage}")
 
 
 def reads_x(setup: Setup, stage: int) -> bool:
-    """Whether a stage reads the rows that were given to the layer it updates; stage 0 reads the inputs."""
-    return stage == 0 or setup.reads_dst[stage - 1]
+    """Whether a stage reads the inputs."""
+    return "x" in setup.program(stage).reads
 
 
 def reads_static(setup: Setup, stage: int) -> bool:
-    """Whether the aggregate that a stage reads is of static inputs, so that nobody wants its gradient."""
-    return stage == 0 or (stage == 1 and setup.kept)
-
-
-def static_rows(setup: Setup, key: Key) -> list[str]:
-    """The rows that are the same in every such task of an interval: which nodes they are, inputs, labels."""
-    stage = key.stage
-    names = ["row_id", "m"] if stage and reads_static(setup, stage) else ["row_id"]
-    names += ["x"] if stage <= 1 and reads_x(setup, stage) else []
-    return names + (["rows", "y"] if key.direction == Direction.LEARN else [])
+    """Whether the aggregate before a stage, if there is one, is of static inputs, so that it has no gradient."""
+    return stage == setup.kept
 
 
 def earlier(setup: Setup, stage: int) -> list[int]:
-    """The stages whose rows are read again, as ``h1``, ``h2``, …: those before the last, with ``jump``."""
-    return list(range(1, stage)) if stage == setup.num_layers and setup.model["jump"] != "none" else []
+    """The earlier stages whose rows a stage reads, as ``h0``, ``h1`` and so on."""
+    return [int(name[1:]) for name in setup.program(stage).reads if name.startswith("h")]
+
+
+def static_rows(setup: Setup, key: Key) -> list[str]:
+    """The rows that are the same in every such task of an interval: node ids, inputs, their aggregate, labels."""
+    stage = key.stage
+    names = ["row_id", "m"] if stage and reads_static(setup, stage) else ["row_id"]
+    names += ["x"] if reads_x(setup, stage) else []
+    return names + (["rows", "y"] if key.direction == Direction.LEARN else [])
 
 
 def rows_with_grad(setup: Setup, stage: int) -> list[str]:
-    """The rows that a stage gives gradients of: all that it reads but static inputs, as ``x`` is in stage 1."""
+    """The rows that a stage gives gradients of: all that it reads but static ones."""
     names = [] if reads_static(setup, stage) else ["m"]
-    names += ["x"] if stage > 1 and reads_x(setup, stage) else []
-    return names + [f"h{place}" for place in earlier(setup, stage)]
+    return names + [f"h{number}" for number in earlier(setup, stage)]
 
 
 def has_grad_h(setup: Setup, stage: int) -> bool:
-    """Whether something beside the aggregate reads a stage's rows, so that they have a second gradient."""
-    if stage in (0, setup.num_layers):
-        return False
-    return setup.reads_dst[stage] or setup.model["jump"] != "none"
+    """Whether later stages read a stage's rows, so that they have a gradient beside that of the aggregate."""
+    return _is_read_after(setup, stage, f"h{stage}")
+
+
+def adds_to_grad(setup: Setup, stage: int, name: str) -> bool:
+    """Whether a stage adds to a gradient of earlier rows, which a later stage has written before."""
+    return _is_read_after(setup, stage, name)
 
 
 def weights_of(setup: Setup, stage: int, names: list[str]) -> list[str]:
     """Those of the model's weights that a stage reads, in the model's order."""
-    prefixes = []
-    if stage:
-        prefixes += [f"layers.{stage - 1}.", f"norms.{stage - 1}.", f"skips.{stage - 1}."]
-    if projects(setup, stage):
-        prefixes.append(f"layers.{stage}.")
-    if stage == setup.num_layers:
-        prefixes.append("head.")
-    return [name for name in names if name.startswith(tuple(prefixes))]
+    read = set(setup.program(stage).weights)
+    return [name for name in names if name in read]
+
+
+def _is_read_after(setup: Setup, stage: int, name: str) -> bool:
+    return any(
+        name in setup.program(later).reads
+        for later in range(max(stage + 1, setup.kept), setup.num_aggregates + 1)
+    )

@@ -8,14 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from siafu.nn.dropout import set_keys
 from siafu.nn.loss import Kind, sum_of_losses
-from siafu.nn.model import Gnn, ModelConfig
-from siafu.nn.stage import stage
+from siafu.workers.numpy_backend.owned import owned
 from siafu.workers.setup import Setup
 from siafu.workers.stages import returns_h, rows_with_grad, weights_of
 from siafu.workers.task import Arrays, Direction, Result, Task
-from siafu.workers.twin.owned import owned
+from siafu.workers.torch_backend import Dropouts, run_program
 
 _KEPT_BYTES = 1 << 28  # of forward passes, about
 
@@ -42,15 +40,10 @@ class TorchCompute:
     """
 
     def __init__(self, setup: Setup) -> None:
-        if setup.model["norm"] == "batch":
-            raise ValueError("model.norm is batch, which is not row by row; set it to layer or none")
-        config = ModelConfig.model_validate(setup.model)
         self._setup, self._dtype = setup, np.dtype(setup.dtype)
-        model = Gnn(config, in_features=setup.in_features, out_features=setup.out_features)
-        self._model = model.to(_tensor(np.empty(0, self._dtype)).dtype)
-        self._parameters = dict(self._model.named_parameters())
+        self._weights: dict[str, Tensor] = {}
         self._loaded: dict[str, int] = {}  # the version of each weight
-        self._epoch: int | None = None
+        self._dropouts = Dropouts(setup.seed)
         self._passes: dict[tuple[int, int, int], _Pass] = {}  # by epoch, stage and interval
         self._kept_bytes = 0
 
@@ -72,13 +65,9 @@ class TorchCompute:
         for name in weights_of(self._setup, task.key.stage, list(weights)):
             if self._loaded.get(name) != task.version:
                 self._forget(other_than=task.version)
-                self._parameters[name].data = _tensor(weights[name], self._dtype)
+                self._weights[name] = _tensor(weights[name], self._dtype).detach().requires_grad_()
                 self._loaded[name] = task.version
-        if self._model.training != task.training:
-            self._model.train(task.training)
-        if self._epoch != task.key.epoch:
-            set_keys(self._model, seed=self._setup.seed, step=task.key.epoch)
-            self._epoch = task.key.epoch
+        self._dropouts.epoch, self._dropouts.training = task.key.epoch, task.training
 
     def _forward(self, task: Task) -> dict[str, Tensor]:
         keeps = task.training and self._kept_bytes < _KEPT_BYTES
@@ -124,8 +113,8 @@ class TorchCompute:
             ends = [_End(loss, torch.ones_like(loss))]
         else:
             ends = _ends(h, z, _tensors(task.arrays, ("grad_z", "grad_h"), self._dtype))
-        names = weights_of(self._setup, task.key.stage, list(self._parameters))
-        reads = [rows[name] for name in inputs] + [self._parameters[name] for name in names]
+        names = self._setup.program(task.key.stage).weights
+        reads = [rows[name] for name in inputs] + [self._weights[name] for name in names]
         ending, grads = [end.value for end in ends], [end.grad for end in ends]
         of_reads = torch.autograd.grad(ending, reads, grads, allow_unused=True)
         found = {f"grad_{name}": grad for name, grad in zip(inputs, of_reads, strict=False)}
@@ -135,8 +124,8 @@ class TorchCompute:
         return found, {name: grad for name, grad in of_weights if grad is not None}
 
     def _stage(self, task: Task, rows: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        setup = self._setup
-        return stage(self._model, task.key.stage, rows, kept=setup.kept, first=setup.aggregates_first)
+        program = self._setup.program(task.key.stage)
+        return run_program(program, rows, self._weights, self._dropouts, row_id=rows["row_id"])
 
     def _loss(self, out: Tensor, arrays: Arrays) -> Tensor:
         setup, y = self._setup, arrays["y"]
@@ -146,8 +135,7 @@ class TorchCompute:
         return sum_of_losses(cast(Kind, setup.task), out, y_here, weight) / setup.scale
 
     def _rows(self, task: Task) -> dict[str, Tensor]:
-        names = [name for name in task.arrays if name in ("m", "x") or name.removeprefix("h").isdigit()]
-        rows = _tensors(task.arrays, names, self._dtype)
+        rows = _tensors(task.arrays, self._setup.program(task.key.stage).reads, self._dtype)
         return {**rows, "row_id": _tensor(task.arrays["row_id"])}
 
 

@@ -116,7 +116,7 @@ def _compute_of(compute: Compute, setup: Setup) -> Do:
         from siafu.workers.torch_compute import TorchCompute
 
         return TorchCompute(setup)
-    from siafu.workers.twin.compute import compute as twin
+    from siafu.workers.numpy_backend.compute import compute as twin
 
     return partial(twin, setup)
 

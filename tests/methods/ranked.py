@@ -13,8 +13,8 @@ from siafu.graph import Graph
 from siafu.methods.full.procedure import FullProcedure
 from siafu.methods.pipeline.config import PipelineConfig
 from siafu.methods.pipeline.procedure import PipelineProcedure
-from siafu.nn.embedded import build_model
-from siafu.nn.model import Gnn, ModelConfig
+from siafu.nn import Gnn, ModelConfig
+from siafu.nn.embedded import build_on_features
 from siafu.partition.cut import Part, cut, whole
 from siafu.training.config import TrainConfig
 from siafu.training.task import task_of
@@ -87,7 +87,7 @@ def trainer_of(
         class_weight=None if task.class_weight is None else task.class_weight.double(),
     )
     x = part.own.x if part.own.x is not None else torch.empty(part.own.num_nodes, 0, dtype=torch.float64)
-    made = build_model(
+    made = build_on_features(
         ModelConfig.model_validate({"hidden": 8, "dropout": 0.4} | model),
         in_features=x.shape[1],
         out_features=task.num_outputs,

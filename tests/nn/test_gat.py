@@ -9,7 +9,7 @@ from torch import Tensor
 from siafu import native
 from siafu.graph import Block, Graph
 from siafu.native import Dropout
-from siafu.nn.attend import attend, attend_v2
+from siafu.nn.aggregates import Attention, AttentionV2, aggregate
 from siafu.nn.gat import Gat
 from siafu.nn.gatv2 import GatV2
 
@@ -38,7 +38,7 @@ def test_gradients_of_attend_are_those_of_finite_differences(
     block = rectangular()
     _ = block.transposed
     z_src = rows(5, 6 + 4, dtype=torch.float64).requires_grad_()
-    assert torch.autograd.gradcheck(lambda z: attend(block, z, heads=2, slope=0.2, dropout=DROPOUT), z_src)
+    assert torch.autograd.gradcheck(lambda z: aggregate(Attention(2), block, z, dropout=DROPOUT), z_src)
 
 
 @pytest.mark.parametrize("compiled", [True, False])
@@ -51,7 +51,7 @@ def test_gradients_of_attend_v2_are_those_of_finite_differences(
     z_src = rows(5, 12, dtype=torch.float64).requires_grad_()
     vector = rows(2, 3, seed=1, dtype=torch.float64).requires_grad_()
     assert torch.autograd.gradcheck(
-        lambda z, v: attend_v2(block, z, v, slope=0.2, dropout=DROPOUT), (z_src, vector)
+        lambda z, v: aggregate(AttentionV2(2), block, z, weights=(v,), dropout=DROPOUT), (z_src, vector)
     )
 
 
@@ -154,13 +154,13 @@ def test_attention_dropout_acts_in_training_alone(kind: type[Gat] | type[GatV2])
 
 
 @pytest.mark.parametrize("kind", [Gat, GatV2])
-def test_forward_is_combine_plus_bias_and_reset_draws_from_the_generator(
+def test_forward_adds_the_bias_and_reset_draws_from_the_generator(
     kind: type[Gat] | type[GatV2],
 ) -> None:
     layer, other = kind(4, 6, heads=2), kind(4, 6, heads=2)
     block, x = Graph.from_edges(EDGES, num_nodes=6).block, rows(6, 4)
     torch.nn.init.constant_(layer.bias, 0.5)
-    assert torch.equal(layer(block, x), layer.combine(block, x) + 0.5)
+    assert torch.equal(layer(block, x), other(block, x) + 0.5)
     layer.reset(torch.Generator().manual_seed(7))
     assert not torch.equal(layer(block, x), other(block, x))
     other.reset(torch.Generator().manual_seed(7))

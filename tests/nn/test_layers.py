@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from siafu import native
 from siafu.graph import Block, Graph
 from siafu.nn import Dense, Gcn, Gin, Layer, Sage
-from siafu.nn.aggregate import gcn_in, max_in, mean_in, sum_in
+from siafu.nn.aggregates import gcn_in, max_in, mean_in, sum_in
 
 with warnings.catch_warnings(action="ignore"):  # it uses what this torch calls deprecated
     from torch_geometric.nn import GCNConv, GINConv, SAGEConv
@@ -328,11 +328,11 @@ def test_rows_stored_as_bfloat16_are_calculated_with_in_float32(
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_forward_is_combine_plus_bias_and_reset_draws_from_the_generator(name: str) -> None:
+def test_forward_adds_the_bias_and_reset_draws_from_the_generator(name: str) -> None:
     layer, other, block, x = LAYERS[name](4, 6), LAYERS[name](4, 6), whole(), rows(NUM_NODES, 4)
     assert torch.equal(layer(block, x), other(block, x))
     nn.init.constant_(layer.bias, 0.5)
-    assert torch.equal(layer(block, x), layer.combine(block, x) + 0.5)
+    assert torch.equal(layer(block, x), other(block, x) + 0.5)
     layer.reset(torch.Generator().manual_seed(7))
     assert not torch.equal(layer(block, x), other(block, x))
     other.reset(torch.Generator().manual_seed(7))

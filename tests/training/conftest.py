@@ -12,7 +12,7 @@ from siafu.data import community
 from siafu.events import Events
 from siafu.graph import Graph
 from siafu.methods.full.procedure import FullProcedure
-from siafu.nn.model import Gnn, ModelConfig
+from siafu.nn import Gnn, ModelConfig
 from siafu.training.config import TrainConfig
 from siafu.training.loop import Loop
 from siafu.training.procedure import Callbacks, Monitor

@@ -116,7 +116,7 @@ def test_layers_range_by_range_say_what_the_whole_pass_says(model: str, ranks: i
 def test_streamed_rows_are_gathered_with_their_scale(
     model: str, ranks: int, static: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("siafu.nn.aggregate._HALO_BYTES", 4 * NODES * 2)
+    monkeypatch.setattr("siafu.nn.aggregates.halo._HALO_BYTES", 4 * NODES * 2)
     parts = parts_of(graph_of(weighted=False), ranks)
 
     def rank(comm: Comm) -> dict[str, Tensor]:

@@ -40,7 +40,7 @@ def graph() -> Graph:
 @pytest.fixture(autouse=True)
 def _small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streamed, "_RANGE_BYTES", 4 * 12 * 70)  # 70 rows at a time
-    monkeypatch.setattr("siafu.nn.aggregate._HALO_BYTES", 4 * 300 * 5)
+    monkeypatch.setattr("siafu.nn.aggregates.halo._HALO_BYTES", 4 * 300 * 5)
 
 
 def trained(graph: Graph, out: Path, model: dict[str, Any], **settings: Any) -> siafu.Run:

@@ -5,18 +5,23 @@ from collections.abc import Callable
 
 import numpy as np
 
+from siafu.workers.program import Instruction, Program
 from siafu.workers.setup import Setup
 from siafu.workers.task import Arrays, Direction, Key, Result, Task
 
 LONG_S = 240.0  # no test should take this long, however busy the machine
 
+
+def _product(rows: str, weight: str) -> Program:
+    """The stage ``rows W``."""
+    inputs = (None, None, f"row {rows}", f"weight {weight}")
+    step = Instruction("linear", inputs, {"activation": "none", "drop": -1, "rate": 0.0})
+    return Program((rows,), (weight,), (step,), "value 0", "value 0", 4)
+
+
 SETUP = Setup(
-    model={"jump": "none"},
-    in_features=4,
-    out_features=3,
-    aggregates_first=(False, False),
-    kept=False,
-    reads_dst=(False, False),
+    programs=(_product("x", "layers.0.weight"), _product("m", "layers.1.weight")),
+    kept=0,
     task="classes",
     scale=1.0,
     class_weight=None,

@@ -10,12 +10,15 @@ import torch
 from torch import Tensor
 
 from siafu.graph import Graph
-from siafu.nn import GatV2, Gnn, Layer, ModelConfig
+from siafu.nn import Gnn, Model, ModelConfig, build_model
+from siafu.nn.aggregates import aggregate, aggregate_static
 from siafu.nn.dropout import set_keys
 from siafu.nn.loss import sum_of_losses
+from siafu.nn.model import Order
 from siafu.workers import stages
 from siafu.workers.setup import Setup
 from siafu.workers.task import Arrays, Direction, Key, Result, Task
+from siafu.workers.trace import trace
 
 Compute = Callable[[Task, Arrays], Result]
 
@@ -37,6 +40,11 @@ KINDS: dict[str, dict[str, Any]] = {
     "mlp": {"kind": "mlp"},
 }
 ATTENTION = ("gat", "gatv2")
+OTHERS: dict[str, dict[str, Any]] = {  # models that are no stack of one kind of layer
+    "appnp": {"kind": "appnp", "hops": 4, "teleport": 0.2},
+    "sgc": {"kind": "sgc", "dropout": 0.4, "layers": 3},
+    "gcn2": {"kind": "gcn2", "layers": 4},
+}
 
 
 def options_of(layers: int) -> list[dict[str, Any]]:
@@ -69,9 +77,11 @@ def orders(kind: str, layers: int) -> Iterator[tuple[bool, tuple[bool, ...]]]:
             yield kept, tuple(place % 2 == 0 for place in range(layers))
 
 
-def model_of(kind: str, *, layers: int = 2, dtype: torch.dtype = torch.float64, **settings: Any) -> Gnn:
-    given = {"hidden": HIDDEN, "layers": layers, "dropout": 0.4, "input_dropout": 0.3} | KINDS[kind]
-    model = Gnn(ModelConfig.model_validate(given | settings), in_features=WIDTH, out_features=OUTPUTS)
+def model_of(kind: str, *, layers: int = 2, dtype: torch.dtype = torch.float64, **settings: Any) -> Model:
+    given = {"hidden": HIDDEN, "layers": layers, "dropout": 0.4, "input_dropout": 0.3} | (KINDS | OTHERS)[
+        kind
+    ]
+    model = build_model(ModelConfig.model_validate(given | settings), in_features=WIDTH, out_features=OUTPUTS)
     generator = torch.Generator().manual_seed(5)
     for parameter in model.parameters():  # no bias and no eps is zero, no gain is one
         parameter.data = torch.randn(parameter.shape, generator=generator) * 0.5
@@ -79,19 +89,16 @@ def model_of(kind: str, *, layers: int = 2, dtype: torch.dtype = torch.float64, 
 
 
 def setup_of(
-    model: Gnn,
+    model: Model,
     *,
-    kept: bool = False,
+    kept: int = 0,
     first: tuple[bool, ...] | None = None,
     task: str = "class",
     class_weight: tuple[float, ...] | None = None,
 ) -> Setup:
-    num_layers = len(model.layers)
-    first = (False,) * num_layers if first is None else first
-    reads_dst = tuple(model.reads_dst(place) for place in range(num_layers))
+    first = (not isinstance(model, Gnn),) * model.num_aggregates if first is None else first
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-    config = model.config.model_dump()
-    return Setup(config, WIDTH, OUTPUTS, first, kept, reads_dst, task, 2.5, class_weight, SEED, dtype)
+    return Setup(trace(model, Order(first, int(kept))), int(kept), task, 2.5, class_weight, SEED, dtype)
 
 
 def labels_of(task: str) -> Tensor:
@@ -105,7 +112,7 @@ def labels_of(task: str) -> Tensor:
     return y
 
 
-def weights_of(model: Gnn) -> dict[str, np.ndarray]:
+def weights_of(model: Model) -> dict[str, np.ndarray]:
     return {name: value.detach().numpy().copy() for name, value in model.named_parameters()}
 
 
@@ -119,13 +126,13 @@ class Epoch:
     done: list[tuple[Task, Result]] = field(default_factory=list)
 
 
-def whole(model: Gnn, setup: Setup, *, training: bool = True) -> Epoch:
+def whole(model: Model, setup: Setup, *, training: bool = True) -> Epoch:
     """The epoch by the whole model and autograd."""
     x = rows(NUM_NODES, WIDTH).to(next(model.parameters()).dtype)
     model.train(training)
     model.zero_grad()
     set_keys(model, seed=SEED, step=EPOCH)
-    out = model(block_of(x, static=setup.kept), x)
+    out = model(block_of(x, static=setup.kept > 0), x)
     weight = None if setup.class_weight is None else out.new_tensor(setup.class_weight)
     y = labels_of(setup.task)
     y = y if setup.task == "class" else y.to(x.dtype)
@@ -138,7 +145,7 @@ def whole(model: Gnn, setup: Setup, *, training: bool = True) -> Epoch:
 class Staged:
     """The same epoch as tasks, one for each stage, direction and interval."""
 
-    def __init__(self, compute: Compute, model: Gnn, setup: Setup, *, training: bool = True) -> None:
+    def __init__(self, compute: Compute, model: Model, setup: Setup, *, training: bool = True) -> None:
         self.compute, self.model, self.setup, self.training = compute, model, setup, training
         self.weights = weights_of(model)
         self.done: list[tuple[Task, Result]] = []
@@ -149,58 +156,69 @@ class Staged:
         x = rows(NUM_NODES, WIDTH).to(next(self.model.parameters()).dtype)
         self.model.train(self.training)
         set_keys(self.model, seed=SEED, step=EPOCH)
-        self.block, self.given, self.reads = block_of(x, static=False), {0: x}, {}
+        self.block, self.x = block_of(x, static=False), x
+        self.given: dict[int, Tensor] = {}  # rows of stages that later ones read
+        self.grad_h: dict[str, Tensor] = {}  # their gradients so far
         self.ends: dict[
-            int, tuple[Tensor | None, Tensor]
-        ] = {}  # what each layer aggregated, and what it gave
-        last = self.setup.num_layers
-        for number in range(last):
+            int, tuple[Tensor, Tensor]
+        ] = {}  # the rows that each aggregate reads, and what it gives
+        last, kept = self.setup.num_aggregates, self.setup.kept
+        if kept:
+            m = aggregate_static(block_of(x, static=True), self.model.kinds(kept), x)
+            assert isinstance(m, Tensor)
+            self.ends[kept - 1] = x, m
+        for number in range(kept, last):
             self._to_aggregate(number)
         out = self._stage(last, Direction.FORWARD, self._rows(last))["z"]
         found = self._stage(last, Direction.LEARN, self._rows(last))
-        loss, jumps = found["loss"], found
-        for number in range(last - 1, 0 if self.setup.kept else -1, -1):
+        loss = found["loss"]
+        for number in range(last - 1, kept - 1, -1):
+            self._note(found)
             found = self._stage(
-                number, Direction.BACKWARD, self._rows(number) | self._ends(number, found, jumps)
+                number, Direction.BACKWARD, self._rows(number) | self._ends(number, found["grad_m"])
             )
         return Epoch(out, loss, self.grads, self.done)
 
     def _to_aggregate(self, number: int) -> None:
         """A stage forward, and the aggregate after it."""
-        z = self.given[0]
-        if number or not self.setup.kept:
-            found = self._stage(number, Direction.FORWARD, self._rows(number))
-            z = found["z"].requires_grad_()
-            assert ("h" in found) == stages.returns_h(self.setup, number)
-            if number:
-                self.given[number] = found.get("h", z.detach())
-        layer = self.model.layers[number]
-        assert isinstance(layer, Layer)
-        m = layer.aggregate(self.block, z)
+        found = self._stage(number, Direction.FORWARD, self._rows(number))
+        z = found["z"].requires_grad_()
+        assert ("h" in found) == stages.returns_h(self.setup, number)
+        self.given[number] = found.get("h", z.detach())
+        m = aggregate(self.model.kind(number), self.block, z, **self._edges(number))
         assert isinstance(m, Tensor)
         self.ends[number] = z, m
 
+    def _edges(self, number: int) -> dict[str, Any]:
+        """The dropout of edges and the weights that an aggregate reads."""
+        weights = tuple(self.model.edge_weights(number).values())
+        return {"weights": weights, "dropout": self.model.edge_dropout(number)}
+
     def _rows(self, number: int) -> dict[str, Tensor]:
-        """What a stage reads, of all rows."""
+        """The rows that a stage reads, all of them."""
         found = {"row_id": NODE_ID}
         if number:
             found["m"] = self.ends[number - 1][1].detach()
         if stages.reads_x(self.setup, number):
-            found["x"] = self.given[max(0, number - 1)]
+            found["x"] = self.x
         return found | {f"h{place}": self.given[place] for place in stages.earlier(self.setup, number)}
 
-    def _ends(self, number: int, after: dict[str, Tensor], jumps: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The gradients of what a stage gave; ``after`` are those that the next stage gave."""
+    def _note(self, found: dict[str, Tensor]) -> None:
+        """Add up the gradients of rows that several stages read."""
+        for name, grad in found.items():
+            if name.startswith("grad_h"):
+                self.grad_h[name] = self.grad_h[name] + grad if name in self.grad_h else grad
+
+    def _ends(self, number: int, grad_m: Tensor) -> dict[str, Tensor]:
+        """The gradients of the rows that a stage gave."""
         z, m = self.ends[number]
-        layer = self.model.layers[number]
-        vector = [layer.vector] if isinstance(layer, GatV2) else []
-        grad_z, *of_vector = torch.autograd.grad(m, [z, *vector], after["grad_m"])
-        if of_vector:
-            self.grads[f"layers.{number}.vector"] = of_vector[0]
+        named = self.model.edge_weights(number)
+        grad_z, *of_weights = torch.autograd.grad(m, [z, *named.values()], grad_m)
+        for name, grad in zip(named, of_weights, strict=True):
+            self.grads[name] = grad
         if not stages.has_grad_h(self.setup, number):
             return {"grad_z": grad_z}
-        read = [after.get("grad_x"), jumps.get(f"grad_h{number}")]
-        return {"grad_z": grad_z, "grad_h": sum(grad for grad in read if grad is not None)}  # type: ignore[dict-item]
+        return {"grad_z": grad_z, "grad_h": self.grad_h[f"grad_h{number}"]}
 
     def _stage(self, number: int, direction: Direction, given: dict[str, Tensor]) -> dict[str, Tensor]:
         """All intervals of a stage: their rows one after another, their losses and gradients added up."""
@@ -233,14 +251,14 @@ class Staged:
         return result
 
 
-def with_all_between(kind: str, layers: int) -> Iterator[tuple[Gnn, Setup]]:
+def with_all_between(kind: str, layers: int) -> Iterator[tuple[Model, Setup]]:
     """Models with all that may stand between their layers, each in one order of aggregates, in turn."""
     for options, (kept, first) in zip(options_of(layers), cycle(orders(kind, layers)), strict=False):
         model = model_of(kind, layers=layers, **options)
         yield model, setup_of(model, kept=kept, first=first)
 
 
-def in_every_order(kind: str, layers: int) -> Iterator[tuple[Gnn, Setup]]:
+def in_every_order(kind: str, layers: int) -> Iterator[tuple[Model, Setup]]:
     """Models whose layers aggregate in every order that they allow, with and without skip connections."""
     for kept, first in orders(kind, layers):
         for residual in (False, True):

@@ -21,13 +21,13 @@ from siafu.training.procedure import Callbacks
 from siafu.workers import crew, worker
 from siafu.workers.frames import Frame, Kind
 from siafu.workers.link import Link, LinkLost
+from siafu.workers.numpy_backend import compute as twin
 from siafu.workers.outcome import Expected, is_doubtful, is_finite
 from siafu.workers.processes import Processes
 from siafu.workers.setup import Setup
 from siafu.workers.task import Arrays, Result, Task
 from siafu.workers.tasks import Done, Tasks
 from siafu.workers.torch_compute import TorchCompute
-from siafu.workers.twin import compute as twin
 from siafu.workers.worker import CannotServe, serve
 
 

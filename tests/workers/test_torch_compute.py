@@ -1,7 +1,6 @@
 """Tasks by torch: chained over stages and intervals they are the whole model, and what they are given stays."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from staged import (
 )
 from staged import rows as random_rows
 
-from siafu.nn import Gnn
+from siafu.nn import Model
 from siafu.workers.setup import Setup
 from siafu.workers.stages import weights_of as weights_of_stage
 from siafu.workers.task import Direction, Key, Task
@@ -53,7 +52,7 @@ def check(found: Epoch, wanted: Epoch, tolerance: float) -> None:
         close(found.grads[name], grad, name)
 
 
-def by_tasks(model: Gnn, setup: Setup, *, training: bool = True) -> None:
+def by_tasks(model: Model, setup: Setup, *, training: bool = True) -> None:
     """Hold stages to the whole model."""
     found = Staged(TorchCompute(setup), model, setup, training=training).run()
     check(found, whole(model, setup, training=training), 1e-10)
@@ -160,7 +159,7 @@ def test_results_share_no_memory_with_what_was_given_or_each_other() -> None:
             )
 
 
-def by_two(first: Any, second: Any, model: Gnn, setup: Setup) -> list[dict[str, np.ndarray]]:
+def by_two(first: Any, second: Any, model: Model, setup: Setup) -> list[dict[str, np.ndarray]]:
     """What tasks give where one computes forward passes, and another all else."""
 
     def do(task: Task, weights: Any) -> Any:
@@ -214,6 +213,5 @@ def test_a_kept_pass_is_not_used_for_other_rows_or_other_weights() -> None:
 
 
 def test_batch_norm_is_refused() -> None:
-    setup = setup_of(model_of("gcn"))
     with pytest.raises(ValueError, match="norm is batch, which is not row by row; set it to layer or none"):
-        TorchCompute(replace(setup, model={**setup.model, "norm": "batch"}))
+        setup_of(model_of("gcn", norm="batch"))

@@ -12,10 +12,11 @@ from emulators import emulators, listening
 from known_tasks import LONG_S
 from staged import VERSION, Staged, model_of, setup_of, weights_of
 
-from siafu.nn import Gnn
+from siafu.nn import Model
 from siafu.workers.functions import Functions
 from siafu.workers.launcher import Holder, Launcher
 from siafu.workers.lease import Compute
+from siafu.workers.numpy_backend import compute as twin
 from siafu.workers.package import write_package
 from siafu.workers.pool import Pool
 from siafu.workers.processes import Processes
@@ -23,12 +24,11 @@ from siafu.workers.setup import Setup
 from siafu.workers.task import Arrays, Result, Task
 from siafu.workers.tasks import Done, Failed, Tasks
 from siafu.workers.torch_compute import TorchCompute
-from siafu.workers.twin import compute as twin
 
 
 @contextmanager
 def remote(
-    setup: Setup, model: Gnn, holder: Holder, how: Compute
+    setup: Setup, model: Model, holder: Holder, how: Compute
 ) -> Iterator[Callable[[Task, Arrays], Result]]:
     """A compute that has a worker at that place do each task."""
     outcomes: queue.SimpleQueue[Done | Failed] = queue.SimpleQueue()

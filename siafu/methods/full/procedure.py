@@ -13,7 +13,7 @@ from siafu.comm.config import CommConfig
 from siafu.graph import Block
 from siafu.nn.dropout import mix, set_keys
 from siafu.nn.embedded import Embedded
-from siafu.nn.model import Gnn
+from siafu.nn.model import Model
 from siafu.nn.streamed import Rows
 from siafu.training.byte_counter import ByteCounter
 from siafu.training.config import TrainConfig
@@ -92,7 +92,7 @@ def infer_whole(model: nn.Module, block: Block, x_src: Rows, task: Task) -> Tens
 @contextmanager
 def _seeded(model: nn.Module, seed: int) -> Iterator[None]:
     """Seed torch's own generator for a user's module while it lasts; siafu's own models draw nothing from it."""
-    if isinstance(model, Gnn | Embedded):
+    if isinstance(model, Model | Embedded):
         yield
         return
     with torch.random.fork_rng(devices=[]):

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
 
 from siafu.comm.config import Precision
-from siafu.nn.model import ModelConfig
+from siafu.nn.config import ModelConfig
 
 # What rows travel as.
 PRECISIONS: dict[int, Precision] = {32: "fp32", 16: "bf16", 8: "int8", 4: "int4"}

@@ -38,7 +38,7 @@ from siafu.methods.lazy.judged import first_best, val_scores
 from siafu.methods.lazy.refit import confident
 from siafu.methods.lazy.ridge import Head, Picked, Ridge, fit_head
 from siafu.methods.lazy.smooth import search_smoothing
-from siafu.nn.aggregate import gcn_scales
+from siafu.nn.aggregates import gcn_scales
 from siafu.nn.propagated import Propagated, of_unit_length, shares_of_knots
 from siafu.nn.streamed import Rows
 from siafu.training.task import Task

@@ -35,7 +35,7 @@ from siafu.methods.lazy.judged import val_scores
 from siafu.methods.lazy.known import Known
 from siafu.methods.lazy.ridge import SHARE_A_SCALE, Head, Picked, Ridge
 from siafu.methods.lazy.updates import flat
-from siafu.nn.aggregate import gcn_scales
+from siafu.nn.aggregates import gcn_scales
 from siafu.nn.propagated import Propagated
 from siafu.partition.cut import Part
 from siafu.training.task import Task

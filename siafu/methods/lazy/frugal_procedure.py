@@ -8,7 +8,7 @@ from torch import Tensor
 from siafu.graph import Block
 from siafu.methods.lazy.bytes_sent import message_bytes, parameter_bytes
 from siafu.methods.lazy.frugal import Frugal, FrugalConfig, Tried, train_frugal
-from siafu.nn.aggregate import widened
+from siafu.nn.aggregates import widened
 from siafu.nn.propagated import Propagated
 from siafu.nn.streamed import Rows
 from siafu.partition.cut import Part

@@ -15,7 +15,7 @@ from siafu.comm.comm import Comm
 from siafu.comm.config import Precision
 from siafu.comm.route import Route
 from siafu.graph import Block
-from siafu.nn.aggregate import Scales, edge_weights, gcn_scales
+from siafu.nn.aggregates import Scales, edge_weights, gcn_scales
 
 _ASKS, _ROWS = "halo asks", "halo features"
 

@@ -19,7 +19,7 @@ from siafu.methods.lazy.config import LazyConfig
 from siafu.methods.lazy.reading import Reading, exchange, read_alone, settle, without
 from siafu.methods.lazy.stage import stages_of
 from siafu.methods.lazy.updates import average, flat
-from siafu.nn.aggregate import widened
+from siafu.nn.aggregates import widened
 from siafu.nn.dropout import set_keys
 from siafu.nn.gcn import Gcn
 from siafu.nn.staged import Staged, parameters_of

@@ -18,9 +18,9 @@ from siafu.methods.lazy.reading import Reading
 from siafu.nn.dense import Dense
 from siafu.nn.dropout import Dropout
 from siafu.nn.gcn import Gcn
+from siafu.nn.gnn import Gnn
 from siafu.nn.layer import Layer
 from siafu.nn.logits import Logits
-from siafu.nn.model import Gnn
 from siafu.nn.sage import Sage
 from siafu.nn.staged import Layered, Staged
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from siafu.methods.lazy.config import LazyConfig
+from siafu.nn.config import ModelConfig
 from siafu.nn.logits import Logits
-from siafu.nn.model import ModelConfig
 from siafu.nn.staged import Layered, Sends, Staged
 
 

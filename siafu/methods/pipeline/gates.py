@@ -6,7 +6,7 @@ import numpy as np
 
 from siafu.methods.pipeline.gate import Gate
 from siafu.methods.pipeline.intervals import Intervals
-from siafu.nn.ranges import Ranged
+from siafu.nn.aggregates import AggregatePass
 
 
 class Gates:
@@ -24,7 +24,7 @@ class Gates:
     def __init__(
         self,
         intervals: Intervals,
-        aggregates: Mapping[int, Ranged],
+        aggregates: Mapping[int, AggregatePass],
         *,
         ranks: int,
         staleness: int,

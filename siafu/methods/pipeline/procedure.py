@@ -34,8 +34,7 @@ from siafu.methods.pipeline.parameters import Parameters, weights_of
 from siafu.methods.pipeline.rows import KeptRows
 from siafu.methods.pipeline.server import GRAPH_LANE, PATIENCE_S, GraphServer
 from siafu.methods.pipeline.tuned import Tuned
-from siafu.nn.layer import Layer
-from siafu.nn.model import Gnn
+from siafu.nn.model import Model
 from siafu.nn.streamed import Rows
 from siafu.training.byte_counter import ByteCounter
 from siafu.training.checkpoint import under
@@ -48,6 +47,7 @@ from siafu.workers.crew import BILLED, MOST, Crew, Wanted
 from siafu.workers.setup import Setup
 from siafu.workers.shared import Segments
 from siafu.workers.tasks import Tasks
+from siafu.workers.trace import trace
 
 _MOST_INTERVALS, _LEAST_ROWS = 32, 4096  # where nobody says how many; smaller ones cost more than they hide
 _PATIENCE_S = 30.0  # for the first worker; without one, training begins and waits there
@@ -72,7 +72,7 @@ class PipelineProcedure(Procedure):
 
     def __init__(
         self,
-        model: Gnn,
+        model: Model,
         block: Block,
         x_src: Rows,
         task: Task,
@@ -166,7 +166,7 @@ class PipelineProcedure(Procedure):
         setup = self.setup()
         channel = self.comm.channel("pipeline")
         intervals = cut_intervals(self.block, self._route, self.comm, count=self._num_intervals())
-        assert isinstance(self.model, Gnn)
+        assert isinstance(self.model, Model)
         segments = self._segments = Segments() if self.pipeline.workers == "processes" else None
         rows = KeptRows(self.model, setup, self.block, self.x_src, self.task, segments=segments)
         weights, versions = weights_of(dict(self.model.named_parameters())), self.pipeline.staleness + 3
@@ -264,16 +264,12 @@ class PipelineProcedure(Procedure):
     def setup(self) -> Setup:
         """The model's tensor work, as workers are told of it."""
         model, task = self.model, self.task
-        assert isinstance(model, Gnn)
-        layers = [layer for layer in model.layers if isinstance(layer, Layer)]
+        assert isinstance(model, Model)
+        order = model.order([self.block] * model.num_aggregates, self.x_src)
         weight = task.class_weight
         return Setup(
-            model=model.config.model_dump(),
-            in_features=self.x_src.shape[1],
-            out_features=task.num_outputs,
-            aggregates_first=tuple(layer.aggregates_first(self.block) for layer in layers),
-            kept=layers[0].keeps(self.x_src),
-            reads_dst=tuple(model.reads_dst(place) for place in range(len(layers))),
+            trace(model, order),
+            order.kept,
             task=task.kind,
             scale=task.weight["train"],
             class_weight=None if weight is None else tuple(weight.tolist()),

@@ -7,16 +7,14 @@ import torch
 
 from siafu import native
 from siafu.graph import Block
-from siafu.nn.aggregate import widened
+from siafu.nn.aggregates import AggregatePass, Allocate, aggregate_static, widened
 from siafu.nn.dropout import Dropout, key_of
-from siafu.nn.layer import Layer
-from siafu.nn.model import Gnn
-from siafu.nn.ranges import Ranged, Room, ranged
+from siafu.nn.model import Model
 from siafu.nn.streamed import Rows, Streamed
 from siafu.training.task import Task as NodeTask
 from siafu.workers.setup import Setup
 from siafu.workers.shared import Segments
-from siafu.workers.stages import earlier, has_grad_h, reads_static, reads_x, returns_h, rows_with_grad
+from siafu.workers.stages import adds_to_grad, earlier, has_grad_h, reads_x, returns_h, rows_with_grad
 from siafu.workers.task import Arrays, Direction, Key, Result
 
 
@@ -25,16 +23,19 @@ class KeptRows:
 
     Attributes:
         setup: the tensor work.
-        aggregates: by layer, but for the first where its aggregate is kept.
+        aggregates: by number, but for those that are kept.
+        edge_weights: the names of the weights that each aggregate reads.
     """
 
     def __init__(
-        self, model: Gnn, setup: Setup, block: Block, x: Rows, task: NodeTask, *, segments: Segments | None
+        self, model: Model, setup: Setup, block: Block, x: Rows, task: NodeTask, *, segments: Segments | None
     ) -> None:
         self.setup, self._x = setup, x
-        room = _room(segments, next(model.parameters()).dtype)
-        self._static = _kept_aggregate(model, block, x, room) if setup.kept else None
-        self.aggregates: dict[int, Ranged] = {}
+        dtype = next(model.parameters()).dtype
+        allocate = _allocator(segments, dtype)
+        self._static = _kept_aggregate(model, setup.kept, block, x, allocate) if setup.kept else None
+        self.aggregates: dict[int, AggregatePass] = {}
+        self.edge_weights: dict[int, list[str]] = {}
         self._inputs: dict[tuple[int, ...], Arrays] = {}  # of a stage, a direction and an interval
         self._written: dict[tuple[int, Direction], list[tuple[str, np.ndarray, bool]]] = {}
         self._h: dict[int, np.ndarray] = {}
@@ -42,16 +43,16 @@ class KeptRows:
         node_id = torch.arange(block.num_dst) if block.node_id is None else block.node_id[: block.num_dst]
         self._row_id = _seen(node_id.numpy(), segments)
         self._train, self._y = task.rows["train"].numpy(), task.y.numpy()
-        self._dropouts = _attention_dropouts(model)
-        for place in range(1 if setup.kept else 0, setup.num_layers):
-            layer = model.layers[place]
-            assert isinstance(layer, Layer)
-            first = setup.aggregates_first[place]
-            self.aggregates[place] = ranged(layer, block, room, first=first)
-            if returns_h(setup, place):
-                self._h[place] = room(block.num_dst, layer.in_features).numpy()
-            if has_grad_h(setup, place):
-                self._grad_h[place] = room(block.num_dst, layer.in_features).numpy()
+        self._dropouts = _edge_dropouts(model)
+        for number in range(setup.kept, setup.num_aggregates):
+            width = model.z_features(number, first=model.aggregates_first(number, block))
+            self.aggregates[number] = model.kind(number).begin(block, width=width, dtype=dtype)
+            self.aggregates[number].allocate(allocate)
+            self.edge_weights[number] = list(model.edge_weights(number))
+            if returns_h(setup, number):
+                self._h[number] = allocate(block.num_dst, model.h_features(number)).numpy()
+            if has_grad_h(setup, number):
+                self._grad_h[number] = allocate(block.num_dst, model.h_features(number)).numpy()
 
     def inputs(self, key: Key, rows: slice) -> Arrays:
         """What a task reads."""
@@ -84,10 +85,10 @@ class KeptRows:
         """The arrays that tasks of a kind read."""
         tables: dict[str, _Table] = {"row_id": self._row_id}
         if stage:
-            kept = self._static if stage == 1 else None
+            kept = self._static if stage == self.setup.kept else None
             tables["m"] = self.aggregates[stage - 1].m_dst.numpy() if kept is None else _table(kept)
         if reads_x(self.setup, stage):
-            tables["x"] = _table(self._x) if stage <= 1 else self._given(stage - 1)
+            tables["x"] = _table(self._x)
         for place in earlier(self.setup, stage):
             tables[f"h{place}"] = self._given(place)
         if direction == Direction.BACKWARD:
@@ -102,24 +103,24 @@ class KeptRows:
             tables = [("z", self.aggregates[stage].z_src.numpy(), False)]
             return [*tables, ("h", self._h[stage], False)] if returns_h(self.setup, stage) else tables
         tables = []
-        if not reads_static(self.setup, stage):
-            tables.append(("grad_m", self.aggregates[stage - 1].grad_dst.numpy(), False))
-        for place in earlier(self.setup, stage):
-            tables.append((f"grad_h{place}", self._grad_h[place], False))
-        if "x" in rows_with_grad(self.setup, stage):
-            tables.append(("grad_x", self._grad_h[stage - 1], self.setup.model["jump"] != "none"))
+        for name in rows_with_grad(self.setup, stage):
+            if name == "m":
+                tables.append(("grad_m", self.aggregates[stage - 1].grad_dst.numpy(), False))
+            else:
+                adds = adds_to_grad(self.setup, stage, name)
+                tables.append((f"grad_{name}", self._grad_h[int(name[1:])], adds))
         return tables
 
-    def use(self, layer: int, epoch: int, weights: Callable[[], Arrays]) -> Ranged:
-        """The aggregate of a layer, with what an epoch drops and the weights it reads, where it reads any."""
-        aggregate = self.aggregates[layer]
-        found = self._dropouts.get(layer)
+    def use(self, number: int, epoch: int, weights: Callable[[], Arrays]) -> AggregatePass:
+        """Give an aggregate, with the dropout of an epoch and the weights it reads, where it reads any."""
+        aggregate = self.aggregates[number]
+        found = self._dropouts.get(number)
         if found is not None:
             place, rate = found
             key = key_of(seed=self.setup.seed, step=epoch, place=place)
             dropout = native.Dropout.of(rate, key) if rate else native.Dropout()
-            vector = weights().get(f"layers.{layer}.vector")
-            aggregate.use(dropout, None if vector is None else torch.from_numpy(vector))
+            read = weights() if self.edge_weights[number] else {}
+            aggregate.use(dropout, [torch.from_numpy(read[name]) for name in self.edge_weights[number]])
         return aggregate
 
     def _given(self, place: int) -> np.ndarray:
@@ -152,8 +153,8 @@ def _table(rows: Rows) -> _Table:
     return rows.numpy()
 
 
-def _room(segments: Segments | None, dtype: torch.dtype) -> Room:
-    """Where arrays lie: where worker processes see them, or in this process alone."""
+def _allocator(segments: Segments | None, dtype: torch.dtype) -> Allocate:
+    """Allocate arrays where worker processes see them, or in this process alone."""
     if segments is None:
         return lambda num_rows, width: native.empty_rows(num_rows, width, dtype)
     of_numpy = torch.empty(0, dtype=dtype).numpy().dtype
@@ -169,27 +170,25 @@ def _seen(array: np.ndarray, segments: Segments | None) -> np.ndarray:
     return seen
 
 
-def _kept_aggregate(model: Gnn, block: Block, x: Rows, room: Room) -> Rows:
-    """The first layer's aggregate of the inputs; from now on the block keeps it where the room is."""
-    layer = model.layers[0]
-    assert isinstance(layer, Layer)
+def _kept_aggregate(model: Model, count: int, block: Block, x: Rows, allocate: Allocate) -> Rows:
+    """The leading aggregates of the inputs; from now on the block keeps them where they are allocated here."""
     with torch.no_grad():
-        kept = layer.aggregate(block, x)
+        kept = aggregate_static(block, model.kinds(count), x)
     if isinstance(kept, Streamed):
         return kept
-    moved = room(*kept.shape).copy_(kept)
+    moved = allocate(*kept.shape).copy_(kept)
     for key, value in block.memo.items():
         if value is kept:
             block.memo[key] = moved
     return moved
 
 
-def _attention_dropouts(model: Gnn) -> dict[int, tuple[int, float]]:
-    """For each layer that drops edges: which of the model's dropouts does so, and its rate."""
+def _edge_dropouts(model: Model) -> dict[int, tuple[int, float]]:
+    """The place in the model, and the rate, of the dropout of edges of each aggregate that has one."""
     dropouts = [module for module in model.modules() if isinstance(module, Dropout)]
     found = {}
-    for number, layer in enumerate(model.layers):
-        own = getattr(layer, "attention_drop", None)
+    for number in range(model.num_aggregates):
+        own = model.edge_drop(number)
         if own is not None:
             found[number] = (next(i for i, each in enumerate(dropouts) if each is own), own.rate)
     return found

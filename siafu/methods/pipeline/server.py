@@ -117,7 +117,7 @@ class GraphServer:
         }
         exchanging = [layer for layer, aggregate in rows.aggregates.items() if aggregate.sent]
         self._gave_back = {(layer, peer): first - 1 for layer in exchanging for peer in intervals.halo_of}
-        self._order, self._layers = _critical(intervals), self.setup.num_layers
+        self._order, self._layers = _critical(intervals), self.setup.num_aggregates
 
     def seen(self, workers: int) -> Seen:
         """What the queue of tasks looked like since this was last asked, with so many workers."""
@@ -209,7 +209,7 @@ class GraphServer:
             self._waiting.append(interval)
             return
         self._epoch_of[interval], self._version_of[interval] = epoch, self.parameters.version
-        self._put(interval, 1 if self.setup.kept else 0, epoch)
+        self._put(interval, self.setup.kept, epoch)
 
     def renewed(self, version: int) -> None:
         """There is a new version of the weights."""
@@ -277,7 +277,8 @@ class GraphServer:
         rows = self.intervals.rows[interval]
         grads = self._use(layer, interval, epoch).grad_filled(rows, again=self.staleness > 0)
         if grads:
-            named = {f"layers.{layer}.{name}": grad.numpy() for name, grad in grads.items()}
+            names = self.rows.edge_weights[layer]
+            named = {name: grad.numpy() for name, grad in zip(names, grads, strict=True)}
             self.parameters.add(epoch, interval, named)
         passed = self._through(self._gates.grads[layer], interval, epoch)
         self._let("gather back", layer, passed, self._gather_back)

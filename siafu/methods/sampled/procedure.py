@@ -11,7 +11,7 @@ layer where activations would not fit into memory.
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,11 +25,12 @@ from siafu.methods.full.procedure import infer_whole
 from siafu.methods.sampled.config import SampledConfig
 from siafu.methods.sampled.fetched import Fetched, StaticRows, Table
 from siafu.methods.sampled.neighbourhood import Neighbourhood
-from siafu.nn.aggregate import widened
-from siafu.nn.dropout import Dropout, mix, set_keys
-from siafu.nn.embedded import Embedded
-from siafu.nn.layer import Layer
-from siafu.nn.model import Gnn
+from siafu.nn.aggregates import aggregate_static, widened
+from siafu.nn.dropout import mix, set_keys
+from siafu.nn.embedded import Embedded, model_of
+from siafu.nn.gnn import Gnn
+from siafu.nn.model import Model
+from siafu.nn.ops import TorchOps
 from siafu.nn.product import PROJECTED
 from siafu.nn.streamed import Rows, Streamed
 from siafu.partition.cut import Part
@@ -74,11 +75,11 @@ class _Projected(NamedTuple):
 class SampledProcedure(Procedure):
     """Trains on minibatches of sampled neighbours; scores by exact passes over the whole graph."""
 
-    model: Gnn | Embedded
+    model: Model | Embedded
 
     def __init__(
         self,
-        model: Gnn | Embedded,
+        model: Model | Embedded,
         part: Part,
         block: Block,
         x_own: Rows,
@@ -94,7 +95,8 @@ class SampledProcedure(Procedure):
         self.block, self.x_src, self.in_features = block.with_static(x_own), x_own, x_own.shape[1]
         self.optimizer = DistributedOptimizer(model, config, task.comm, wire=wire)
         self.sent = ByteCounter(task.comm)
-        self.sampled, self.fanouts = sampled, sampled.fanouts(len(model.layers))
+        core = model_of(model)
+        self.sampled, self.fanouts = sampled, sampled.fanouts(core.num_aggregates)
         if sampled.share_projection:
             _check_shared(model)
         self.room = room
@@ -102,12 +104,13 @@ class SampledProcedure(Procedure):
         self.num_batches = -(-task.count["train"] // sampled.batch_size)
         self._aside = self.comm.channel("sample")  # so that what is done ahead never meets the gradients
         self.near = Neighbourhood(self._aside, part, self.block, spill=room.spill if room else None)
-        layers = [layer for layer in model.layers if isinstance(layer, Layer)]
-        self.cached = sampled.cache_aggregate and isinstance(model, Gnn) and layers[0].keeps(x_own)
+        caches = sampled.cache_aggregate and not isinstance(model, Embedded)
+        self.cached = core.num_kept(x_own) if caches else 0  # leading aggregates
         self.num_hops = len(self.fanouts) - self.cached
-        self._names: list[Any] = []  # under which a block keeps its aggregates
         precision: Precision = "fp32" if wire is None else wire.precision
-        tables = self._tables(part, any(layer.reads_whole for layer in layers), precision)
+        tables = self._tables(
+            part, any(core.kind(number).reads_whole for number in range(core.num_aggregates)), precision
+        )
         self.static = StaticRows(self._aside, self.near, tables, hot_bytes=sampled.hot_mb * 10**6)
         self.prefetch = sampled.prefetch and (self.comm.world_size > 1 or isinstance(x_own, Streamed))
         self.macrobatch = self._macrobatch_size()
@@ -209,18 +212,10 @@ class SampledProcedure(Procedure):
             )
         tables = [Table(self.x_src, precision), Table(ids.int()[:, None]), Table(facts)]
         if self.cached:
-            layer = self.model.layers[0]
-            assert isinstance(layer, Layer)
             if block.others is not None:
                 block.others.begin("halo")
-            layer.aggregate(block, self.x_src)
-            for name, rows in block.memo.items():
-                if isinstance(name, tuple) and name[0] == "aggregate":
-                    self._names.append(name)
-                    x = self.x_src
-                    tables.append(
-                        Table(Streamed(rows, x.spill) if isinstance(x, Streamed) else rows, precision)
-                    )
+            kept = aggregate_static(block, model_of(self.model).kinds(self.cached), self.x_src)
+            tables.append(Table(kept, precision))
         return tables
 
     @torch.no_grad()
@@ -228,9 +223,9 @@ class SampledProcedure(Procedure):
         """What the first layer makes of all inputs of a macrobatch now."""
         position = torch.cat([grown.position for grown in macrobatch.grown]).unique()
         place = self.static.place(position, macrobatch.fetched)
-        layer = self.model.layers[0]
-        assert isinstance(layer, Layer)
-        return _Projected(position, layer.project(widened(self.static.read(_X, place, macrobatch.fetched))))
+        assert isinstance(self.model, Gnn)
+        rows = widened(self.static.read(_X, place, macrobatch.fetched))
+        return _Projected(position, self.model.layer(0).project(TorchOps(None), rows))
 
     def _assemble(self, grown: Grown, fetched: Fetched) -> tuple[list[Block], Tensor]:
         """The blocks of a minibatch, and the rows that the first of them reads."""
@@ -247,9 +242,9 @@ class SampledProcedure(Procedure):
             nothing = torch.zeros(place.numel() + 1, dtype=torch.int64)
             empty = Block(nothing, torch.empty(0, dtype=torch.int32), place.numel(), None, node_id)
             kept = empty.with_static(x_src)
-            for number, name in enumerate(self._names):
-                kept.memo[name] = self.static.read(_AGGREGATE + number, place, fetched)
-            blocks.insert(0, kept)
+            name = ("aggregate", *model_of(self.model).kinds(self.cached))
+            kept.memo[name] = self.static.read(_AGGREGATE, place, fetched)
+            blocks = [kept] * self.cached + blocks
         return blocks, x_src
 
     def _macrobatch_size(self) -> int:
@@ -281,19 +276,19 @@ class SampledProcedure(Procedure):
         return int(num_bytes + 4 * nodes + each * away) + 1
 
 
-def _check_shared(model: Gnn | Embedded) -> None:
+def _check_shared(model: Model | Embedded) -> None:
     if isinstance(model, Embedded):
         raise ValueError(
             "sampled.share_projection needs features, but a row is learned for each node; set it to false"
         )
-    config, first = model.config, model.drops[0]
-    assert isinstance(first, Dropout)
+    config = model.config
     if config.kind not in ("gat", "gatv2"):
         raise ValueError(
             f"sampled.share_projection is for gat and gatv2, but the model is {config.kind}, whose aggregate of the "
             "inputs can be computed once; set it to false"
         )
-    if first.rate or config.residual:
+    first = config.dropout if config.input_dropout is None else config.input_dropout
+    if first or config.residual:
         raise ValueError(
             "sampled.share_projection needs inputs that are the same in all minibatches and read once; set "
             "model.input_dropout to 0 and model.residual to false"

@@ -13,9 +13,9 @@ from siafu.methods.snapshots.labels import EdgeTask, NodeTask
 from siafu.methods.snapshots.links import LinkTask
 from siafu.methods.snapshots.task import SPLITS, TemporalTask, known, split_steps
 from siafu.methods.snapshots.timeline import Timeline
+from siafu.nn.config import ModelConfig
 from siafu.nn.dense import Dense
 from siafu.nn.link import LinkHead
-from siafu.nn.model import ModelConfig
 from siafu.nn.temporal import TemporalLayer, TemporalModel, build_temporal
 from siafu.sampling.shuffle import Shuffled
 from siafu.training.link.config import LinkConfig

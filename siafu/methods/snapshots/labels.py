@@ -9,12 +9,13 @@ from torch import Tensor, nn
 from siafu.methods.snapshots.task import TemporalTask, count_taken, known, of_classes
 from siafu.nn.dense import Dense
 from siafu.nn.loss import Kind, sum_of_losses
+from siafu.nn.product import product
 
 
 def by_node(head: nn.Module, h: Tensor) -> Tensor:
     """What a linear head says of each node: (N, H) -> (N, C)."""
     assert isinstance(head, Dense)
-    return head.project(h) + head.bias
+    return product(h, head.weight) + head.bias
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -7,7 +7,7 @@ from siafu.dynamic import DynamicGraph
 from siafu.methods.snapshots.build import build_timeline, lately_of, num_classes, samples_of
 from siafu.methods.snapshots.config import Wanted
 from siafu.methods.snapshots.plan import Plan, plan_passes
-from siafu.nn.model import ModelConfig
+from siafu.nn.config import ModelConfig
 from siafu.nn.temporal import TemporalModel, build_temporal
 from siafu.nn.temporal.recurrent import Recurrent
 from siafu.partition.share import Share

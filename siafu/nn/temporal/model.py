@@ -5,7 +5,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from siafu.nn.model import ModelConfig
+from siafu.nn.config import ModelConfig
 from siafu.nn.temporal.evolve import EvolveGcnH, EvolveGcnO
 from siafu.nn.temporal.layer import Span, State, TemporalLayer
 from siafu.nn.temporal.mingru import MinGru

@@ -21,8 +21,8 @@ from siafu.methods.lazy.bytes_sent import message_bytes
 from siafu.methods.lazy.config import LazyConfig
 from siafu.methods.lazy.procedure import LazyProcedure
 from siafu.methods.lazy.stage import build_staged
-from siafu.nn.aggregate import gcn_in
-from siafu.nn.model import ModelConfig
+from siafu.nn.aggregates import gcn_in
+from siafu.nn.config import ModelConfig
 from siafu.nn.staged import Layered
 from siafu.partition.cut import Part, cut
 from siafu.training.config import TrainConfig

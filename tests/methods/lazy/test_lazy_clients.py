@@ -22,7 +22,7 @@ from siafu.methods.lazy.procedure import LazyProcedure
 from siafu.methods.lazy.stacked import dense_form
 from siafu.methods.lazy.stage import build_staged
 from siafu.methods.lazy.updates import flat, put
-from siafu.nn.model import ModelConfig
+from siafu.nn.config import ModelConfig
 from siafu.partition.cut import whole
 from siafu.training.config import TrainConfig
 from siafu.training.procedure import Callbacks, train_epoch

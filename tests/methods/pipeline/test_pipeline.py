@@ -17,8 +17,10 @@ from siafu.methods.full.procedure import FullProcedure
 from siafu.methods.pipeline.config import PipelineConfig
 from siafu.methods.pipeline.intervals import cut_intervals
 from siafu.methods.pipeline.procedure import PipelineProcedure
+from siafu.nn.aggregates import aggregate, aggregate_static
 from siafu.nn.dropout import set_keys
-from siafu.nn.stage import stage
+from siafu.nn.model import Model, StageRows
+from siafu.nn.ops import TorchOps
 from siafu.training.procedure import train_epoch
 from siafu.workers.setup import Setup
 
@@ -168,22 +170,26 @@ def step_by_intervals(trainer: FullProcedure, setup: Setup, intervals: tuple[sli
     copies = [copy.deepcopy(trainer.model) for _ in intervals]
     block, row_id = trainer.block, torch.arange(trainer.block.num_dst)
     given: dict[int, Tensor] = {}
-    m = trainer.model.layers[0].aggregate(block, trainer.x_src).detach() if setup.kept else None
-    for number in range(1 if setup.kept else 0, setup.num_layers + 1):
+    whole = trainer.model
+    assert isinstance(whole, Model)
+    last, order = whole.num_aggregates, whole.order([block] * whole.num_aggregates, trainer.x_src)
+    m = aggregate_static(block, whole.kinds(setup.kept), trainer.x_src) if setup.kept else None
+    for number in range(setup.kept, last + 1):
         outs = []
         for model, rows in zip(copies, intervals, strict=True):
-            read = {"row_id": row_id[rows]}
-            if m is not None:
-                read["m"] = m[rows]
-            if number <= 1:
-                read["x"] = trainer.x_src[rows]
-            elif setup.reads_dst[number - 1]:
-                read["x"] = given[number - 1][rows]
-            outs.append(stage(model, number, read, kept=setup.kept, first=setup.aggregates_first))
+            h = {int(name[1:]): given[int(name[1:])][rows] for name in whole.reads(number) if name != "x"}
+            read = StageRows(m=None if m is None else m[rows], x=trainer.x_src[rows], h=h)
+            outs.append(model.stage(TorchOps(row_id[rows]), number, read, order))
         given[number], z = (torch.cat(each) for each in zip(*outs, strict=True))
-        if number < setup.num_layers:
-            m = trainer.model.layers[number].aggregate(block, z)
-    trainer.task.training_loss(given[setup.num_layers], epoch).backward()
+        if number < last:
+            m = aggregate(
+                whole.kind(number),
+                block,
+                z,
+                weights=tuple(whole.edge_weights(number).values()),
+                dropout=whole.edge_dropout(number),
+            )
+    trainer.task.training_loss(given[last], epoch).backward()
     for parameter, *each in zip(
         trainer.model.parameters(), *(model.parameters() for model in copies), strict=True
     ):

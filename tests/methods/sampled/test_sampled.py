@@ -18,7 +18,7 @@ from siafu.graph import Block, Graph
 from siafu.launch.local import run_threads
 from siafu.methods.sampled.config import SampledConfig
 from siafu.methods.sampled.procedure import SampledProcedure
-from siafu.nn.model import Gnn, ModelConfig
+from siafu.nn import Gnn, ModelConfig
 from siafu.partition.cut import Part, cut, whole
 from siafu.training.config import TrainConfig
 from siafu.training.procedure import train_epoch

@@ -14,7 +14,7 @@ from siafu.methods.snapshots.build import build_predictor, build_task, build_tim
 from siafu.methods.snapshots.config import SnapshotsConfig, Wanted
 from siafu.methods.snapshots.links import LinkTask
 from siafu.methods.snapshots.procedure import SnapshotsProcedure
-from siafu.nn.model import ModelConfig
+from siafu.nn.config import ModelConfig
 from siafu.training.config import TrainConfig
 from siafu.training.link.config import LinkConfig
 from siafu.training.link.scores import rank_by_memory

@@ -49,7 +49,7 @@ def test_rare_classes_weigh_more_in_the_loss_of_nodes() -> None:
     head = Dense(3, 2)
     head.reset(torch.Generator().manual_seed(0))
     h = torch.randn(NODES, 3, generator=torch.Generator().manual_seed(1))
-    out, y = head.project(h) + head.bias, LABELS[0]
+    out, y = h @ head.weight + head.bias, LABELS[0]
     loss = torch.nn.functional.cross_entropy(out, y, weight=task.class_weight)
     torch.testing.assert_close(task.loss_of(head, 0, h, epoch=1), loss)
     torch.testing.assert_close(plain.loss_of(head, 0, h, epoch=1), torch.nn.functional.cross_entropy(out, y))

@@ -7,7 +7,7 @@ from siafu.dynamic import DynamicGraph
 from siafu.methods.snapshots.build import build_timeline
 from siafu.methods.snapshots.config import SnapshotsConfig
 from siafu.methods.snapshots.plan import Plan, plan_passes
-from siafu.nn.model import ModelConfig
+from siafu.nn.config import ModelConfig
 from siafu.nn.temporal import build_temporal
 
 NODES, STEPS = 1000, 40

@@ -17,7 +17,7 @@ from siafu.methods.snapshots.build import build_predictor, build_task, build_tim
 from siafu.methods.snapshots.config import SnapshotsConfig, Wanted
 from siafu.methods.snapshots.procedure import SnapshotsProcedure
 from siafu.methods.snapshots.turn import RankTurn
-from siafu.nn.model import TEMPORAL, ModelConfig
+from siafu.nn.config import TEMPORAL, ModelConfig
 from siafu.training.config import TrainConfig
 from siafu.training.link.config import LinkConfig
 from siafu.training.procedure import train_epoch

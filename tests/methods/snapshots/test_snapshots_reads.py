@@ -17,7 +17,7 @@ from siafu.methods.snapshots.build import build_predictor, build_task, build_tim
 from siafu.methods.snapshots.config import SnapshotsConfig, Wanted
 from siafu.methods.snapshots.procedure import SnapshotsProcedure
 from siafu.methods.snapshots.reads import shares_of
-from siafu.nn.model import TEMPORAL, ModelConfig
+from siafu.nn.config import TEMPORAL, ModelConfig
 from siafu.partition.log import deliver_log
 from siafu.store import write_dynamic
 from siafu.training.config import TrainConfig

@@ -10,14 +10,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from siafu.workers.numpy_backend.backend import Weights, run_program
+from siafu.workers.numpy_backend.dropout import Dropouts
+from siafu.workers.numpy_backend.loss import loss_and_grad
+from siafu.workers.numpy_backend.owned import owned
+from siafu.workers.numpy_backend.tape import Value, go_back
 from siafu.workers.setup import Setup
 from siafu.workers.stages import returns_h, rows_with_grad
 from siafu.workers.task import Arrays, Direction, Result, Task
-from siafu.workers.twin.layers import Weights
-from siafu.workers.twin.loss import loss_and_grad
-from siafu.workers.twin.owned import owned
-from siafu.workers.twin.stage import stage
-from siafu.workers.twin.tape import Value, go_back
 
 _Found = tuple[dict[str, np.ndarray], dict[str, np.ndarray]]  # arrays of rows, gradients of weights
 _TOGETHER = 1 << 20  # numbers of the widest rows there are that are computed at a time
@@ -26,8 +26,6 @@ _TOGETHER = 1 << 20  # numbers of the widest rows there are that are computed at
 def compute(setup: Setup, task: Task, weights: Arrays) -> Result:
     """Run a task with its version of the weights, of which those that its stage reads suffice."""
     began_s = time.perf_counter()
-    if setup.model["norm"] == "batch":
-        raise ValueError("model.norm is batch, which is not row by row; set it to layer or none")
     go = _forward if task.key.direction == Direction.FORWARD else _back
     arrays, grads = _joined(go(setup, some, weights) for some in _cut(setup, task))
     return Result(owned(arrays, task.arrays), grads, time.perf_counter() - began_s)
@@ -36,7 +34,7 @@ def compute(setup: Setup, task: Task, weights: Arrays) -> Result:
 def _cut(setup: Setup, task: Task) -> Iterator[Task]:
     """The task for some of its rows at a time."""
     arrays = task.arrays
-    num_rows, step = len(arrays["row_id"]), max(1, _TOGETHER // _widest(setup))
+    num_rows, step = len(arrays["row_id"]), max(1, _TOGETHER // setup.widest)
     for begin in range(0, max(1, num_rows), step):
         end = begin + step
         some = {name: array[begin:end] for name, array in arrays.items() if name not in ("rows", "y")}
@@ -44,11 +42,6 @@ def _cut(setup: Setup, task: Task) -> Iterator[Task]:
             labelled = slice(*np.searchsorted(arrays["rows"], (begin, end)))
             some |= {"rows": arrays["rows"][labelled] - begin, "y": arrays["y"][labelled]}
         yield replace(task, arrays=some)
-
-
-def _widest(setup: Setup) -> int:
-    hidden = setup.model["hidden"] * (setup.num_layers if setup.model["jump"] == "cat" else 1)
-    return max(setup.in_features, hidden, setup.out_features)
 
 
 def _joined(pieces: Iterator[_Found]) -> _Found:
@@ -66,7 +59,8 @@ def _joined(pieces: Iterator[_Found]) -> _Found:
 
 def _forward(setup: Setup, task: Task, weights: Arrays) -> _Found:
     dtype = np.dtype(setup.dtype)
-    h, z = stage(setup, task, _rows(setup, task, []), Weights(weights, dtype, wants=False))
+    rows, values = _rows(setup, task, []), Weights(weights, dtype, wants=False)
+    h, z = run_program(setup.program(task.key.stage), rows, values, Dropouts(setup, task))
     return ({"z": z.array, "h": h.array} if returns_h(setup, task.key.stage) else {"z": z.array}), {}
 
 
@@ -74,7 +68,7 @@ def _back(setup: Setup, task: Task, weights: Arrays) -> _Found:
     """The forward pass again, and from its end to what it read."""
     names, dtype = rows_with_grad(setup, task.key.stage), np.dtype(setup.dtype)
     rows, values = _rows(setup, task, names), Weights(weights, dtype, wants=True)
-    h, z = stage(setup, task, rows, values)
+    h, z = run_program(setup.program(task.key.stage), rows, values, Dropouts(setup, task))
     found: dict[str, np.ndarray] = {}
     if task.key.direction == Direction.LEARN:
         loss, grad_z = _learn(setup, task, z.array)
@@ -101,6 +95,6 @@ def _learn(setup: Setup, task: Task, out: np.ndarray) -> tuple[float, np.ndarray
 
 
 def _rows(setup: Setup, task: Task, wanted: list[str]) -> dict[str, Value]:
-    names = [name for name in task.arrays if name in ("m", "x") or name.removeprefix("h").isdigit()]
+    names = setup.program(task.key.stage).reads
     dtype = np.dtype(setup.dtype)
     return {name: Value(np.asarray(task.arrays[name], dtype), wants=name in wanted) for name in names}

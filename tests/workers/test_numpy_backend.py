@@ -1,8 +1,7 @@
-"""The NumPy twins: every stage, direction and option as torch computes it, with the same dropout, and no torch."""
+"""The NumPy backend: every stage, direction and option as torch computes it, with the same dropout, and no torch."""
 
 import subprocess
 import sys
-from dataclasses import replace
 from functools import partial
 from itertools import cycle
 from typing import Any
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from staged import (
     EPOCH,
     KINDS,
+    OTHERS,
     SEED,
     Staged,
     in_every_order,
@@ -22,20 +22,19 @@ from staged import (
     options_of,
     orders,
     setup_of,
-    weights_of,
     whole,
     with_all_between,
 )
 
 from siafu import native
-from siafu.nn import Dropout, Gnn
+from siafu.nn import Dropout, Model
 from siafu.nn.dropout import set_keys
+from siafu.workers.numpy_backend import compute
+from siafu.workers.numpy_backend.dropout import Drop, kept, key_of
+from siafu.workers.numpy_backend.tape import Value, go_back, maximum
 from siafu.workers.setup import Setup
-from siafu.workers.task import Arrays, Direction, Key, Result, Task
+from siafu.workers.task import Arrays, Direction, Result, Task
 from siafu.workers.torch_compute import TorchCompute
-from siafu.workers.twin import compute
-from siafu.workers.twin.dropout import Drop, kept, key_of
-from siafu.workers.twin.tape import Value, go_back, maximum
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -49,8 +48,8 @@ def same(found: Arrays, wanted: Arrays, tolerance: float) -> None:
         assert near.all(), f"{name}: {found[name]}, expected {array}"
 
 
-def hold(model: Gnn, setup: Setup, *, training: bool = True, tolerance: float = 1e-10) -> None:
-    """Hold the twin to torch in every task of an epoch."""
+def hold(model: Model, setup: Setup, *, training: bool = True, tolerance: float = 1e-10) -> None:
+    """Compare NumPy with torch in every task of an epoch."""
     by_torch = TorchCompute(setup)
 
     def both(task: Task, weights: Arrays) -> Result:
@@ -68,21 +67,21 @@ def hold(model: Gnn, setup: Setup, *, training: bool = True, tolerance: float = 
 
 @pytest.mark.parametrize("layers", [1, 2, 3])
 @pytest.mark.parametrize("kind", KINDS)
-def test_twins_compute_what_torch_does_with_all_that_stands_between_layers(kind: str, layers: int) -> None:
+def test_numpy_computes_what_torch_does_with_all_that_stands_between_layers(kind: str, layers: int) -> None:
     for model, setup in with_all_between(kind, layers):
         hold(model, setup)
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3])
 @pytest.mark.parametrize("kind", KINDS)
-def test_twins_compute_what_torch_does_in_whatever_order_layers_aggregate(kind: str, layers: int) -> None:
+def test_numpy_computes_what_torch_does_in_whatever_order_layers_aggregate(kind: str, layers: int) -> None:
     for model, setup in in_every_order(kind, layers):
         hold(model, setup)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("numbers", [1, 20])
-def test_twins_compute_what_torch_does_however_few_rows_they_take_at_a_time(
+def test_numpy_computes_what_torch_does_however_few_rows_it_takes_at_a_time(
     kind: str, numbers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.modules[compute.__module__], "_TOGETHER", numbers)
@@ -91,14 +90,14 @@ def test_twins_compute_what_torch_does_however_few_rows_they_take_at_a_time(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_twins_drop_nothing_outside_of_training(kind: str) -> None:
+def test_numpy_drops_nothing_outside_of_training(kind: str) -> None:
     model = model_of(kind, residual=True, jump="max")
     for kept_first, first in orders(kind, 2):
         hold(model, setup_of(model, kept=kept_first, first=first), training=False)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_twins_compute_in_float32_what_torch_does(kind: str) -> None:
+def test_numpy_computes_in_float32_what_torch_does(kind: str) -> None:
     for options, (kept_first, first) in zip(options_of(3)[::5], cycle(orders(kind, 2)), strict=False):
         model = model_of(kind, dtype=torch.float32, **options)
         hold(model, setup_of(model, kept=kept_first, first=first), tolerance=1e-4)
@@ -106,7 +105,7 @@ def test_twins_compute_in_float32_what_torch_does(kind: str) -> None:
 
 @pytest.mark.parametrize("weight", [None, (0.5, 2.0, 1.25)])
 @pytest.mark.parametrize("task", ["class", "labels", "regression"])
-def test_twins_lose_what_torch_does(task: str, weight: Any) -> None:
+def test_numpy_has_the_losses_of_torch(task: str, weight: Any) -> None:
     for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 1e-4)):
         model = model_of("gcn", dtype=dtype)
         given_weight = None if task == "regression" else weight
@@ -122,7 +121,7 @@ def test_large_outputs_neither_overflow_nor_lose_their_loss(task: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_epoch_of_twins_is_the_whole_model(kind: str) -> None:
+def test_an_epoch_of_stages_in_numpy_is_the_whole_model(kind: str) -> None:
     model = model_of(kind, layers=3, norm="layer", residual=True, jump="cat")
     for kept_first, first in orders(kind, 3):
         setup = setup_of(model, kept=kept_first, first=first)
@@ -162,10 +161,9 @@ def test_masks_are_the_same_where_rows_are_hashed_in_several_goes(width: int) ->
 def test_keys_are_those_of_the_model(kind: str, jump: str) -> None:
     model = model_of(kind, layers=3, jump=jump)
     set_keys(model, seed=SEED, step=EPOCH)
-    setup = setup_of(model)
-    for number, drop in enumerate(model.drops):
-        assert isinstance(drop, Dropout)
-        assert key_of(setup, epoch=EPOCH, number=number) == drop.key
+    drops = [module for module in model.modules() if isinstance(module, Dropout)]
+    for place, drop in enumerate(drops):
+        assert key_of(seed=SEED, step=EPOCH, place=place) == drop.key
 
 
 def test_equal_maxima_share_their_gradient() -> None:
@@ -185,27 +183,32 @@ def test_inputs_that_never_change_are_given_no_gradient() -> None:
     assert all(not result.arrays and result.grads for result in of_first)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"norm": "batch"}, "model.norm is batch, which is not row by row; set it to layer or none"),
-        ({"kind": "custom"}, "model.kind is custom, of which there is no NumPy twin"),
-    ],
-)
-def test_what_has_no_twin_is_refused(change: dict[str, str], message: str) -> None:
-    model = model_of("gcn")
-    setup = setup_of(model)
-    arrays = {"x": np.ones((2, 5)), "row_id": np.arange(2)}
-    with pytest.raises(ValueError, match=message):
-        compute(
-            replace(setup, model={**setup.model, **change}),
-            Task(Key(1, 0, Direction.FORWARD, 0), 1, arrays),
-            weights_of(model),
-        )
+@pytest.mark.parametrize("kind", OTHERS)
+@pytest.mark.parametrize("kept", [False, True])
+def test_models_that_are_no_stack_of_layers_are_computed_as_by_torch(kind: str, kept: bool) -> None:
+    model = model_of(kind)
+    aggregates = model.num_kept(torch.empty(0, 5)) if kept else 0
+    setup = setup_of(model, kept=aggregates)
+    hold(model, setup)
+    found, wanted = Staged(partial(compute, setup), model, setup).run(), whole(model, setup)
+    torch.testing.assert_close(found.out, wanted.out, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(found.loss[0], wanted.loss, rtol=1e-10, atol=1e-10)
+    if kept or kind != "sgc":  # else dropout acts on other rows
+        torch.testing.assert_close(found.grads, wanted.grads, rtol=1e-10, atol=1e-10)
 
 
-def test_twins_need_numpy_and_the_standard_library_alone() -> None:
-    script = "import sys, siafu.workers.twin, siafu.workers.twin.compute; print(*sys.modules)"
+def test_batch_norm_is_refused_since_it_is_not_row_by_row() -> None:
+    model = model_of("gcn", norm="batch")
+    with pytest.raises(
+        ValueError, match=r"model\.norm is batch, which is not row by row; set it to layer or none"
+    ):
+        setup_of(model)
+
+
+def test_the_backend_needs_numpy_and_the_standard_library_alone() -> None:
+    script = (
+        "import sys, siafu.workers.numpy_backend, siafu.workers.numpy_backend.compute; print(*sys.modules)"
+    )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=240)
     assert ran.returncode == 0, ran.stderr
     known = {*sys.stdlib_module_names, "siafu", "numpy", "__main__"}

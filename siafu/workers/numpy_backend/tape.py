@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 Back = Callable[[np.ndarray], None]
-_EPS = 1e-5  # of layer norm
 
 
 class Value:
@@ -93,7 +92,7 @@ def add(one: Value, other: Value) -> Value:
     return _made(out, (one, other), back, free=True)
 
 
-def stretch(x: Value, eps: Value) -> Value:
+def scale_by_one_plus(x: Value, eps: Value) -> Value:
     """``(1 + eps) x``: (R, F), () -> (R, F)."""
 
     def back(grad: np.ndarray) -> None:
@@ -103,6 +102,20 @@ def stretch(x: Value, eps: Value) -> Value:
             x.add(grad * (1 + eps.array))
 
     return _made(x.array * (1 + eps.array), (x, eps), back, free=True)
+
+
+def mix(one: Value, other: Value, share: float) -> Value:
+    """``(1 - share) one + share other``: 2 x (R, F) -> (R, F)."""
+
+    def back(grad: np.ndarray) -> None:
+        if one.wants:
+            one.add(grad * (1 - share))
+        if other.wants:
+            other.add(grad * share)
+
+    out = np.multiply(one.array, 1 - share, out=one.array if one.free else None)
+    out += share * other.array
+    return _made(out, (one, other), back, free=True)
 
 
 def head_scores(weight: Value, vector: Value) -> Value:
@@ -119,7 +132,7 @@ def head_scores(weight: Value, vector: Value) -> Value:
     return _made(np.einsum("ihf,hf->ih", by_head, vector.array), (weight, vector), back, free=True)
 
 
-def beside(values: Sequence[Value]) -> Value:
+def concat(values: Sequence[Value]) -> Value:
     """Arrays side by side: (..., F), (..., G), ... -> (..., F + G + ...)."""
     ends = np.cumsum([value.array.shape[-1] for value in values])
 
@@ -157,11 +170,11 @@ def maximum(values: Sequence[Value]) -> Value:
     return _made(out, tuple(values), back, free=False)
 
 
-def layer_norm(x: Value, gain: Value, bias: Value) -> Value:
+def layer_norm(x: Value, gain: Value, bias: Value, *, eps: float) -> Value:
     """``(x - mean) / sqrt(var + eps) * gain + bias`` of each row: (R, F), (F,), (F,) -> (R, F)."""
     width = x.array.shape[1]
     unit = np.subtract(x.array, x.array.mean(1, keepdims=True), out=x.array if x.free else None)
-    inverse = 1 / np.sqrt(np.einsum("rf,rf->r", unit, unit)[:, None] / width + _EPS)
+    inverse = 1 / np.sqrt(np.einsum("rf,rf->r", unit, unit)[:, None] / width + eps)
     unit *= inverse
     out = unit * gain.array
     out += bias.array

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from siafu.workers.numpy_backend.tape import Value, activated
 from siafu.workers.setup import Setup
 from siafu.workers.task import Task
-from siafu.workers.twin.tape import Value, activated
 
 _GOLDEN, _MASK = 0x9E3779B97F4A7C15, 2**64 - 1
 _TOGETHER = 1 << 16  # elements that are hashed at a time, so that they stay in cache
@@ -29,39 +29,31 @@ class Drop(NamedTuple):
         return cls(key, threshold, 2**32 / (2**32 - threshold))
 
 
-class Drops:
-    """The dropout of one task: number 0 is that of the inputs, number ``k`` that of what layer ``k - 1`` gave."""
+class Dropouts:
+    """The dropouts of one task, by their places in the model."""
 
     def __init__(self, setup: Setup, task: Task) -> None:
         self._setup, self._task = setup, task
         self._masks: dict[tuple[int, int], np.ndarray] = {}
 
-    def __call__(self, number: int, x: Value, activation: str = "none") -> Value:
-        """An activation of rows, then their dropout."""
-        drop = self._drop(number)
-        if not drop.threshold:
+    def __call__(self, place: int, rate: float, x: Value, activation: str = "none") -> Value:
+        """Apply an activation to rows, then the dropout at a place; there is none at place -1."""
+        if place < 0 or not self._task.training or not rate:
             return activated(x, activation)
-        return activated(x, activation, kept=self._kept(number, drop, x.array.shape[1]), scale=drop.scale)
+        key = key_of(seed=self._setup.seed, step=self._task.key.epoch, place=place)
+        drop = Drop.of(rate, key)
+        return activated(x, activation, kept=self._kept(place, drop, x.array.shape[1]), scale=drop.scale)
 
-    def _drop(self, number: int) -> Drop:
-        model, rate = self._setup.model, self._setup.model["dropout"]
-        if number == 0 and model["input_dropout"] is not None:
-            rate = model["input_dropout"]
-        if not self._task.training:
-            rate = 0.0
-        return Drop.of(rate, key_of(self._setup, epoch=self._task.key.epoch, number=number))
-
-    def _kept(self, number: int, drop: Drop, width: int) -> np.ndarray:
+    def _kept(self, place: int, drop: Drop, width: int) -> np.ndarray:
         """The mask; the inputs and their aggregate have the same."""
-        if (number, width) not in self._masks:
-            self._masks[number, width] = kept(drop, self._task.arrays["row_id"], width)
-        return self._masks[number, width]
+        if (place, width) not in self._masks:
+            self._masks[place, width] = kept(drop, self._task.arrays["row_id"], width)
+        return self._masks[place, width]
 
 
-def key_of(setup: Setup, *, epoch: int, number: int) -> int:
-    """The key of a dropout; those of attention, one a layer, stand before all others in the model."""
-    before = setup.num_layers if setup.model["kind"] in ("gat", "gatv2") else 0
-    return mix(mix(mix(setup.seed) ^ epoch) ^ (before + number))
+def key_of(*, seed: int, step: int, place: int) -> int:
+    """The key of one step of a model's dropout, as :func:`siafu.nn.dropout.key_of`."""
+    return mix(mix(mix(seed) ^ step) ^ place)
 
 
 def mix(value: int) -> int:

@@ -1,0 +1,241 @@
+"""``Aggregate``: the graph work of a layer, and its passes over ranges of rows.
+
+A kind of aggregate is written once, as an :class:`AggregatePass`: forward and backward, by ranges of rows, over arrays.
+:func:`aggregate` runs it over all rows at once under autograd; the pipeline runs the same pass interval by interval.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from siafu import native
+from siafu.graph import Block
+from siafu.nn.aggregates.halo import check_rows, fetch_kind, widened
+from siafu.nn.streamed import Rows, Streamed
+
+Allocate = Callable[[int, int], Tensor]  # makes an array of so many rows and columns, to be filled
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """A kind of aggregate over a block's in-edges, with its options.
+
+    It may read weights of its layer (GATv2's vector); their gradients come with those of the rows.
+
+    Attributes:
+        linear: whether it commutes with a product, ``aggregate(x) W == aggregate(x W)``.
+        reads_graph: whether it reads edges at all.
+        reads_whole: whether it reads degrees in the whole graph where the edges of a block were sampled.
+        saves_output: whether its backward pass reads its output, so that nothing may overwrite that.
+    """
+
+    linear: ClassVar[bool] = False
+    reads_graph: ClassVar[bool] = True
+    saves_output: ClassVar[bool] = False
+
+    @property
+    def reads_whole(self) -> bool:
+        """Whether it reads degrees in the whole graph where edges were sampled."""
+        return False
+
+    def m_features(self, z_features: int) -> int:
+        """The width of its results, for rows of a width."""
+        return z_features
+
+    def begin(self, block: Block, *, width: int, dtype: torch.dtype) -> "AggregatePass":
+        """Begin a pass over rows of so many columns. Collective, the first time for a block."""
+        raise NotImplementedError
+
+    def aggregate_streamed(self, block: Block, x_src: Streamed) -> Tensor:
+        """Aggregate static rows that do not fit into memory: (num_given, F) -> (D, F), an array on disk. Collective."""
+        raise ValueError(
+            "this aggregate needs all inputs in memory, but data.inputs is stream; set it to memory"
+        )
+
+
+class AggregatePass:
+    """One aggregate over a block, by ranges of rows, forward and backward.
+
+    Rows are own rows, 0 to D - 1, then halo rows, D to S - 1. Arrays are allocated here (:meth:`allocate`) or set by
+    the caller. Rows of ``z_src`` must be there, and announced by :meth:`filled`, before a destination that reads them
+    is aggregated.
+
+    Attributes:
+        z_src: (S, Z), the rows to aggregate.
+        m_dst: (D, M), the result.
+        grad_dst: (D, M), its gradients.
+        grad_src: (S, Z), the gradients of ``z_src``.
+        sent: how many of the first columns are read of halo rows.
+        collects: whether gradients of destinations are added up once those of sources are known (:meth:`collect`).
+    """
+
+    collects: ClassVar[bool] = False
+    z_src: Tensor
+    m_dst: Tensor
+    grad_dst: Tensor
+    grad_src: Tensor
+
+    def __init__(self, block: Block, *, z_features: int, m_features: int, dtype: torch.dtype) -> None:
+        self.block, self.dtype = block, dtype
+        self.z_features, self.m_features, self.sent = z_features, m_features, z_features
+
+    def allocate(self, allocate: Allocate) -> None:
+        """Allocate all arrays, for a caller that fills them range by range."""
+        self.z_src = allocate(self.block.num_src, self.z_features)
+        self.m_dst = allocate(self.block.num_dst, self.m_features)
+        self.grad_dst = allocate(self.block.num_dst, self.m_features)
+        self.grad_src = allocate(self.block.num_src, self.z_features)
+        self.z_src[self.block.num_dst :, self.sent :] = 0
+
+    def use(self, dropout: native.Dropout, weights: Sequence[Tensor]) -> None:
+        """Use this dropout of edges, and these weights of the layer, from now on."""
+
+    def filled(self, rows: slice) -> None:
+        """Note that rows of ``z_src`` have new values."""
+
+    def forward(self, rows: slice) -> None:
+        """Aggregate for a range of destinations."""
+        raise NotImplementedError
+
+    def grad_filled(self, rows: slice, *, again: bool) -> list[Tensor]:
+        """Note that rows of ``grad_dst`` have new values; returns their share of the gradients of the layer's weights.
+
+        ``again`` says that sources may have changed since these destinations were aggregated.
+        """
+        return []
+
+    def backward(self, rows: slice) -> None:
+        """Compute the gradients of a range of sources."""
+        raise NotImplementedError
+
+    def collect(self, rows: slice) -> None:
+        """Add up the gradients that sources have left for a range of destinations."""
+
+    def forward_all(self, z_own: Tensor, arrived: Callable[[], Tensor] | None) -> Tensor:
+        """Aggregate for all destinations; ``arrived`` waits for the halo rows: (num_given, Z) -> (D, M)."""
+        self.z_src = z_own.contiguous() if arrived is None else self._completed(z_own, arrived())
+        self.m_dst = native.empty_rows(self.block.num_dst, self.m_features, self.dtype)
+        self.filled(slice(0, self.z_src.shape[0]))
+        self.forward(slice(0, self.block.num_dst))
+        return self.m_dst
+
+    def backward_halo(self, grad_dst: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Compute the gradients of all halo rows, (S - D, sent), and those of the layer's weights."""
+        block, self.grad_dst = self.block, grad_dst.contiguous()
+        self.__dict__.pop("grad_src", None)
+        self.allocate_gradients()
+        self.grad_src[block.num_dst :, self.sent :] = 0
+        of_weights = self.grad_filled(slice(0, block.num_dst), again=False)
+        self.backward(slice(0, block.num_src))
+        return self.grad_src[block.num_dst :, : self.sent], of_weights
+
+    def allocate_gradients(self) -> None:
+        """Allocate the gradients of all sources."""
+        self.grad_src = native.empty_rows(self.block.num_src, self.z_features, self.dtype)
+
+    def backward_own(self) -> Tensor:
+        """Compute the gradients of all own rows, or all rows where no other rank holds any, after the halo's."""
+        self.collect(slice(0, self.block.num_dst))
+        return self.grad_src if self.block.others is None else self.grad_src[: self.block.num_dst].clone()
+
+    def save(self) -> list[Tensor]:
+        """Give the tensors that the backward pass reads, and forget them."""
+        raise NotImplementedError
+
+    def load(self, saved: Sequence[Tensor]) -> None:
+        """Take them back."""
+        raise NotImplementedError
+
+    def _completed(self, z_own: Tensor, z_halo: Tensor) -> Tensor:
+        """Own rows, then halo rows, of which ``sent`` columns have come."""
+        z_src = native.empty_rows(self.block.num_src, self.z_features, z_own.dtype)
+        z_src[: self.block.num_dst] = z_own
+        z_src[self.block.num_dst :, : self.sent] = z_halo
+        z_src[self.block.num_dst :, self.sent :] = 0
+        return z_src
+
+
+def aggregate(
+    kind: Aggregate,
+    block: Block,
+    z_src: Rows,
+    *,
+    weights: Sequence[Tensor] = (),
+    dropout: native.Dropout | None = None,
+) -> Rows:
+    """Aggregate over all in-edges of a block, differentiably: (num_given, Z) -> (D, M).
+
+    The aggregate of a block's static inputs is computed once and kept with the block. Collective where other ranks hold
+    the halo.
+    """
+    check_rows(block, z_src)
+    if not kind.reads_graph:
+        return widened(z_src[: block.num_dst])
+    if z_src is block.static_src:
+        return aggregate_static(block, (kind,), z_src)
+    if isinstance(z_src, Streamed):
+        return Streamed(kind.aggregate_streamed(block, z_src), z_src.spill)
+    return _Aggregate.apply(z_src, kind, block, False, dropout or native.Dropout(), *weights)
+
+
+def aggregate_static(block: Block, kinds: Sequence[Aggregate], x_src: Rows) -> Rows:
+    """Aggregate the block's static inputs, by several kinds one after another: (num_given, F) -> (D, F).
+
+    The result is computed once and kept with the block. Collective, the first time.
+    """
+
+    def compute() -> Tensor:
+        rows = x_src
+        for kind in kinds:
+            if isinstance(rows, Streamed):
+                rows = replace(rows, rows=kind.aggregate_streamed(block, rows), scale=None)
+            else:
+                rows = _Aggregate.apply(rows, kind, block, True, native.Dropout())
+        return rows.rows if isinstance(rows, Streamed) else rows
+
+    check_rows(block, x_src)
+    if not any(kind.reads_graph for kind in kinds):
+        return widened(x_src[: block.num_dst])
+    kept = block.keep(("aggregate", *kinds), compute)
+    return Streamed(kept, x_src.spill) if isinstance(x_src, Streamed) else kept
+
+
+class _Aggregate(torch.autograd.Function):
+    """A pass over all rows. Where other ranks hold the halo, work on own rows overlaps with its exchange."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        z_own: Tensor,
+        kind: Aggregate,
+        block: Block,
+        static: bool,
+        dropout: native.Dropout,
+        *weights: Tensor,
+    ) -> Tensor:
+        z_own, arrived = z_own if kind.linear else widened(z_own), None
+        dtype = torch.float32 if z_own.dtype == torch.bfloat16 else z_own.dtype
+        ctx.run = run = kind.begin(block, width=z_own.shape[1], dtype=dtype)
+        run.use(dropout, [weight.detach() for weight in weights])
+        if block.others is not None:
+            how = fetch_kind(ctx.needs_input_grad[0], exact=static)
+            arrived = block.others.start_fetch(z_own[:, : run.sent], how)
+        out = run.forward_all(z_own.detach(), arrived)
+        ctx.save_for_backward(*run.save())
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        run: AggregatePass = ctx.run
+        others = run.block.others
+        run.load(ctx.saved_tensors)
+        grad_halo, of_weights = run.backward_halo(grads[0])
+        if others is None:
+            return run.backward_own(), None, None, None, None, *of_weights
+        add_arrived = others.start_give_back(grad_halo.contiguous())
+        grad_own = run.backward_own()
+        add_arrived(grad_own if run.sent == grad_own.shape[1] else grad_own[:, : run.sent])
+        return grad_own, None, None, None, None, *of_weights

@@ -1,0 +1,45 @@
+"""``ModelConfig``: the settings of a model."""
+
+from typing import Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Temporal = Literal["cd-gcn", "tm-gcn", "evolvegcn-o", "evolvegcn-h", "gcn-gru", "mingru"]
+Kind = Literal[
+    "gcn", "sage", "gat", "gatv2", "gin", "mlp", "appnp", "sgc", "gcn2", "custom", Temporal
+]  # siafu.nn.kinds builds them
+TEMPORAL: tuple[Temporal, ...] = get_args(Temporal)  # the kinds of siafu.nn.temporal, over graphs that change
+
+
+class ModelConfig(BaseModel):
+    """The settings of a model. The widths of its inputs and outputs come from the graph."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Kind = "gcn"
+    layers: int = Field(2, ge=1)  # of sgc: hops; of appnp: dense layers before the hops
+    hidden: int = Field(64, ge=1)
+    dropout: float = Field(0.5, ge=0, lt=1)
+    input_dropout: float | None = Field(None, ge=0, lt=1)  # None: as dropout
+    attention_dropout: float | None = Field(None, ge=0, lt=1)  # None: as dropout
+    heads: int = Field(8, ge=1)
+    output_heads: int = Field(1, ge=1)
+    reduce: Literal["mean", "max"] = "mean"
+    norm: Literal["none", "layer", "batch"] = "none"
+    residual: bool = False
+    jump: Literal["none", "cat", "max"] = "none"
+    hops: int = Field(10, ge=1)  # of appnp: how often predictions are propagated
+    teleport: float = Field(0.1, gt=0, le=1)  # of appnp and gcn2: the share of the initial rows in each layer
+    identity: float = Field(0.5, gt=0)  # of gcn2: layer l moves rows by ln(1 + identity / l) of its weights
+    band: int = Field(20, ge=1)  # of tm-gcn: how many steps are averaged
+    top_k: int | None = Field(None, ge=1)  # of evolvegcn-h: rows of a summary; None: as many as hidden
+
+    @model_validator(mode="before")
+    @classmethod
+    def _set_dropout_of_kind(cls, values: Any) -> Any:
+        """Set the default dropout of a kind: more for attention, none for models over time and for SGC."""
+        if isinstance(values, dict) and values.get("kind") in ("gat", "gatv2"):
+            return {"dropout": 0.6, **values}
+        if isinstance(values, dict) and values.get("kind") in (*TEMPORAL, "sgc"):
+            return {"dropout": 0.0, **values}
+        return values
