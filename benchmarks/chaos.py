@@ -37,7 +37,7 @@ from core import require_core
 from emulators import set_lease_key
 from namespaces import refusal
 
-from siafu.data.lookup import load
+from siafu.data.loading import load
 from siafu.store import write_dynamic, write_store
 
 Record = dict[str, Any]

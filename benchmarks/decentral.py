@@ -3,9 +3,9 @@
     SIAFU_DATA=... python benchmarks/decentral.py [--data cora] [--seed 0] [--parts 2 8 64] [--out decentral.html]
 
 Levels: data centre and WAN with four random parts, proximity with two, edge with a client for each node; links as in
-``siafu.comm.levels``. A coordinator adds up gradients or weights, at every level and for every method alike. Lazy
-training is simulated, client by client, and every byte counted. Full and sampled training give the same weights for any
-number of parts, so their accuracy is that of one rank, and their bytes follow from who reads whose rows:
+``siafu.comm.network_profiles``. A coordinator adds up gradients or weights, at every level and for every method alike.
+Lazy training is simulated, client by client, and every byte counted. Full and sampled training give the same weights
+for any number of parts, so their accuracy is that of one rank, and their bytes follow from who reads whose rows:
 
 - *full* sends the inputs of boundary nodes once; then in every epoch the narrower side of the second layer forwards,
   its gradients backwards, and each part the gradients of all weights;
@@ -32,20 +32,20 @@ from core import require_core
 from torch import Tensor
 
 import siafu
-from siafu.comm import alone
-from siafu.comm.levels import LEVELS, Level, Step, seconds_of
-from siafu.comm.rounds import Links, links_of
-from siafu.comm.simulated import short_bytes
+from siafu.comm import single_rank_comm
+from siafu.comm.network_profiles import NETWORK_PROFILES, NetworkProfile, TransferStep, transfer_seconds
+from siafu.comm.rounds import MemberLinks, member_links
+from siafu.comm.simulated_rounds import framed_bytes
 from siafu.config import build
-from siafu.events import Unheard
+from siafu.event_log import NullEventLog
 from siafu.files import write_atomically
 from siafu.graph import Graph
 from siafu.methods import RankContext, build_procedure
-from siafu.methods.lazy.bytes_sent import message_bytes, parameter_bytes
 from siafu.methods.lazy.clients import ClientsProcedure
 from siafu.methods.lazy.frugal_clients import FrugalClientsProcedure
+from siafu.methods.lazy.traffic import message_bytes, parameter_bytes
 from siafu.partition.assign import assign
-from siafu.partition.cut import whole
+from siafu.partition.cut import whole_part
 from siafu.results.format import fmt_bytes, fmt_seconds
 from siafu.results.report.frame import Figure, frame
 from siafu.results.report.page import element, figure, join, page, section, table
@@ -60,7 +60,7 @@ LAZY: dict[str, dict[str, Any]] = {
     "lazy frugal": {"recipe": "frugal"},
 }
 BANDWIDTHS = [10 ** (place / 2) for place in range(10, 21)]  # bits a second
-QUIET = Monitor(Unheard())
+QUIET = Monitor(NullEventLog())
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Found:
     parameters: int
     per_client: float
     per_training_client: float
-    steps: list[Step]
+    steps: list[TransferStep]
 
     @property
     def total(self) -> int:
@@ -91,29 +91,29 @@ class Ledger:
 
     def __init__(self, graph: Graph, owner: Tensor) -> None:
         self.owner, self.num_members = owner, int(owner.max()) + 1
-        self.links: Links = links_of(graph.indptr, graph.indices, owner)
+        self.links: MemberLinks = member_links(graph.indptr, graph.indices, owner)
         self.each = torch.zeros(self.num_members, dtype=torch.int64)
-        self.steps: list[Step] = []
+        self.steps: list[TransferStep] = []
         self.messages = self.parameters = 0
 
     def link(self, payload: Tensor, *, back: bool = False, times: int = 1) -> None:
         """Messages of so many bytes over each link, (L,); none where there are none."""
-        total = torch.where(payload > 0, payload + short_bytes(0), 0)
+        total = torch.where(payload > 0, payload + framed_bytes(0), 0)
         sender, reader = self.links.pair.unbind(1)
         self._count(total, *((reader, sender) if back else (sender, reader)), times=times)
 
     def between(self, pair: Tensor, payload: Tensor, *, times: int = 1) -> None:
         """So many bytes, (K,), from one member to another, (K, 2); what goes the same way is one message."""
         ways, place = pair.unique(dim=0, return_inverse=True)
-        total = torch.zeros_like(ways[:, 0]).index_add_(0, place, payload) + short_bytes(0)
+        total = torch.zeros_like(ways[:, 0]).index_add_(0, place, payload) + framed_bytes(0)
         self._count(total, *ways.unbind(1), times=times)
 
     def update(self, count: int, who: Tensor, *, times: int) -> None:
         """So many numbers of 4 bytes from each, (P,) bool, to the coordinator, and back."""
-        size = short_bytes(4 * count)
+        size = framed_bytes(4 * count)
         self.each += 2 * times * size * who
         self.parameters += 2 * times * size * int(who.sum())
-        self.steps += [Step(times * size, 0, times), Step(0, times * size, times)]
+        self.steps += [TransferStep(times * size, 0, times), TransferStep(0, times * size, times)]
 
     def rows_of_links(self, width: int) -> Tensor:
         """The bytes of all rows of each link, so many numbers wide, (L,)."""
@@ -130,7 +130,7 @@ class Ledger:
         sent, received = nobody.index_add(0, sender, total), nobody.index_add(0, reader, total)
         self.each += times * (sent + received)
         self.messages += times * int(total.sum())
-        self.steps.append(Step(times * int(sent.max()), times * int(received.max()), times))
+        self.steps.append(TransferStep(times * int(sent.max()), times * int(received.max()), times))
 
 
 def trains_of(graph: Graph, owner: Tensor) -> Tensor:
@@ -201,7 +201,9 @@ def lazy(graph: Graph, clients: int | str, *, settings: dict[str, Any], seed: in
         }
     )
     with tempfile.TemporaryDirectory() as folder:
-        trainer = build_procedure(RankContext(alone(), whole(graph), tree, None, Path(folder)))
+        trainer = build_procedure(
+            RankContext(single_rank_comm(), whole_part(graph), tree, None, Path(folder))
+        )
         Loop(trainer, tree.train).fit(QUIET)
     assert isinstance(trainer, ClientsProcedure | FrugalClientsProcedure)
     sent = trainer.sent.update()
@@ -239,7 +241,7 @@ def trained(graph: Graph, method: str, seed: int) -> dict[str, Any]:
 
 
 def show(level: str, found: dict[str, Found]) -> None:
-    link, members = LEVELS[level], AT[level]
+    link, members = NETWORK_PROFILES[level], AT[level]
     who = "a client for each node" if members == "node" else f"{members} parts"
     print(f"\n{level}: {who}, {link.up / 1e6:g} Mb/s, {1000 * link.latency_s:g} ms")
     head = ("accuracy", "messages MB", "parameters MB", "a client MB", "a training one", "network s")
@@ -247,7 +249,7 @@ def show(level: str, found: dict[str, Found]) -> None:
     for name, one in found.items():
         counts = (one.messages, one.parameters, one.per_client, one.per_training_client)
         numbers = "".join(f"{count / 1e6:15.3f}" for count in counts)
-        print(f"  {name:15}{one.accuracy:15.3f}{numbers}{seconds_of(one.steps, link):15.1f}")
+        print(f"  {name:15}{one.accuracy:15.3f}{numbers}{transfer_seconds(one.steps, link):15.1f}")
 
 
 def lines(curves: dict[str, list[tuple[float, float]]], *, x: str, y: str, unit: str) -> Figure:
@@ -276,13 +278,13 @@ def over_parts(by_parts: dict[int, dict[str, Found]], value: Callable[[Found], f
 
 def picture(levels: dict[str, dict[str, Found]], by_parts: dict[int, dict[str, Found]], title: str) -> str:
     """One page with the table and the curves."""
-    wan = LEVELS["wan"]
+    wan = NETWORK_PROFILES["wan"]
     rows = [
         [
             f"{level}: {name}",
             f"{one.accuracy:.3f}",
             *(fmt_bytes(count) for count in (one.messages, one.parameters, one.per_training_client)),
-            fmt_seconds(seconds_of(one.steps, LEVELS[level])),
+            fmt_seconds(transfer_seconds(one.steps, NETWORK_PROFILES[level])),
         ]
         for level, found in levels.items()
         for name, one in found.items()
@@ -290,11 +292,14 @@ def picture(levels: dict[str, dict[str, Found]], by_parts: dict[int, dict[str, F
     head = ["level: method", "test accuracy", "messages", "parameters", "a training client", "network"]
     sent = lines(over_parts(by_parts, lambda one: one.total), x="parts", y="bytes", unit="~s")
     took = lines(
-        over_parts(by_parts, lambda one: seconds_of(one.steps, wan)), x="parts", y="seconds", unit="~g"
+        over_parts(by_parts, lambda one: transfer_seconds(one.steps, wan)), x="parts", y="seconds", unit="~g"
     )
     some = levels["wan"]
     widths = {
-        name: [(each, seconds_of(one.steps, Level(each, each, wan.latency_s))) for each in BANDWIDTHS]
+        name: [
+            (each, transfer_seconds(one.steps, NetworkProfile(each, each, wan.latency_s)))
+            for each in BANDWIDTHS
+        ]
         for name, one in some.items()
     }
     wide = lines(widths, x="bits a second", y="seconds", unit="~g")

@@ -29,11 +29,11 @@ from siafu import native
 from siafu.data import data_home, load
 from siafu.dynamic import Chunk, DynamicGraph, Snapshots, unpack
 from siafu.graph import Block
-from siafu.methods.snapshots.config import SnapshotsConfig, Wanted
-from siafu.methods.snapshots.reads import shares_of
+from siafu.methods.snapshots.config import SnapshotsConfig, TaskConfig
+from siafu.methods.snapshots.shard_plan import plan_shards
 from siafu.nn.model import ModelConfig
-from siafu.nn.temporal import Step, build_temporal, passed_in_blocks, span_alone
-from siafu.partition.share import packed, pieces
+from siafu.nn.temporal import Step, build_temporal, checkpointed_backward, span_alone
+from siafu.partition.log_shard import pack_events, split_steps
 from siafu.training.link.config import LinkConfig
 
 _RATE, _RATE_BYTES = "100mbit", 100e6 / 8
@@ -171,10 +171,12 @@ def _print(found: list[dict[str, object]]) -> None:
 def _share(options: argparse.Namespace, ranks: int) -> dict[str, object]:
     """What each rank of a run of CD-GCN gets of the events, packed: links of the next step, edge life 10."""
     graph = events_alone(options)
-    wanted = Wanted("link", SnapshotsConfig(edge_life=10, window=0, blocks=1), LinkConfig(evaluation=10), 0)
-    shares = shares_of(graph, ModelConfig(kind="cd-gcn", hidden=8), wanted, ranks=ranks)
+    wanted = TaskConfig(
+        "link", SnapshotsConfig(edge_life=10, window=0, blocks=1), LinkConfig(evaluation=10), 0
+    )
+    shares = plan_shards(graph, ModelConfig(kind="cd-gcn", hidden=8), wanted, ranks=ranks)
     sent = [
-        sum(packed(graph, steps, weighted=False).num_bytes for steps in pieces(graph, share.events))
+        sum(pack_events(graph, steps, weighted=False).num_bytes for steps in split_steps(graph, share.events))
         for share in shares
     ]
     log, steps = 8 * graph.num_events, [len(share.events) for share in shares]
@@ -228,11 +230,11 @@ def _epoch_s(blocks: list[Block]) -> float:
     with native.arrays_reused():
         for _ in range(2):
             began = time.perf_counter()
-            passed_in_blocks(
+            checkpointed_backward(
                 model,
                 lambda _: span,
                 lambda _, place, h: h.square().mean(),
-                num_blocks=1,
+                num_segments=1,
                 state=model.begin(num_nodes),
             )
     return time.perf_counter() - began

@@ -26,7 +26,7 @@ from core import require_core
 from emulators import emulators, listening, set_lease_key
 
 from siafu.workers.handler import handler
-from siafu.workers.package import write_package
+from siafu.workers.lambda_package import write_package
 
 SIAFU = [sys.executable, "-c", "from siafu.cli import main; main()"]
 HANDLER = f"{handler.__module__}.{handler.__name__}"

@@ -27,7 +27,7 @@ from siafu.methods.pipeline.config import PipelineConfig
 from siafu.methods.pipeline.procedure import PipelineProcedure
 from siafu.nn import Gnn, ModelConfig
 from siafu.nn.embedded import build_on_features
-from siafu.partition.cut import Part, cut, whole
+from siafu.partition.cut import Part, cut, whole_part
 from siafu.training.config import TrainConfig
 from siafu.training.procedure import Procedure, train_epoch
 from siafu.training.task import task_of
@@ -82,7 +82,7 @@ def _ranks(
 ) -> list[tuple[Tensors, Tensors]]:
     """What each rank of a random cut finds."""
     part_of_node = torch.randint(parts, (graph.num_nodes,), generator=torch.Generator().manual_seed(0))
-    cuts = [whole(graph)]
+    cuts = [whole_part(graph)]
     if parts > 1:
         order = torch.arange(graph.num_nodes)
         cuts = [one.part(graph) for one in cut(graph, part_of_node.to(torch.int32), parts=parts, order=order)]

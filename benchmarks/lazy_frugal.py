@@ -33,7 +33,7 @@ import siafu
 from siafu.comm import Comm
 from siafu.comm.halo import Halo
 from siafu.data.config import DataConfig
-from siafu.data.draws import Draws
+from siafu.data.random_stream import RandomStream
 from siafu.graph import Graph
 from siafu.launch.local import run_threads
 from siafu.methods.full.procedure import FullProcedure
@@ -67,7 +67,7 @@ def graph_of(name: str, seed: int) -> Graph:
 
 def drawn_anew(graph: Graph, seed: int) -> Graph:
     """Another split like the graph's own: as many of each class train, as many validate, all others test."""
-    order = torch.from_numpy(Draws(seed, "split").order(graph.num_nodes))
+    order = torch.from_numpy(RandomStream(seed, "split").order(graph.num_nodes))
     y, train = torch.as_tensor(graph.y), torch.as_tensor(graph.train_mask)
     split = torch.full((graph.num_nodes,), 2)
     for label in y[train].unique():

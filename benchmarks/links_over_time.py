@@ -42,7 +42,7 @@ def floor_of(graph: DynamicGraph) -> tuple[float, float]:
     """MAP and MRR of the test steps by the memory alone."""
     step = torch.arange(graph.num_steps).repeat_interleave(graph.step_ptr.diff())
     sizes = {"num_nodes": graph.num_nodes, "num_steps": graph.num_steps}
-    memory = Recency.of_events(graph.src, graph.dst, step, undirected=graph.undirected, **sizes)
+    memory = Recency.from_events(graph.src, graph.dst, step, undirected=graph.undirected, **sizes)
     found = []
     for sample in split_steps(graph, window=graph.protocol.window, ahead=True)["test"]:
         next_step = graph.events(sample + 1, sample + 2)

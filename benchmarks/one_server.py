@@ -14,11 +14,11 @@ from siafu.graph import Graph
 from siafu.methods.pipeline.config import PipelineConfig
 from siafu.methods.pipeline.procedure import PipelineProcedure
 from siafu.nn import Gnn, ModelConfig
-from siafu.partition.cut import whole
+from siafu.partition.cut import whole_part
 from siafu.training import inputs
 from siafu.training.config import TrainConfig
 from siafu.training.task import task_of
-from siafu.workers import crew
+from siafu.workers import worker_pool
 from siafu.workers.task import Arrays, Result, Task
 from siafu.workers.torch_compute import TorchCompute
 
@@ -47,7 +47,7 @@ class Late(TorchCompute):
 @contextmanager
 def late_workers() -> Iterator[None]:
     """While it lasts, workers in this process wait as :attr:`Late.wait` says."""
-    with mock.patch.object(crew, "TorchCompute", Late), native.arrays_reused():
+    with mock.patch.object(worker_pool, "TorchCompute", Late), native.arrays_reused():
         yield
 
 
@@ -59,7 +59,7 @@ def prepared(graph: Graph) -> Graph:
 @contextmanager
 def server_of(graph: Graph, model: ModelConfig, pipeline: PipelineConfig) -> Iterator[PipelineProcedure]:
     """The trainer of a prepared graph, on one rank; its workers end with it."""
-    part, config, data = whole(graph), TrainConfig(), DataConfig(normalize="none")
+    part, config, data = whole_part(graph), TrainConfig(), DataConfig(normalize="none")
     task = task_of(graph, config)
     x = inputs.features(graph, data)
     made = Gnn(model, in_features=x.shape[1], out_features=task.num_outputs)

@@ -24,8 +24,8 @@ from core import require_core
 
 from siafu.data import community
 from siafu.partition.parts import open_partition
-from siafu.partitioning import PARTS, list_partitions
 from siafu.store import write_store
+from siafu.store_partitions import PARTS, list_partitions
 
 SIAFU = [sys.executable, "-c", "from siafu.cli import main; main()"]
 FEATURES, CLASSES, HIDDEN = 100, 47, 256

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 import siafu
-from siafu.data.split import per_class_split
+from siafu.data.random_split import per_class_split
 from siafu.graph import Graph
 
 SIZES = {"cora": (86, 300), "citeseer": (178, 357), "pubmed": (1461, 2190)}  # to train a class, to validate

@@ -137,11 +137,11 @@ def pyg(kind: str, arrays: Arrays) -> Step:
 
 def siafu_trainer(kind: str, arrays: Arrays, settings: Sequence[str]) -> Any:
     """The trainer of ``siafu.train(method="sampled")`` on one rank."""
-    from siafu.comm import alone
+    from siafu.comm import single_rank_comm
     from siafu.config import build, from_assignments
     from siafu.graph import Graph
     from siafu.methods import RankContext, build_procedure
-    from siafu.partition.cut import whole
+    from siafu.partition.cut import whole_part
     from siafu.training import inputs
 
     masks = {"train_mask": arrays.train, "val_mask": arrays.val, "test_mask": arrays.test}
@@ -155,8 +155,8 @@ def siafu_trainer(kind: str, arrays: Arrays, settings: Sequence[str]) -> Any:
     }
     tree = build(tables, from_assignments(list(settings)))
     tree = tree.model_copy(update={"data": inputs.resolve(tree.data, graph)})
-    part = whole(inputs.prepare(graph, tree.data))
-    return build_procedure(RankContext(alone(), part, tree, None, Path()))
+    part = whole_part(inputs.prepare(graph, tree.data))
+    return build_procedure(RankContext(single_rank_comm(), part, tree, None, Path()))
 
 
 def siafu(kind: str, arrays: Arrays, *settings: str) -> Step:
@@ -212,7 +212,7 @@ def graphbolt_sampler(_: str, arrays: Arrays) -> Step:
 
 def siafu_sampler(_: str, arrays: Arrays, *settings: str) -> Step:
     from siafu import native
-    from siafu.sampling import grow
+    from siafu.sampling import sample_minibatches
 
     trainer, epochs = siafu_trainer("sage", arrays, ["sampled.cache_aggregate=false", *settings]), count(1)
     reuse = native.arrays_reused()  # as Loop.fit does
@@ -228,7 +228,7 @@ def siafu_sampler(_: str, arrays: Arrays, *settings: str) -> Step:
         for first in range(0, len(seeds), trainer.macrobatch):
             some = [rows.int() for rows in seeds[first : first + trainer.macrobatch]]
             keys = torch.arange(len(some) * len(FANOUTS)).view(len(some), -1) + (epoch << 20) + (first << 8)
-            for grown in grow(trainer.near, some, keys, fanouts=FANOUTS[::-1], replace=False):
+            for grown in sample_minibatches(trainer.near, some, keys, fanouts=FANOUTS[::-1], replace=False):
                 edges += sum(hop.indices.numel() for hop in grown.hops)
         return {"edges": edges}
 

@@ -27,18 +27,19 @@ import numpy as np
 import torch
 from core import require_core
 from one_server import prepared, server_of
+from siafu.workers.task_outcome import TaskCounts
 
 from siafu.data import community
 from siafu.methods.pipeline import procedure
 from siafu.methods.pipeline.config import PipelineConfig
 from siafu.nn import ModelConfig
 from siafu.nn.aggregates import weighted_sum
-from siafu.workers.crew import Wanted
-from siafu.workers.loop import Loop
+from siafu.workers.event_loop import EventLoop
 from siafu.workers.setup import Setup
 from siafu.workers.stages import rows_with_grad, weights_of
 from siafu.workers.task import Direction, Key, Result, Task
-from siafu.workers.tasks import Counts, Tasks
+from siafu.workers.task_queue import TaskQueue
+from siafu.workers.worker_pool import WorkerSpec
 
 FEATURES, CLASSES, HIDDEN = 16, 8, 16
 LASTS_S = (0.2, 0.8)  # how long a lease holds a task
@@ -66,12 +67,12 @@ class Lease:
         self.worker, self._leases = worker, leases
         self.had: set[int] = set()  # intervals
 
-    def serve(self, task: Task | None) -> None:
+    def receive(self, task: Task | None) -> None:
         if task is not None:
-            self._leases.loop.ask(partial(self._leases.hold, self, task))
+            self._leases.loop.call_soon(partial(self._leases.hold, self, task))
 
-    def poke(self) -> None:
-        self._leases.loop.ask(partial(self._leases.look, self))
+    def wake(self) -> None:
+        self._leases.loop.call_soon(partial(self._leases.look, self))
 
 
 class Leases:
@@ -79,26 +80,26 @@ class Leases:
 
     inline = False
 
-    def __init__(self, wanted: Wanted, tasks: Tasks, setup: Setup, **_: Any) -> None:
-        self.loop, self.played, self.computed, self.most = Loop("leases"), Metered(), Counter[Key](), 0
+    def __init__(self, wanted: WorkerSpec, tasks: TaskQueue, setup: Setup, **_: Any) -> None:
+        self.loop, self.played, self.computed, self.most = EventLoop("leases"), Metered(), Counter[Key](), 0
         self._tasks, self._setup, self._held = tasks, setup, 0
         self.moved = 0  # tasks whose lease had not had their interval
         self._grads: dict[int, dict[str, np.ndarray]] = {}
         self._seconds = random.Random(0)
         self.leases = [Lease(f"lease {number}", self) for number in range(wanted.count)]
         for lease in self.leases:
-            self.loop.ask(partial(self._ask, lease))
+            self.loop.call_soon(partial(self._ask, lease))
 
-    def wait(self, seconds: float) -> None:
+    def wait_for_worker(self, seconds: float) -> None:
         """They are there."""
 
-    def rescue(self) -> None:
+    def ensure_progress(self) -> None:
         """None is lost."""
 
     def cpu_s(self) -> float:
         """The CPU seconds of the loop's thread so far, without what plays the computing."""
         found: SimpleQueue[float] = SimpleQueue()
-        self.loop.ask(lambda: found.put(time.thread_time() - self.played.seconds))
+        self.loop.call_soon(lambda: found.put(time.thread_time() - self.played.seconds))
         return found.get()
 
     def close(self) -> None:
@@ -111,15 +112,15 @@ class Leases:
         self._held += 1
         self.most = max(self.most, self._held)
         due_s = time.monotonic() + self._seconds.uniform(*LASTS_S)
-        self.loop.at(due_s, partial(self._commit, lease, task))
+        self.loop.call_at(due_s, partial(self._commit, lease, task))
 
     def look(self, lease: Lease) -> None:
-        when_s = self._tasks.look(lease)
+        when_s = self._tasks.watch_overdue(lease)
         if when_s is not None:
-            self.loop.at(when_s, partial(self.look, lease))
+            self.loop.call_at(when_s, partial(self.look, lease))
 
     def _ask(self, lease: Lease) -> None:
-        task = self._tasks.ask(lease)
+        task = self._tasks.request(lease)
         if task is None:
             self.look(lease)
         else:
@@ -173,12 +174,12 @@ def main() -> None:
     )
     model = ModelConfig(kind="gcn", hidden=HIDDEN)
     with (
-        mock.patch.object(procedure, "Crew", Leases),
+        mock.patch.object(procedure, "WorkerPool", Leases),
         mock.patch.object(weighted_sum, "WeightedSumPass", Kernel),
         server_of(graph, model, config) as server,
     ):
         found = _measure(server, args)
-        crew, tasks = server._crew, server._server.tasks
+        crew, tasks = server._workers, server._server.tasks
     _check(tasks.counts, crew, found.pop("losses"), tasks=3 * args.intervals * (1 + args.epochs))
     print(json.dumps({**vars(args), **found}))
 
@@ -186,7 +187,7 @@ def main() -> None:
 def _measure(server: procedure.PipelineProcedure, args: argparse.Namespace) -> dict[str, Any]:
     """CPU microseconds of a task by who spends them, of some epochs after the first; that nothing was lost."""
     losses = server.train_epochs(1)  # makes what is kept
-    crew, tasks = server._crew, server._server.tasks
+    crew, tasks = server._workers, server._server.tasks
     assert isinstance(crew, Leases)
     before, loop_s, kernel_s, moved = tasks.counts, crew.cpu_s(), Kernel.metered.seconds, crew.moved
     profile = cProfile.Profile(time.thread_time) if args.profile else None
@@ -214,7 +215,7 @@ def _measure(server: procedure.PipelineProcedure, args: argparse.Namespace) -> d
     return {"us": us, "tasks": count, "counts": vars(counts), "losses": losses}
 
 
-def _check(counts: Counts, crew: Leases, losses: list[float], *, tasks: int) -> None:
+def _check(counts: TaskCounts, crew: Leases, losses: list[float], *, tasks: int) -> None:
     """Every task was committed once: each interval's loss is 1, and each copy's result was dropped."""
     computed = sum(crew.computed.values())
     assert counts.put == counts.committed == tasks == len(crew.computed), (counts, tasks, len(crew.computed))

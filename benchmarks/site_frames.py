@@ -27,17 +27,17 @@ from typing import Any
 import psutil
 import torch
 from core import require_core
+from siafu.load_graph import load
 
 import siafu
-from siafu.comm.frames import ChunkHead, FrameKind, MessageInfo, pack_chunk_head
-from siafu.comm.transport import Envelope, Kind
+from siafu.comm.message_frames import ChunkHead, FrameKind, MessageInfo, pack_chunk_head
+from siafu.comm.transport import Envelope, MessageKind
 from siafu.launch.sites.config import COORDINATOR
-from siafu.launch.sites.frames import Outgoing
+from siafu.launch.sites.frame_stream import FrameEncoder
 from siafu.launch.sites.ledger import read_ledger
-from siafu.launch.sites.rpc import Dialled, Unreachable
+from siafu.launch.sites.rpc import CallFailed, SiteConnection
 from siafu.launch.sites.schema import MAX_MESSAGE_BYTES, PROTOCOL, make, pack, unpack
-from siafu.sites.trial import init_trial, split
-from siafu.trained import load
+from siafu.sites.provisioning import init_trial, split
 from siafu.wire import frames as wire_frames
 from siafu.wire.certificates import read_certificate, read_identity
 
@@ -49,9 +49,9 @@ _BARE = 10  # one in so many does not get as far as gRPC
 
 def bad_frames(rng: random.Random) -> Iterator[tuple[str, list[bytes]]]:
     """What is wrong, and frames of which the last is."""
-    frames, values = Outgoing(), torch.arange(600_000, dtype=torch.float32)
-    good = frames.message(Envelope(Kind.COLLECTIVE, 7, 0, "halo 1"), values[:5])
-    good += frames.message(Envelope(Kind.COLLECTIVE, 7, 1, "halo 1"), values)
+    frames, values = FrameEncoder(), torch.arange(600_000, dtype=torch.float32)
+    good = frames.message(Envelope(MessageKind.COLLECTIVE, 7, 0, "halo 1"), values[:5])
+    good += frames.message(Envelope(MessageKind.COLLECTIVE, 7, 1, "halo 1"), values)
     first = good[0]
     while True:
         at, bit = rng.randrange(len(first)), 1 << rng.randrange(8)
@@ -88,7 +88,7 @@ class Attacker:
         try:
             for _ in call:
                 pass
-        except Unreachable:
+        except CallFailed:
             pass
         else:
             assert attempt, "a call that nobody should make was answered"
@@ -121,9 +121,9 @@ class Attacker:
         context.set_alpn_protocols(["h2"])
         return context.wrap_socket(sock)
 
-    def _dial(self, name: str) -> Dialled:
+    def _dial(self, name: str) -> SiteConnection:
         own, pin = self._folder / name, read_certificate(self._folder / "a" / "site.pem")
-        return Dialled(self._address, "a", (pin,), read_identity(own / "site.pem", own / "site.key"))
+        return SiteConnection(self._address, "a", (pin,), read_identity(own / "site.pem", own / "site.key"))
 
 
 def attack(attacker: Attacker, count: int, process: psutil.Process) -> tuple[Counter[str], int]:

@@ -17,13 +17,13 @@ import torch
 from capture import Capture, messages, opened, read_secrets
 from numpy.typing import NDArray
 
-from siafu.comm.codec import LEVELS, scales_of
-from siafu.comm.frames import is_message, unpack_chunk_head
+from siafu.comm.message_frames import is_message, unpack_chunk_head
+from siafu.comm.quantization import QUANT_MAX, quantization_scales
 from siafu.launch.sites.config import COORDINATOR
-from siafu.launch.sites.frames import split_frame, wire_bytes
+from siafu.launch.sites.frame_stream import split_frame, wire_bytes
 from siafu.launch.sites.ledger import read_ledger
 from siafu.launch.sites.schema import unpack
-from siafu.partition.across import node_ids
+from siafu.partition.cross_site import node_ids
 from siafu.store import open_store
 
 _SHORT, _LONG = 16, 32  # bytes of a form of a row that are looked for: of few bits a number, and of 32
@@ -135,7 +135,7 @@ def _forms(row: Row, share: Row) -> Iterator[tuple[str, bytes]]:
         yield "32 bits", _around_largest(each, 8).tobytes()
         yield "16 bits", _rounded(_around_largest(each, 8))
     yield "8 bits", _around_largest(_levels(packed, "int8"), 16).astype(np.int8).tobytes()
-    shifted = (_levels(packed, "int4") + LEVELS["int4"] + 1).astype(np.uint8)
+    shifted = (_levels(packed, "int4") + QUANT_MAX["int4"] + 1).astype(np.uint8)
     for begin in (0, 1):  # two in a byte, beginning with either
         pairs = shifted[begin : begin + 2 * _SHORT]
         yield "4 bits", (pairs[: pairs.size // 2 * 2 : 2] | pairs[1::2] << 4).tobytes()
@@ -160,7 +160,9 @@ def _rounded(values: Row) -> bytes:
 
 def _levels(values: Row, precision: Literal["int8", "int4"]) -> Row:
     """Whole numbers of a scale for the row, those that are not zero."""
-    scale = scales_of(torch.from_numpy(np.abs(values).max(keepdims=True)), precision).float().numpy()
+    scale = (
+        quantization_scales(torch.from_numpy(np.abs(values).max(keepdims=True)), precision).float().numpy()
+    )
     levels = np.round(values / scale)
     return levels[levels != 0]
 

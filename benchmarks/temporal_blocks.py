@@ -21,10 +21,10 @@ from temporal_side import CLASSES, forget_peak, status_bytes
 from turns import Side
 
 from siafu import native
-from siafu.comm import alone
+from siafu.comm import single_rank_comm
 from siafu.dynamic import DynamicGraph, Protocol
 from siafu.methods.snapshots.build import build_predictor, build_task, build_timeline
-from siafu.methods.snapshots.config import SnapshotsConfig, Wanted
+from siafu.methods.snapshots.config import SnapshotsConfig, TaskConfig
 from siafu.methods.snapshots.procedure import SnapshotsProcedure
 from siafu.nn.model import ModelConfig
 from siafu.training.config import TrainConfig
@@ -55,7 +55,7 @@ def trainer_of(graph: DynamicGraph, args: argparse.Namespace) -> SnapshotsProced
     snapshots = SnapshotsConfig(edge_life=1, window=0, room_mb=args.room)
     model, link = ModelConfig(kind="cd-gcn", layers=1, hidden=args.hidden), LinkConfig()
     line = build_timeline(graph, snapshots, model)
-    task = build_task(graph, Wanted("node", snapshots, link, 0), alone())
+    task = build_task(graph, TaskConfig("node", snapshots, link, 0), single_rank_comm())
     made = build_predictor(
         model, link, task="node", in_features=line.in_features, out_features=task.num_outputs
     )

@@ -42,7 +42,7 @@ class Ours:
         from siafu.graph import Graph
         from siafu.nn import ModelConfig
         from siafu.nn.dense import Dense
-        from siafu.nn.temporal import Step, build_temporal, cut_time, need_of
+        from siafu.nn.temporal import Step, build_temporal, estimate_memory, plan_segments
 
         edges, self.x, self.y = timeline(args)
         config = ModelConfig(kind=args.kind, layers=args.layers, hidden=args.hidden)
@@ -53,9 +53,9 @@ class Ours:
         for step in self.steps:
             step.scale(torch.float32)  # is kept with the graph
         self.args, self.m = args, None
-        need = need_of(self.model, args.nodes)
+        need = estimate_memory(self.model, args.nodes)
         budget = args.room * 10**6 or None
-        self.lengths = cut_time(args.steps, need, budget=budget) if args.cut else [args.steps]
+        self.lengths = plan_segments(args.steps, need, budget=budget) if args.cut else [args.steps]
         if args.cut:
             native.map_large_arrays()  # as the trainer does, whose arrays die block by block
         self.reused = native.arrays_reused()
@@ -65,11 +65,11 @@ class Ours:
         return [*self.model.parameters(), *self.head.parameters()]
 
     def pass_back(self) -> float:
-        from siafu.nn.temporal import Span, passed_in_blocks, span_alone
+        from siafu.nn.temporal import Span, checkpointed_backward, span_alone
 
         if self.m is None and not self.args.forget:
             whole = span_alone(self.steps, self.x)
-            self.m, _ = self.model.aggregated(whole, self.model.begin(self.args.nodes))
+            self.m, _ = self.model.aggregate_inputs(whole, self.model.begin(self.args.nodes))
         ends = [0, *accumulate(self.lengths)]
 
         def span_of(block: int) -> Span:
@@ -82,7 +82,9 @@ class Ours:
             return nn.functional.cross_entropy(scores, self.y) / self.args.steps
 
         state = self.model.begin(self.args.nodes)
-        loss = passed_in_blocks(self.model, span_of, loss_of, num_blocks=len(self.lengths), state=state)
+        loss = checkpointed_backward(
+            self.model, span_of, loss_of, num_segments=len(self.lengths), state=state
+        )
         return float(loss)
 
 

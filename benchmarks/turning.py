@@ -20,7 +20,7 @@ from siafu.comm.config import CommConfig
 from siafu.dynamic import DynamicGraph, Protocol
 from siafu.launch.local import run_threads
 from siafu.methods.snapshots.build import build_predictor, build_task, build_timeline
-from siafu.methods.snapshots.config import SnapshotsConfig, Wanted
+from siafu.methods.snapshots.config import SnapshotsConfig, TaskConfig
 from siafu.methods.snapshots.procedure import SnapshotsProcedure
 from siafu.nn.model import ModelConfig
 from siafu.training.config import TrainConfig
@@ -61,7 +61,7 @@ def sent_of(
 
     def epoch(comm: Comm) -> int:
         line = build_timeline(graph, config, model)
-        task = build_task(graph, Wanted("node", config, link, 0), comm)
+        task = build_task(graph, TaskConfig("node", config, link, 0), comm)
         made = build_predictor(
             model, link, task="node", in_features=line.in_features, out_features=task.num_outputs
         )

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from core import require_core
+from replay import Fleet, GraphTask, ReplayTimes, TensorTask, replay
 
-from siafu.cost import Lease, Meter, Rates, charge, read_prices, value
-from siafu.workers.replay import Fleet, GraphTask, Replayed, TensorTask, replay
+from siafu.cost import Invocation, Meter, Rates, charge, read_prices, value
 
 LEASES = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 512, 1024, 2000)
 SHOWN = (1, 32, 128, 2000)
@@ -128,13 +128,15 @@ def _priced(
     if leases:
         whole_s = args.run_epochs * took.seconds
         calls = ceil(whole_s / LEASE_S)
-        lease = Lease(whole_s / calls, init_s=args.init, memory_mb=args.memory_mb)
+        lease = Invocation(whole_s / calls, init_s=args.init, memory_mb=args.memory_mb)
         for _ in range(leases * calls):
-            meter = meter.with_lease(lease, rates.function)
+            meter = meter.with_invocation(lease, rates.function)
     return Priced(leases, took.seconds, charge(meter, rates).dollars / args.run_epochs)
 
 
-def _replayed(measured: dict[str, Any], regime: Regime, fleet: Fleet, args: argparse.Namespace) -> Replayed:
+def _replayed(
+    measured: dict[str, Any], regime: Regime, fleet: Fleet, args: argparse.Namespace
+) -> ReplayTimes:
     """The measured intervals, as often as a server has them."""
     count = measured["intervals"]
     times = max(1, round(regime.server_nodes * 1e6 / measured["nodes"]))

@@ -26,9 +26,9 @@ from siafu.data import community
 from siafu.graph import Graph
 from siafu.methods.pipeline import server as server_module
 from siafu.methods.pipeline.config import PipelineConfig
-from siafu.methods.pipeline.server import GRAPH_LANE, Traced
+from siafu.methods.pipeline.server import GRAPH_LANE, TraceSpan
 from siafu.nn import ModelConfig
-from siafu.workers import crew
+from siafu.workers import worker_pool
 from siafu.workers.numpy_backend import compute as compute_numpy
 from siafu.workers.stages import static_rows, weights_of
 from siafu.workers.task import Arrays, Direction, Key, Result, Task
@@ -76,7 +76,7 @@ def tasks_of(graph: Graph, model: dict[str, Any], intervals: int) -> dict[str, A
     Measured.tasks = {}
     config = PipelineConfig(intervals=intervals, workers="inline", trace_epochs=1 + _EPOCHS)
     with (
-        mock.patch.object(crew, "TorchCompute", Measured),
+        mock.patch.object(worker_pool, "TorchCompute", Measured),
         mock.patch.object(server_module, "time", SimpleNamespace(monotonic=time.thread_time)),
         native.arrays_reused(),
         server_of(prepared(graph), ModelConfig(**model), config) as trainer,
@@ -92,7 +92,7 @@ def tasks_of(graph: Graph, model: dict[str, Any], intervals: int) -> dict[str, A
     }
 
 
-def _graph_tasks(traced: list[Traced], layers: int) -> list[list[float]]:
+def _graph_tasks(traced: list[TraceSpan], layers: int) -> list[list[float]]:
     """Phase, interval and seconds; what an interval does in one phase is added up."""
     seconds: dict[tuple[int, int], dict[int, float]] = defaultdict(lambda: defaultdict(float))
     for each in traced:

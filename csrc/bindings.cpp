@@ -2,7 +2,7 @@
 //
 // An array is taken as it is, or refused: by its type, number of dimensions and strides, and by sizes that do not fit the others'.
 // Numbers that name rows and come with a call are looked at, one by one. The offsets and columns of a CSR, which row kernels read
-// again and again, are not: whoever hands in a graph has looked at them once (see siafu/checks.py), and a layer that its rows are
+// again and again, are not: whoever hands in a graph has looked at them once (see siafu/array_checks.py), and a layer that its rows are
 // as many as the columns.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from siafu.dynamic import DynamicGraph, Snapshots
     from siafu.graph import Block, Graph
-    from siafu.group import join, part_of
+    from siafu.inference.trained_run import Run, load, predict
+    from siafu.inference.trained_run import open_run as open
     from siafu.loader import NeighborLoader
+    from siafu.process_group import join, part_of
     from siafu.run import resume, train
-    from siafu.trained import Run, load, predict
-    from siafu.trained import open_run as open
 
 __version__ = "0.1.0"
 __all__ = [
@@ -42,13 +42,13 @@ _HOMES = {
     "DynamicGraph": ("siafu.dynamic", "DynamicGraph"),
     "Graph": ("siafu.graph", "Graph"),
     "NeighborLoader": ("siafu.loader", "NeighborLoader"),
-    "Run": ("siafu.trained", "Run"),
+    "Run": ("siafu.inference.trained_run", "Run"),
     "Snapshots": ("siafu.dynamic", "Snapshots"),
-    "join": ("siafu.group", "join"),
-    "load": ("siafu.trained", "load"),
-    "open": ("siafu.trained", "open_run"),
-    "part_of": ("siafu.group", "part_of"),
-    "predict": ("siafu.trained", "predict"),
+    "join": ("siafu.process_group", "join"),
+    "load": ("siafu.inference.trained_run", "load"),
+    "open": ("siafu.inference.trained_run", "open_run"),
+    "part_of": ("siafu.process_group", "part_of"),
+    "predict": ("siafu.inference.trained_run", "predict"),
     "resume": ("siafu.run", "resume"),
     "train": ("siafu.run", "train"),
 }

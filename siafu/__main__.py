@@ -1,11 +1,11 @@
 """The command ``siafu``, also ``python -m siafu``: it handles signals before it loads the command line."""
 
-from siafu.stop import exit_on_stop
+from siafu.signals import exit_on_signal
 
 
 def main() -> None:
     """Run the command."""
-    with exit_on_stop():
+    with exit_on_signal():
         from siafu import cli
 
         cli.main()

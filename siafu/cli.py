@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import siafu
+from siafu.signals import deferred_stop, exit_code, exit_on_signal, resume_hint
 from siafu.sites.cli import address_of, site
-from siafu.stop import deferred_stop, exit_code, exit_on_stop, go_on_with
-from siafu.terminal import escaped
+from siafu.terminal import escape_control_chars
 
 if TYPE_CHECKING:
     from siafu.training.procedure import Callbacks
@@ -75,7 +75,7 @@ def main() -> None:
     """Run the command; a mistake of the user becomes one message and exit code 1 or 2, never a traceback."""
     traceback = "--traceback" in sys.argv
     sys.argv = [argument for argument in sys.argv if argument != "--traceback"]
-    with exit_on_stop():
+    with exit_on_signal():
         try:
             app()
         except Exception as error:
@@ -160,21 +160,21 @@ def train(
     settings = _tables(config, sets, flags)
     with _callbacks() as callbacks:
         trained = run.train(data, out=out, config=settings, callbacks=callbacks)
-    if trained.rank == 0:
-        _print_metrics(trained.metrics, as_json, again=run.how_to_resume(trained))
-    _exit_if_stopped(callbacks, trained.metrics)
+    if trained_run.rank == 0:
+        _print_metrics(trained_run.metrics, as_json, again=run.how_to_resume(trained))
+    _exit_if_stopped(callbacks, trained_run.metrics)
 
 
 @app.command()
 def resume(path: RunPath, as_json: Json = False) -> None:
     """Go on with a run that was stopped or killed."""
-    with go_on_with(f"siafu resume {shlex.quote(str(path))}"):  # also while the rest is loaded
+    with resume_hint(f"siafu resume {shlex.quote(str(path))}"):  # also while the rest is loaded
         from siafu import run
 
         with _callbacks() as callbacks:
             trained = run.resume(path, callbacks=callbacks)
-    _print_metrics(trained.metrics, as_json, again=run.how_to_resume(trained))
-    _exit_if_stopped(callbacks, trained.metrics)
+    _print_metrics(trained_run.metrics, as_json, again=run.how_to_resume(trained))
+    _exit_if_stopped(callbacks, trained_run.metrics)
 
 
 @app.command()
@@ -195,23 +195,23 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """Write what a trained model says of every node, or of given pairs."""
-    from siafu import trained
-    from siafu.predictions import check_out
+    from siafu.inference import trained_run
+    from siafu.inference.export import check_out
     from siafu.results.progress import LiveProgress
 
     check_out(out)
-    run = trained.open_run(path)
+    run = trained_run.open_run(path)
     with LiveProgress() as progress:
-        graph = trained.source_graph(run, data, progress=progress)
+        graph = trained_run.source_graph(run, data, progress=progress)
     if pairs is not None:
-        count = trained.predict_pairs(run, graph, pairs, out=out)
+        count = trained_run.predict_pairs(run, graph, pairs, out=out)
         _print(
             {"run": str(path), "out": str(out), "pairs": count},
             as_json,
             f"wrote the scores of {count:,} pairs to {out}",
         )
         return
-    trained.predict(run, graph, embeddings=embeddings, out=out)
+    trained_run.predict(run, graph, embeddings=embeddings, out=out)
     found = {"run": str(path), "out": str(out), "nodes": graph.num_nodes}
     _print(found, as_json, f"wrote the predictions of {graph.num_nodes:,} nodes to {out}")
 
@@ -268,7 +268,7 @@ def federate(
     as_json: Json = False,
 ) -> None:
     """Train with the sites of a federation; a run that was stopped or killed goes on."""
-    from siafu.sites.federation import federate as run
+    from siafu.sites.coordinator import federate as run
 
     with _callbacks() as callbacks:
         found = run(
@@ -287,9 +287,9 @@ def package(
     as_json: Json = False,
 ) -> None:
     """Write the zip of the worker for AWS Lambda, and an AWS SAM template that deploys it."""
-    from siafu.workers.package import Function, write_package, write_sam
+    from siafu.workers.lambda_package import LambdaConfig, write_package, write_sam
 
-    function = Function(architecture=architecture, memory_mb=memory_mb, python=python)  # type: ignore[arg-type]
+    function = LambdaConfig(architecture=architecture, memory_mb=memory_mb, python=python)  # type: ignore[arg-type]
     size = write_package(out / "worker.zip", function=function)
     write_sam(out / "template.json", package=out / "worker.zip", function=function)
     found = {"package": str(out / "worker.zip"), "template": str(out / "template.json"), "bytes": size}
@@ -353,7 +353,7 @@ def import_(
 ) -> None:
     """Turn tables of edges or of events, features and labels into a store."""
     from siafu.data.importing import Limits
-    from siafu.data.importing.columns import described
+    from siafu.data.importing.column_roles import format_column_roles
     from siafu.results.progress import LiveProgress
 
     how: dict[str, Any] = {
@@ -394,7 +394,7 @@ def import_(
                 **how,
             )
     about, columns = store.describe(), store.manifest.provenance.columns
-    for line in described(columns):
+    for line in format_column_roles(columns):
         _say(f"read {line}")
     found = {"store": str(out), **about, "columns": columns}
     _print(found, as_json, "\n".join([f"wrote {out}", *_aligned(about)]))
@@ -428,9 +428,9 @@ def info(
     as_json: Json = False,
 ) -> None:
     """Say what a store holds."""
-    from siafu.data.importing.columns import described
-    from siafu.partitioning import list_partitions
+    from siafu.data.importing.column_roles import format_column_roles
     from siafu.store import open_any
+    from siafu.store_partitions import list_partitions
 
     store = open_any(path)
     if verify:
@@ -439,7 +439,7 @@ def info(
     about = store.describe() | {"partitions": partitions} | ({"verified": True} if verify else {})
     shown = about | {"partitions": ", ".join(partitions) or None}
     columns = store.manifest.provenance.columns
-    lines = [*_aligned(shown), *(f"read {line}" for line in described(columns))]
+    lines = [*_aligned(shown), *(f"read {line}" for line in format_column_roles(columns))]
     _print({"store": str(path), **about, "columns": columns}, as_json, "\n".join(lines))
 
 
@@ -458,8 +458,8 @@ def partition(
     as_json: Json = False,
 ) -> None:
     """Cut a store into parts, one for each rank; "siafu train --ranks N" does so by itself where there are none."""
-    from siafu.partitioning import partition_store
     from siafu.results.progress import LiveProgress
+    from siafu.store_partitions import partition_store
 
     with LiveProgress() as progress:
         about = partition_store(
@@ -473,7 +473,7 @@ def doctor(as_json: Json = False) -> None:
     """Say what this machine has, and what is missing."""
     from dataclasses import asdict
 
-    from siafu.results.doctor import examine
+    from siafu.doctor import examine
 
     findings = examine(os.environ)
     marks = {"ok": "ok     ", "note": "note   ", "missing": "MISSING"}
@@ -524,11 +524,14 @@ def _exit_if_stopped(callbacks: "Callbacks", found: dict[str, Any]) -> None:
 def _print_metrics(found: dict[str, Any], as_json: bool, *, again: str) -> None:
     if not found["finished"]:
         stopped = f"stopped by {found['stopped_by']} after epoch {found['epochs']}"
-        print(escaped(f"{stopped}; go on with: {again}"), file=sys.stderr if as_json else sys.stdout)
+        print(
+            escape_control_chars(f"{stopped}; go on with: {again}"),
+            file=sys.stderr if as_json else sys.stdout,
+        )
     if as_json:
         print(_json(found))
     elif found["finished"]:
-        print(escaped("\n".join(_summary(found))))
+        print(escape_control_chars("\n".join(_summary(found))))
 
 
 def _summary(found: dict[str, Any]) -> list[str]:
@@ -568,7 +571,7 @@ def _number(path: Path) -> int:
 
 
 def _print(found: dict[str, Any], as_json: bool, text: str) -> None:
-    print(_json(found) if as_json else escaped(text))
+    print(_json(found) if as_json else escape_control_chars(text))
 
 
 def _aligned(about: dict[str, Any]) -> list[str]:
@@ -598,4 +601,4 @@ def _short(value: Any) -> str:
 
 
 def _say(text: str) -> None:
-    print(escaped(text), file=sys.stderr)
+    print(escape_control_chars(text), file=sys.stderr)

@@ -27,7 +27,7 @@ Tree = dict[str, Any]
 S = TypeVar("S", bound=BaseModel)
 
 
-class Settings(BaseModel):
+class Config(BaseModel):
     """Everything that decides what a run computes, and the data it was given."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -77,7 +77,7 @@ class Settings(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _as_the_method_wants(cls, values: Any) -> Any:
-        """Settings that are not given take the values that suit the method and the task."""
+        """Config that are not given take the values that suit the method and the task."""
         if not isinstance(values, dict):
             return values
         method = METHODS.get(values.get("method", ""))
@@ -86,10 +86,10 @@ class Settings(BaseModel):
         return merge(of_method, of_task, values)
 
 
-def build(*layers: Mapping[str, Any]) -> Settings:
-    """Settings from nested tables, each later one overriding the earlier; errors name the key."""
+def build(*layers: Mapping[str, Any]) -> Config:
+    """Config from nested tables, each later one overriding the earlier; errors name the key."""
     try:
-        return Settings.model_validate(merge(*layers))
+        return Config.model_validate(merge(*layers))
     except ValidationError as error:
         raise ValueError(_explain(error)) from None
 
@@ -115,12 +115,12 @@ def read_toml(path: Path) -> Tree:
     return tree
 
 
-def parse_toml(text: str) -> Settings:
+def parse_toml(text: str) -> Config:
     """The settings that :func:`write_toml` wrote."""
     return build(tomllib.loads(text))
 
 
-def write_toml(settings: Settings) -> str:
+def write_toml(settings: Config) -> str:
     """The settings as TOML; what is None is left out, since only fields that default to None may be None."""
     lines: list[str] = []
     for key, value in settings.model_dump().items():
@@ -151,7 +151,7 @@ def from_keywords(keywords: Mapping[str, Any]) -> Tree:
     """Tables from bare keyword arguments, each of which must be a key of exactly one table."""
     tree: Tree = {}
     for key, value in keywords.items():
-        if key in Settings.model_fields:
+        if key in Config.model_fields:
             _merge(tree, {key: value})
             continue
         tables = [name for name, fields in _tables().items() if key in fields]
@@ -166,14 +166,14 @@ def from_keywords(keywords: Mapping[str, Any]) -> Tree:
 
 def _tables() -> dict[str, list[str]]:
     found = {}
-    for name, info in Settings.model_fields.items():
+    for name, info in Config.model_fields.items():
         if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
             found[name] = list(info.annotation.model_fields)
     return found
 
 
 def _all_keys() -> list[str]:
-    return [*Settings.model_fields, *(key for fields in _tables().values() for key in fields)]
+    return [*Config.model_fields, *(key for fields in _tables().values() for key in fields)]
 
 
 def _merge(into: Tree, layer: Mapping[str, Any]) -> None:
@@ -204,7 +204,7 @@ def _explain(error: ValidationError) -> str:
         path = [str(part) for part in detail["loc"]]
         key = ".".join(path)
         if detail["type"] == "extra_forbidden":
-            known = _tables().get(path[0], []) if len(path) > 1 else list(Settings.model_fields)
+            known = _tables().get(path[0], []) if len(path) > 1 else list(Config.model_fields)
             prefix = f"{path[0]}." if len(path) > 1 else ""
             problems.append(f"{key} is not a setting; did you mean {prefix}{_nearest(path[-1], known)}?")
         else:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from siafu.dynamic import DynamicGraph, Steps
-from siafu.extras import needed_for
+from siafu.extras import require_extra
 from siafu.graph import Graph
 
 _MASKS = ("train_mask", "val_mask", "test_mask")
@@ -61,7 +61,7 @@ def from_pyg(data: Any, *, fold: int = 0, name: str = "graph") -> Graph:
 
 def to_pyg(graph: Graph) -> Any:
     """Make a PyG ``Data`` whose rows stand in the user's own order."""
-    with needed_for("Graph.to_pyg", "torch_geometric"):
+    with require_extra("Graph.to_pyg", "torch_geometric"):
         from torch_geometric.data import Data
 
     row_of = graph.node_id if graph.node_id is not None else torch.arange(graph.num_nodes)

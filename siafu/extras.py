@@ -39,7 +39,7 @@ class MissingExtra(ValueError, ImportError):
 
 
 @contextmanager
-def needed_for(what: str, package: str) -> Iterator[None]:
+def require_extra(what: str, package: str) -> Iterator[None]:
     """Within, an optional ``package`` is imported; where that fails, the error says how to install it."""
     try:
         yield

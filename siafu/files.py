@@ -19,7 +19,7 @@ from typing import BinaryIO
 _SAFELY = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO would block for ever
 
 
-def append_to(path: Path, *, mode: int = 0o666, buffering: int = -1) -> BinaryIO:
+def open_append(path: Path, *, mode: int = 0o666, buffering: int = -1) -> BinaryIO:
     """Open a file to write at its end; create it with ``mode`` where there is none."""
     descriptor = _open_regular(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, mode)
     return os.fdopen(descriptor, "ab", buffering)
@@ -70,12 +70,12 @@ def make_folder(path: Path) -> None:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a whole file or nothing, and have it on disk before the name appears."""
-    with replacing(path) as file:
+    with atomic_writer(path) as file:
         file.write(data)
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
+def atomic_writer(path: Path) -> Iterator[BinaryIO]:
     """A new file that takes the place of ``path`` when the context ends, and is deleted if it ends with an error.
 
     Temporary names are random. A temporary file that a kill left behind is deleted by the next writer of ``path``.

@@ -17,8 +17,16 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from siafu import native
-from siafu.checks import Checked, check_array, check_classes, check_csr, check_permutation, check_width
-from siafu.given import (
+from siafu.array_checks import (
+    ValidatedCsr,
+    check_array,
+    check_classes,
+    check_csr,
+    check_permutation,
+    check_width,
+)
+from siafu.native import Csr
+from siafu.user_input import (
     check_edges,
     check_finite,
     largest_id,
@@ -27,7 +35,6 @@ from siafu.given import (
     read_edges,
     read_node_rows,
 )
-from siafu.native import Csr
 
 _CHUNK_BYTES = 1 << 25
 FLOATS = (torch.float32, torch.float64, torch.bfloat16)
@@ -111,7 +118,7 @@ class Block:
     narrow: bool = True
     whole: Whole | None = None
     spill: Callable[[int, int], Tensor] | None = None
-    checked: Checked | None = field(default=None, repr=False)
+    checked: ValidatedCsr | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         known = check_csr(self.indptr, self.indices, self.num_src, "block", known=self.checked)
@@ -236,7 +243,7 @@ class Graph:
     x_scale: Tensor | None = None
     edge_split: Tensor | None = None
     num_halo: int = 0
-    checked: Checked | None = field(default=None, repr=False)
+    checked: ValidatedCsr | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         num_src = self.num_nodes + self.num_halo

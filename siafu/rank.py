@@ -12,17 +12,17 @@ from typing import Any
 from torch import Tensor, nn
 
 from siafu.comm import Comm
-from siafu.comm.everyone import gather_texts
-from siafu.config import Settings
+from siafu.comm.all_gather import all_gather_texts
+from siafu.config import Config
 from siafu.dynamic import DynamicGraph
-from siafu.events import Events, Unheard
+from siafu.event_log import EventLog, NullEventLog
 from siafu.files import make_folder
-from siafu.folder import RunFolder
 from siafu.graph import Graph
 from siafu.machine import describe_machine, peak_rss_bytes
 from siafu.methods import RankContext, build_procedure
 from siafu.partition.cut import Part
 from siafu.results.trace import write_trace
+from siafu.run_folder import RunFolder
 from siafu.store.tensors import save_tensors
 from siafu.training.loop import ENDS, Loop
 from siafu.training.procedure import Callbacks, Monitor
@@ -46,7 +46,7 @@ class RankJob:
         same_ranks: whether the checkpoint was written by these ranks, and not by some of them or by others.
     """
 
-    config: Settings
+    config: Config
     run: str
     edges: int
     resumed: bool = False
@@ -74,7 +74,7 @@ def train_rank(
         if job.checkpointed:
             loop.resume(None if folder is None else folder.checkpoint, same_ranks=job.same_ranks)
         try:
-            with closing(Unheard() if folder is None else Events(folder.events)) as events:
+            with closing(NullEventLog() if folder is None else EventLog(folder.events)) as events:
                 found = _train(loop, part, job, events, folder, callbacks)
         except OSError as error:
             if folder is not None:
@@ -107,7 +107,7 @@ def _train(
     loop: Loop,
     part: Part | DynamicGraph,
     job: RankJob,
-    events: Events | Unheard,
+    events: EventLog | NullEventLog,
     folder: RunFolder | None,
     callbacks: Callbacks,
 ) -> dict[str, Any]:
@@ -131,7 +131,9 @@ def _train(
     return _metrics_of(loop, job.config, scores) | {"finished": reason in ENDS, "stopped_by": reason}
 
 
-def _write_start(events: Events | Unheard, loop: Loop, part: Part | DynamicGraph, job: RankJob) -> None:
+def _write_start(
+    events: EventLog | NullEventLog, loop: Loop, part: Part | DynamicGraph, job: RankJob
+) -> None:
     state = loop.state
     if not state.epoch:
         about = {"name": _graph_of(part).name, "nodes": part.num_nodes, "edges": job.edges}
@@ -148,7 +150,7 @@ def _graph_of(part: Part | DynamicGraph) -> Graph | DynamicGraph:
 
 
 def _write_result(
-    loop: Loop, part: Part | DynamicGraph, events: Events | Unheard, out: Tensor, scores: AllScores
+    loop: Loop, part: Part | DynamicGraph, events: EventLog | NullEventLog, out: Tensor, scores: AllScores
 ) -> None:
     task = loop.procedure.task
     fields: dict[str, Any] = {f"{split}_scores": of for split, of in scores.items()}
@@ -168,7 +170,7 @@ def _save_weights(loop: Loop, part: Part | DynamicGraph, folder: RunFolder) -> N
     save_tensors(folder.weights, loop.procedure.model.state_dict(), shape)
 
 
-def _metrics_of(loop: Loop, config: Settings, scores: AllScores) -> dict[str, Any]:
+def _metrics_of(loop: Loop, config: Config, scores: AllScores) -> dict[str, Any]:
     """The object that ``--json`` prints, but for the run's folder. Collective."""
     procedure, state = loop.procedure, loop.state
     found: dict[str, Any] = {"metric": procedure.task.metric}
@@ -176,7 +178,7 @@ def _metrics_of(loop: Loop, config: Settings, scores: AllScores) -> dict[str, An
         found |= {f"{split}_{name}": value for name, value in of.items()}
         found[f"{split}_score"] = of[procedure.task.metric]
     peak = str(max(state.peak_rss_bytes, peak_rss_bytes()))
-    peaks = gather_texts(loop.comm, peak, label="control")
+    peaks = all_gather_texts(loop.comm, peak, label="control")
     sent = procedure.sent.update()
     return found | {
         "epochs": state.epoch,

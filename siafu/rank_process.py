@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 from siafu.config import parse_toml
+from siafu.engines import take_part
 from siafu.files import write_atomically
-from siafu.folder import existing_folder
 from siafu.launch.elastic import join
-from siafu.launch.failures import reporting
-from siafu.ranks import take_part
+from siafu.launch.failures import report_errors
+from siafu.run_folder import existing_folder
 
 
 def main(arguments: list[str]) -> None:
@@ -34,5 +34,5 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    with reporting(os.environ):
+    with report_errors(os.environ):
         main(sys.argv[1:])

@@ -16,20 +16,30 @@ import torch
 from torch import nn
 
 from siafu import native
-from siafu.cautions import cautions
 from siafu.comm import Comm
-from siafu.config import Settings, build, from_keywords, parse_toml, write_toml
+from siafu.config import Config, build, from_keywords, parse_toml, write_toml
 from siafu.convert import as_graph
-from siafu.events import Events
-from siafu.folder import RunFolder, existing_folder, new_folder
+from siafu.data_warnings import data_warnings
+from siafu.engines import (
+    Engine,
+    LocalEngine,
+    ProcessEngine,
+    RayEngine,
+    TorchrunEngine,
+    TrainingJob,
+    dismiss,
+    follow,
+    partitions_folder,
+)
+from siafu.event_log import EventLog
+from siafu.inference.trained_run import AnyGraph, Run, load, open_run
 from siafu.machine import usable_cores
 from siafu.methods import METHODS
-from siafu.ranks import Group, OnRay, Processes, Ranks, Threads, Work, dismiss, follow, home_of_partitions
+from siafu.resolve import about, fingerprint, settle
 from siafu.results.progress import TrainingProgress, in_notebook
 from siafu.results.read import across_seeds
-from siafu.settled import about, fingerprint, settle
-from siafu.stop import go_on_with
-from siafu.trained import AnyGraph, Run, load, open_run
+from siafu.run_folder import RunFolder, existing_folder, new_folder
+from siafu.signals import resume_hint
 from siafu.training.procedure import Callbacks
 
 _SOME_OF_BASELINE = ("model", "test_score", "val_score", "epochs", "epoch_seconds")
@@ -81,7 +91,7 @@ def resume(
     if folder.finished:
         return open_run(run, model=model)
     tree = parse_toml(folder.read_config())
-    with folder.locked(), go_on_with(_how_to_resume(folder.path, tree)), _watched(callbacks) as watching:
+    with folder.locked(), resume_hint(_how_to_resume(folder.path, tree)), _watched(callbacks) as watching:
         _say_without_core()
         if tree.engine == "torchrun":
             raise ValueError(
@@ -97,7 +107,7 @@ def how_to_resume(run: Run) -> str:
     return _how_to_resume(run.directory, run.settings)
 
 
-def _how_to_resume(path: Path, tree: Settings) -> str:
+def _how_to_resume(path: Path, tree: Config) -> str:
     needed = ["graph=…"] * (not tree.source) + ["model=…"] * (tree.model.kind == "custom")
     if tree.engine == "torchrun":
         return f"the same command, and --out {shlex.quote(str(path))}"
@@ -111,7 +121,7 @@ class _Asked:
     """What somebody asked to be trained."""
 
     graph: AnyGraph | str | Path
-    tree: Settings
+    tree: Config
     out: Path | None
     module: nn.Module | None
 
@@ -126,30 +136,30 @@ def _train(asked: _Asked, callbacks: Callbacks, group: Comm | None) -> Run:
     name = f"{graph.name}-{tree.model.kind}-{tree.method}"
     with new_folder(asked.out, name=name) as folder:
         folder.write_config(write_toml(tree))
-        work = Work(folder, tree, graph, asked.module, warnings=_warn(graph, tree, callbacks))
-        with go_on_with(_how_to_resume(folder.path, tree)):
+        work = TrainingJob(folder, tree, graph, asked.module, warnings=_warn(graph, tree, callbacks))
+        with resume_hint(_how_to_resume(folder.path, tree)):
             return _run(work, _ranks(tree, folder, group), callbacks)
 
 
 def _go_on(
     folder: RunFolder,
-    tree: Settings,
+    tree: Config,
     graph: AnyGraph,
     module: nn.Module | None,
-    ranks: Ranks,
+    ranks: Engine,
     callbacks: Callbacks,
 ) -> Run:
     """Carry out what was begun before."""
     if tree.model.kind == "custom" and module is None:
         raise ValueError(f"{folder.path}: trained a module of your own; resume it from Python with model=")
     warnings = _warn(graph, tree, callbacks)
-    work = Work(folder, tree, graph, module, resumed=True, warnings=warnings)
+    work = TrainingJob(folder, tree, graph, module, resumed=True, warnings=warnings)
     return _run(work, ranks, callbacks)
 
 
-def _warn(graph: AnyGraph, tree: Settings, callbacks: Callbacks) -> tuple[str, ...]:
+def _warn(graph: AnyGraph, tree: Config, callbacks: Callbacks) -> tuple[str, ...]:
     """Say what limits a run on this graph; returns it."""
-    found = cautions(graph, tree)
+    found = data_warnings(graph, tree)
     for text in found:
         callbacks.say(f"warning: {text}")
     return found
@@ -200,17 +210,17 @@ def _resume_in_group(asked: _Asked, comm: Comm, callbacks: Callbacks) -> Run | N
         return _go_on(folder, tree, graph, asked.module, _ranks(tree, folder, comm), callbacks)
 
 
-def _ranks(tree: Settings, folder: RunFolder, group: Comm | None) -> Ranks:
+def _ranks(tree: Config, folder: RunFolder, group: Comm | None) -> Engine:
     """Those who carry out a run in ``folder``."""
-    home = home_of_partitions(tree, folder)
+    home = partitions_folder(tree, folder)
     if group is not None:
-        return Group(group, home)
+        return TorchrunEngine(group, home)
     match tree.engine:
         case "local":
-            return Threads()
+            return LocalEngine()
         case "ray":
-            return OnRay(home)
-    return Processes(home)
+            return RayEngine(home)
+    return ProcessEngine(home)
 
 
 def _say_without_core() -> None:
@@ -219,7 +229,7 @@ def _say_without_core() -> None:
         print(f"siafu: {native.NOT_COMPILED}", file=sys.stderr, flush=True)
 
 
-def _check_module(module: nn.Module | None, tree: Settings) -> None:
+def _check_module(module: nn.Module | None, tree: Config) -> None:
     """Refuse a module of the user's own that such ranks cannot train."""
     if module is None:
         return
@@ -254,7 +264,7 @@ def _watched(callbacks: Callbacks | None) -> Iterator[Callbacks]:
         yield Callbacks()
 
 
-def _settle_ranks(tree: Settings) -> Settings:
+def _settle_ranks(tree: Config) -> Config:
     """Settle what ``auto`` means for engine and threads."""
     engine = tree.engine
     if engine == "auto":
@@ -263,7 +273,7 @@ def _settle_ranks(tree: Settings) -> Settings:
     return tree.model_copy(update={"engine": engine, "threads": tree.threads or here})
 
 
-def _same_graph(folder: RunFolder, tree: Settings, graph: AnyGraph | None, callbacks: Callbacks) -> AnyGraph:
+def _same_graph(folder: RunFolder, tree: Config, graph: AnyGraph | None, callbacks: Callbacks) -> AnyGraph:
     if graph is None:
         if not tree.source:
             raise ValueError(
@@ -280,7 +290,7 @@ def _same_graph(folder: RunFolder, tree: Settings, graph: AnyGraph | None, callb
     return graph
 
 
-def _run(work: Work, ranks: Ranks, callbacks: Callbacks) -> Run:
+def _run(work: TrainingJob, ranks: Engine, callbacks: Callbacks) -> Run:
     """Train to the end, or to where somebody stops it, and write what came of it."""
     folder, tree = work.folder, work.tree
     if tree.seeds > 1:
@@ -296,7 +306,7 @@ def _run(work: Work, ranks: Ranks, callbacks: Callbacks) -> Run:
         found["baseline"] = {key: without[key] for key in _SOME_OF_BASELINE}
         found |= {} if without["finished"] else {"finished": False, "stopped_by": without["stopped_by"]}
     if found["finished"]:
-        with closing(Events(folder.events)) as events:
+        with closing(EventLog(folder.events)) as events:
             for text in work.warnings:
                 events.write("note", text=text)
             events.write("end", **found)
@@ -304,7 +314,7 @@ def _run(work: Work, ranks: Ranks, callbacks: Callbacks) -> Run:
     return Run(folder.path, tree, found, model if found["finished"] else None)
 
 
-def _below(work: Work, path: Path, tree: Settings, ranks: Ranks, callbacks: Callbacks) -> Run:
+def _below(work: TrainingJob, path: Path, tree: Config, ranks: Engine, callbacks: Callbacks) -> Run:
     """Train a run below another's folder, or go on with it."""
     module = copy.deepcopy(work.module) if tree.model.kind == "custom" else None
     if (path / "config.toml").is_file():
@@ -312,14 +322,14 @@ def _below(work: Work, path: Path, tree: Settings, ranks: Ranks, callbacks: Call
         if folder.finished:
             return open_run(path, model=module)
         with folder.locked():
-            again = Work(folder, tree, work.graph, module, resumed=True, warnings=work.warnings)
+            again = TrainingJob(folder, tree, work.graph, module, resumed=True, warnings=work.warnings)
             return _run(again, ranks, callbacks)
     with new_folder(path, name=path.name) as folder:
         folder.write_config(write_toml(tree))
-        return _run(Work(folder, tree, work.graph, module, warnings=work.warnings), ranks, callbacks)
+        return _run(TrainingJob(folder, tree, work.graph, module, warnings=work.warnings), ranks, callbacks)
 
 
-def _baseline(work: Work, ranks: Ranks, callbacks: Callbacks) -> Run:
+def _baseline(work: TrainingJob, ranks: Engine, callbacks: Callbacks) -> Run:
     """Train a model of the same size without the graph."""
     model = work.tree.model.model_copy(update={"kind": "mlp"})
     without = work.tree.model_copy(update={"model": model, "baseline": False})
@@ -328,7 +338,7 @@ def _baseline(work: Work, ranks: Ranks, callbacks: Callbacks) -> Run:
     return _below(work, work.folder.path / "baseline", without, ranks, callbacks)
 
 
-def _each_seed(work: Work, ranks: Ranks, callbacks: Callbacks) -> Run:
+def _each_seed(work: TrainingJob, ranks: Engine, callbacks: Callbacks) -> Run:
     """Train with one seed after another; the mean of every metric, and its deviation as ``…_std``."""
     folder, tree, runs = work.folder, work.tree, list[Run]()
     for place in range(tree.seeds):

@@ -8,7 +8,7 @@ _TURNING = frozenset(
 )  # of directions
 
 
-def escaped(text: str) -> str:
+def escape_control_chars(text: str) -> str:
     """A text with control characters written out as Python writes them; newlines and tabs stay."""
     if text.isprintable():
         return text

@@ -1,4 +1,4 @@
-"""Settings: layers, keywords, assignments, TOML there and back, and what is said of mistakes."""
+"""Config: layers, keywords, assignments, TOML there and back, and what is said of mistakes."""
 
 from pathlib import Path
 from typing import Any
@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from siafu import config
-from siafu.config import Settings, build, from_assignments, from_keywords, parse_toml, read_toml, write_toml
+from siafu.config import Config, build, from_assignments, from_keywords, parse_toml, read_toml, write_toml
 
 
 def test_nothing_given_is_the_defaults() -> None:
-    assert build() == Settings()
-    assert (Settings().model.kind, Settings().model.layers, Settings().method) == ("gcn", 2, "full")
+    assert build() == Config()
+    assert (Config().model.kind, Config().model.layers, Config().method) == ("gcn", 2, "full")
 
 
 def test_each_later_layer_overrides_key_by_key() -> None:

@@ -3,14 +3,14 @@
 import re
 from pathlib import Path
 
-from siafu.config import Settings
+from siafu.config import Config
 
 ROOT = Path(__file__).parents[1]
 
 
 def test_every_setting_and_its_default_stand_in_the_settings_page() -> None:
     text = (ROOT / "docs" / "settings.md").read_text()
-    for name, info in Settings.model_fields.items():
+    for name, info in Config.model_fields.items():
         fields = getattr(info.annotation, "model_fields", None)
         if fields is None:
             assert f"`{name}`" in text, name

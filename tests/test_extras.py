@@ -11,10 +11,10 @@ import pytest
 
 import siafu
 from siafu.data import karate
-from siafu.extras import EXTRAS, MissingExtra, needed_for
+from siafu.extras import EXTRAS, MissingExtra, require_extra
 from siafu.partition.assign import assign
-from siafu.sites.trial import init_trial
-from siafu.workers.functions import Functions
+from siafu.sites.provisioning import init_trial
+from siafu.workers.aws_lambda import LambdaPlatform
 
 # Runs the command where a package and all below it cannot be imported.
 WITHOUT = """
@@ -33,8 +33,8 @@ NEEDS: list[tuple[str, Callable[[], object]]] = [
     ("pymetis", lambda: assign(karate(), parts=2, by="metis")),
     ("kaminpar", lambda: assign(karate(), parts=2, by="kaminpar")),
     ("ray", lambda: import_module("siafu.launch.ray")),
-    ("ray", lambda: import_module("siafu.workers.on_ray")),
-    ("boto3", lambda: Functions("worker", key=bytes(32))),
+    ("ray", lambda: import_module("siafu.workers.ray_tasks")),
+    ("boto3", lambda: LambdaPlatform("worker", key=bytes(32))),
     ("torch_geometric", lambda: karate().to_pyg()),
     ("torch_geometric", lambda: siafu.NeighborLoader(karate(), [3])),
 ]
@@ -44,8 +44,8 @@ NEEDS: list[tuple[str, Callable[[], object]]] = [
 def test_a_package_that_is_not_installed_is_named_with_its_install_command(
     package: str, use: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for loaded in ("siafu.launch.ray", "siafu.workers.on_ray", *sys.modules):
-        if loaded.startswith(("siafu.launch.ray", "siafu.workers.on_ray", f"{package}.")):
+    for loaded in ("siafu.launch.ray", "siafu.workers.ray_tasks", *sys.modules):
+        if loaded.startswith(("siafu.launch.ray", "siafu.workers.ray_tasks", f"{package}.")):
             monkeypatch.delitem(sys.modules, loaded, raising=False)
     monkeypatch.setitem(sys.modules, package, None)
     install = f"needs {package}, which is not installed: {EXTRAS[package].install}"
@@ -88,7 +88,7 @@ def test_the_commands_of_sites_name_what_they_need(
 def test_a_package_that_does_not_load_is_told_apart() -> None:
     with (
         pytest.raises(MissingExtra, match=r"ray, which does not load \(too old\); install it again"),
-        needed_for("engine ray", "ray"),
+        require_extra("engine ray", "ray"),
     ):
         raise ImportError("too old")
 

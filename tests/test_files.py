@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from siafu import files
-from siafu.files import append_to, locked, make_folder, read_private, replacing, write_atomically
+from siafu.files import atomic_writer, lock_file, make_folder, open_append, read_private, write_atomically
 
 LEFTOVER = ".t.0123456789abcdef.tmp"
 
@@ -32,12 +32,12 @@ def shared(tmp_path: Path) -> Path:
 
 
 def lock(path: Path) -> None:
-    with locked(path, refusal="taken"):
+    with lock_file(path, refusal="taken"):
         pass
 
 
 def append(path: Path) -> None:
-    with append_to(path) as file:
+    with open_append(path) as file:
         file.write(b"more")
 
 
@@ -75,7 +75,7 @@ def test_a_lock_is_not_emptied_and_only_its_owner_can_open_a_new_one(shared: Pat
 
 
 def test_a_lock_that_is_held_is_refused_and_can_be_had_afterwards(shared: Path) -> None:
-    with locked(shared / "t", refusal="taken"), pytest.raises(ValueError, match="taken"):
+    with lock_file(shared / "t", refusal="taken"), pytest.raises(ValueError, match="taken"):
         lock(shared / "t")
     lock(shared / "t")
 
@@ -117,7 +117,7 @@ def test_a_leftover_of_a_killed_writer_is_deleted_and_that_of_a_living_one_is_no
 
 
 def test_two_writers_of_one_file_both_end_and_the_last_stays(shared: Path) -> None:
-    with replacing(shared / "t") as first:
+    with atomic_writer(shared / "t") as first:
         first.write(b"first")
         write_atomically(shared / "t", b"second")
     assert [path.name for path in shared.iterdir()] == ["t"]

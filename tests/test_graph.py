@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import siafu
-from siafu.given import MAX_NODES
 from siafu.graph import Block, Graph
+from siafu.user_input import MAX_NODES
 
 SRC, DST = [0, 0, 1, 3], [1, 2, 2, 0]
 X = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]]

@@ -14,8 +14,8 @@ PACKAGE = Path(__file__).parents[1] / "siafu"
 # A room is a file or a folder of the package. Rooms of one line don't import each other.
 ORDER = [
     ["native", "wire"],
-    ["given", "checks", "ahead", "files", "seals", "terminal", "stop", "extras", "machine"],
-    ["graph", "events", "cost"],
+    ["user_input", "array_checks", "prefetch", "files", "checksums", "terminal", "stop", "extras", "machine"],
+    ["graph", "event_log", "cost"],
     ["dynamic"],
     ["convert"],
     ["store", "comm"],
@@ -26,7 +26,7 @@ ORDER = [
     ["results"],
     ["plan"],
     ["config", "folder", "predictions"],
-    ["trained", "partitioning"],
+    ["trained", "store_partitions"],
     ["settled", "cautions"],
     ["rank", "loader", "group"],
     ["ranks"],

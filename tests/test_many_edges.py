@@ -10,7 +10,7 @@ import xxhash
 
 import siafu
 from siafu import native
-from siafu.checks import Checked, check_offsets
+from siafu.array_checks import ValidatedCsr, check_offsets
 from siafu.graph import Graph
 from siafu.native import Csr
 from siafu.store import open_store
@@ -78,7 +78,7 @@ def test_offsets_beyond_an_int32_are_right(graph: Graph) -> None:
         HOLE,
         DEGREE,
     )
-    assert isinstance(graph.checked, Checked)
+    assert isinstance(graph.checked, ValidatedCsr)
 
 
 def test_kernels_read_rows_whose_edges_stand_behind_so_many(graph: Graph, sources: np.ndarray) -> None:

@@ -5,21 +5,21 @@ from pathlib import Path
 
 import pytest
 
-from siafu.config import Settings, write_toml
-from siafu.folder import RunFolder
+from siafu.config import Config, write_toml
 from siafu.rank import RankJob, scratch_folder
+from siafu.run_folder import RunFolder
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
     made = RunFolder(tmp_path / "run")
     made.path.mkdir()
-    made.write_config(write_toml(Settings()))
+    made.write_config(write_toml(Config()))
     return made
 
 
 def assignment(folder: RunFolder, run: str | None = None) -> RankJob:
-    return RankJob(Settings(), run or folder.config_checksum(), edges=0, folder=folder.path)
+    return RankJob(Config(), run or folder.config_checksum(), edges=0, folder=folder.path)
 
 
 def test_ranks_that_see_the_folder_of_the_run_use_it(folder: RunFolder) -> None:

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 import siafu
 from siafu.data import community, random_labels
-from siafu.folder import RunFolder
 from siafu.graph import Block, Graph
 from siafu.nn import Gcn
 from siafu.results.read import read_run
+from siafu.run_folder import RunFolder
 from siafu.training.procedure import Callbacks
 
 KINDS = ["gcn", "sage", "gat", "gatv2", "gin", "mlp"]

@@ -7,27 +7,30 @@ from pathlib import Path
 import pytest
 
 from siafu import cli
+from siafu.cli import output
 from siafu.launch import failures
-from siafu.results.progress import BarOutlet, LineOutlet, State
-from siafu.terminal import escaped
+from siafu.results.progress import BarDisplay, LineDisplay, ProgressState
+from siafu.terminal import escape_control_chars
 
 EVIL = "a\x1b]0;owned\x07\x9b2J\rb\u202e"
 TAMED = "a\\x1b]0;owned\\x07\\x9b2J\\rb\\u202e"
 
 
 def test_control_characters_are_written_out() -> None:
-    assert escaped(EVIL) == TAMED
+    assert escape_control_chars(EVIL) == TAMED
 
 
 @pytest.mark.parametrize(
     "text", ["two\nlines\tand a tab", "größer 中文 ✓", "10\u202f000", "می\u200cخواهم", ""]
 )
 def test_text_of_any_language_stays(text: str) -> None:
-    assert escaped(text) == text
+    assert escape_control_chars(text) == text
 
 
 def test_a_file_name_that_is_no_text_can_be_printed() -> None:
-    assert escaped(b"\xff.csv".decode("utf-8", "surrogateescape")).encode("utf-8") == b"\\udcff.csv"
+    assert (
+        escape_control_chars(b"\xff.csv".decode("utf-8", "surrogateescape")).encode("utf-8") == b"\\udcff.csv"
+    )
 
 
 def test_an_error_of_the_command_is_escaped(
@@ -42,8 +45,8 @@ def test_an_error_of_the_command_is_escaped(
 
 
 def test_results_and_messages_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
-    cli._say(EVIL)
-    cli._print({}, False, EVIL)
+    output.say(EVIL)
+    output.print_result({}, False, EVIL)
     said = capsys.readouterr()
     assert (said.err, said.out) == (f"{TAMED}\n", f"{TAMED}\n")
 
@@ -57,9 +60,9 @@ def test_the_error_of_a_rank_is_escaped(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_progress_is_escaped() -> None:
     lines, bars = io.StringIO(), io.StringIO()
-    line = LineOutlet(lines, lambda: 0.0)
-    for outlet in (line, BarOutlet(bars)):
-        outlet.show(State(EVIL, 1, 2, EVIL))
+    line = LineDisplay(lines, lambda: 0.0)
+    for outlet in (line, BarDisplay(bars)):
+        outlet.show(ProgressState(EVIL, 1, 2, EVIL))
         outlet.close()
     for shown in (lines.getvalue(), bars.getvalue()):
         assert "owned" in shown

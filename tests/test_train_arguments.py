@@ -101,7 +101,7 @@ def test_a_run_without_the_compiled_core_says_so(
     graph = Graph.from_pyg(data())
     siafu.train(graph, epochs=1, out=tmp_path / "quick")
     assert "compiled core not found" not in capsys.readouterr().err
-    monkeypatch.setattr(native, "_core", None)
+    monkeypatch.setattr(native.core, "kernels", None)
     siafu.train(graph, epochs=1, out=tmp_path / "slow")
     said = [line for line in capsys.readouterr().err.splitlines() if "compiled core not found" in line]
     assert len(said) == 1
@@ -109,7 +109,9 @@ def test_a_run_without_the_compiled_core_says_so(
 
 
 def test_no_benchmark_runs_without_the_compiled_core() -> None:
-    program = "from siafu import native; native._core = None; from core import require_core; require_core()"
+    program = (
+        "from siafu import native; native.core.kernels = None; from core import require_core; require_core()"
+    )
     ended = subprocess.run(
         [sys.executable, "-c", program], cwd=BENCHMARKS, capture_output=True, text=True, timeout=120
     )

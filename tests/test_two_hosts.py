@@ -111,9 +111,9 @@ with join(os.environ, deadline_s=60) as comm:
 """
 _STRANGER = """
 import json, socket, sys, time
-from siafu.launch.reach import wait_until_reachable
+from siafu.launch.network_addresses import wait_until_reachable
 from siafu.wire import tls
-from siafu.wire.handshake import Stranger, authenticate
+from siafu.wire.handshake import HandshakeError, authenticate
 from torch.distributed import TCPStore
 address, port = sys.argv[1], int(sys.argv[2])
 wait_until_reachable(address, port, seconds=120)
@@ -125,7 +125,7 @@ secure, binding = tls.dial(sock)
 try:
     until = time.monotonic() + 60
     print(authenticate(secure, b"no secret", {"rank": 1}, listening=False, until=until, binding=binding))
-except Stranger as error:
+except HandshakeError as error:
     print("refused:", error)
 store.set("siafu///siafu/comm/1", b"evil")
 store.delete_key("siafu///siafu/comm/1")

@@ -6,11 +6,11 @@ two carriers), ``frames`` and ``handshake`` (what is on the wire), ``liveness`` 
 
 from siafu.comm.comm import Comm, Pending
 from siafu.comm.config import CommConfig
-from siafu.comm.errors import CommError, FrameError, OutOfStep, PeerFailed, PeerLost, PeerMismatch
-from siafu.comm.meet import Board, Group, Meet
-from siafu.comm.mesh import Mesh, connect
-from siafu.comm.meter import Meter
-from siafu.comm.threads import alone, connect_threads
+from siafu.comm.errors import CommError, OutOfStep, PeerFailed, PeerLost, PeerMismatch, PeerProtocolError
+from siafu.comm.meter import ByteMeter
+from siafu.comm.rendezvous import Board, Group, Meet
+from siafu.comm.socket_transport import Mesh, connect
+from siafu.comm.thread_transport import alone, connect_threads
 
 __all__ = [
     "Board",
@@ -21,7 +21,7 @@ __all__ = [
     "Group",
     "Meet",
     "Mesh",
-    "Meter",
+    "ByteMeter",
     "OutOfStep",
     "PeerFailed",
     "PeerLost",

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from siafu.comm.frames import (
+from siafu.comm.message_frames import (
     CHUNK_BYTES,
     ChunkHead,
     FrameKind,
@@ -16,19 +16,19 @@ from siafu.comm.frames import (
     pack_chunk_head,
     unpack_chunk_head,
 )
-from siafu.comm.inbox import Inbox
-from siafu.comm.memory import bytes_of
-from siafu.comm.transport import Arrival, Envelope, Kind
+from siafu.comm.receive_queue import ReceiveQueue
+from siafu.comm.tensor_bytes import byte_view
+from siafu.comm.transport import Envelope, IncomingMessage, MessageKind
 from siafu.wire.frames import FrameError, Header, check_payload, pack
 
 
-class Splitter:
+class MessageSplitter:
     """The frames of one message, made one after another."""
 
     def __init__(self, envelope: Envelope, values: Tensor) -> None:
         self.envelope = envelope
         self._values = values  # kept alive: the view is its memory
-        self.view = bytes_of(values)
+        self.view = byte_view(values)
         self._offset = 0
         self._begun = False
 
@@ -58,12 +58,12 @@ class _Partial(NamedTuple):
     """A message of which ``received`` bytes are here."""
 
     envelope: Envelope
-    arrival: Arrival
+    arrival: IncomingMessage
     view: memoryview
     received: int
 
 
-class Assembler:
+class MessageAssembler:
     """Assembles the messages of one peer from their frames.
 
     For each frame call :meth:`place`, fill the memory that it returns with the payload, then call :meth:`commit`.
@@ -72,7 +72,7 @@ class Assembler:
     def __init__(
         self,
         peer: int,
-        inbox: Inbox,
+        inbox: ReceiveQueue,
         *,
         kinds: Collection[int] = (FrameKind.COLLECTIVE, FrameKind.DIRECT, FrameKind.POST),
     ) -> None:
@@ -119,13 +119,13 @@ class Assembler:
         assert info is not None
         if chunk.channel in self._partial:
             raise FrameError(f'message "{info.label}" began before the one before it on its channel ended')
-        envelope = Envelope(Kind(kind), chunk.channel, chunk.number, info.label)
+        envelope = Envelope(MessageKind(kind), chunk.channel, chunk.number, info.label)
         try:
             arrival = self._inbox.arriving(self._peer, envelope, info.shape, info.dtype)
         except ValueError as error:
             raise FrameError(str(error)) from None
         assert isinstance(arrival.values, Tensor)
-        return _Partial(envelope, arrival, bytes_of(arrival.values), 0)
+        return _Partial(envelope, arrival, byte_view(arrival.values), 0)
 
     def _resume(self, kind: int, chunk: ChunkHead) -> _Partial:
         partial = self._partial.pop(chunk.channel, None)

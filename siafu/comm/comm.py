@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from xxhash import xxh3_64_intdigest
 
-from siafu.comm.call import Call
-from siafu.comm.frames import MAX_LABEL_BYTES
-from siafu.comm.memory import check_travels, fresh, from_bytes
-from siafu.comm.reduce import Reduction, add_in_order
-from siafu.comm.transport import Envelope, Kind, Listener, Transport
+from siafu.comm.all_reduce import Reduction, add_in_order
+from siafu.comm.collective import Call
+from siafu.comm.message_frames import MAX_LABEL_BYTES
+from siafu.comm.tensor_bytes import check_travels, fresh, tensor_from_bytes
+from siafu.comm.transport import Envelope, MessageKind, PostCallback, Transport
 
 T = TypeVar("T")
 _SMALL_BYTES = 1 << 15  # below it, each rank sends all it has to all: one round, not two
@@ -78,7 +78,7 @@ class Comm:
         call = self._call(label)
         out = fresh((sum(recv), *rows.shape[1:]), rows.dtype)
         dealt, got = rows.detach().contiguous().split(list(send)), out.split(list(recv))
-        arrivals = {peer: call.expect(peer, got[peer]) for peer in self._peers}
+        arrivals = {peer: call.start_receive(peer, got[peer]) for peer in self._peers}
         for peer in self._peers:
             call.send(peer, dealt[peer])
         got[self.rank].copy_(dealt[self.rank])
@@ -118,7 +118,7 @@ class Comm:
         self._check_peer(root)
         call = self._call(label)
         if self.rank != root:
-            return call.collect(call.expect(root), None, None)
+            return call.collect(call.start_receive(root), None, None)
         if values is None:
             raise ValueError(f'rank {root} has nothing to broadcast in "{label}"; expected a tensor')
         check_travels(values)
@@ -130,26 +130,26 @@ class Comm:
 
     def broadcast_text(self, text: str | None, *, root: int = 0, label: str) -> str:
         """The text that the root gave, on every rank. Collective."""
-        given = None if text is None else from_bytes(text.encode())
+        given = None if text is None else tensor_from_bytes(text.encode())
         return self.broadcast(given, root=root, label=label).numpy().tobytes().decode()
 
     def send(self, peer: int, values: Tensor, *, label: str) -> None:
         """Send to one rank, which receives in the same order."""
         self._check_other(peer)
         check_travels(values)
-        envelope = self._envelope(Kind.DIRECT, self._sent[peer], label)
+        envelope = self._envelope(MessageKind.DIRECT, self._sent[peer], label)
         self._sent[peer] += 1
         small = values.nbytes <= _COPIED_BYTES
-        ticket = self._transport.send(peer, envelope, values.detach().contiguous(), copy=small)
-        if not small or ticket.loss is not None:
-            self._transport.wait(ticket, label)
+        transfer = self._transport.send(peer, envelope, values.detach().contiguous(), copy=small)
+        if not small or transfer.make_error is not None:
+            self._transport.wait(transfer, label)
 
     def receive(self, peer: int, *, label: str) -> Tensor:
         """What a rank sent to this one."""
         self._check_other(peer)
-        envelope = self._envelope(Kind.DIRECT, self._received[peer], label)
+        envelope = self._envelope(MessageKind.DIRECT, self._received[peer], label)
         self._received[peer] += 1
-        arrival = self._transport.expect(peer, envelope)
+        arrival = self._transport.start_receive(peer, envelope)
         self._transport.wait(arrival, label)
         assert arrival.values is not None
         return arrival.values
@@ -166,20 +166,20 @@ class Comm:
         """Send rows to whoever listens on this channel of a rank; returns at once."""
         self._check_peer(peer)
         check_travels(rows)
-        envelope = self._envelope(Kind.POST, tag, label)
-        ticket = self._transport.send(peer, envelope, rows.detach().contiguous(), copy=True)
-        if ticket.loss is not None:
-            raise ticket.loss(label)
+        envelope = self._envelope(MessageKind.POST, tag, label)
+        transfer = self._transport.send(peer, envelope, rows.detach().contiguous(), copy=True)
+        if transfer.make_error is not None:
+            raise transfer.make_error(label)
 
-    def tell_rows(self, label: str, rows: Sequence[Tensor]) -> None:
+    def record_sent_rows(self, label: str, rows: Sequence[Tensor]) -> None:
         """Say which own rows the next messages of a label hold, by rank, where somebody keeps a ledger."""
-        self._transport.rows_told(label, rows)
+        self._transport.record_sent_rows(label, rows)
 
     def check_rows(self, rows: Tensor, recv: Sequence[int], *, label: str) -> None:
         """Have the transport refuse decoded rows, ``recv[p]`` from rank p; the error names their sender."""
         self._transport.check_rows(label, rows.split(list(recv)))
 
-    def on_arrival(self, callback: Listener) -> None:
+    def on_post(self, callback: PostCallback) -> None:
         """Call ``callback(peer, tag, rows)`` for each post on this channel, those of a rank in their order.
 
         It is called in a thread of its own. Where it raises, the next call of this rank raises too.
@@ -199,7 +199,7 @@ class Comm:
     ) -> Pending[list[Tensor]]:
         check_travels(values)
         call, given = self._call(label), values.detach().contiguous()
-        arrivals = {peer: call.expect(peer) for peer in self._peers}
+        arrivals = {peer: call.start_receive(peer) for peer in self._peers}
         for peer in self._peers:
             call.send(peer, given)
 
@@ -212,11 +212,11 @@ class Comm:
         return Pending(finish)
 
     def _call(self, label: str) -> Call:
-        envelope = self._envelope(Kind.COLLECTIVE, self._calls, label)
+        envelope = self._envelope(MessageKind.COLLECTIVE, self._calls, label)
         self._calls += 1
         return Call(self._transport, channel=self._number, number=envelope.number, label=label)
 
-    def _envelope(self, kind: Kind, number: int, label: str) -> Envelope:
+    def _envelope(self, kind: MessageKind, number: int, label: str) -> Envelope:
         if len(label.encode()) > MAX_LABEL_BYTES:
             raise ValueError(
                 f"the label {label[:40]!r}… is too long; expected at most {MAX_LABEL_BYTES} bytes"

@@ -44,7 +44,7 @@ class FrameError(CommError):
 
 
 # The error of a wait, made when its phase is known.
-Loss = Callable[[str], CommError]
+ErrorFactory = Callable[[str], CommError]
 
 
 def name_rank(rank: int, hosts: Sequence[str]) -> str:
@@ -52,13 +52,13 @@ def name_rank(rank: int, hosts: Sequence[str]) -> str:
     return f"rank {rank} on {hosts[rank]}"
 
 
-def failed(peer: int, hosts: Sequence[str], *, where: str, message: str) -> Loss:
+def failed(peer: int, hosts: Sequence[str], *, where: str, message: str) -> ErrorFactory:
     """The error of a peer that said that it failed in phase ``where``."""
     text = f'{name_rank(peer, hosts)} failed in "{where}": {message}'
     return lambda phase: PeerFailed(text, peer=peer, host=hosts[peer], phase=phase)
 
 
-def gone(rank: int, peer: int, hosts: Sequence[str], *, how: str) -> Loss:
+def gone(rank: int, peer: int, hosts: Sequence[str], *, how: str) -> ErrorFactory:
     """The error of a peer whose connection broke."""
 
     def error(phase: str) -> CommError:
@@ -71,7 +71,7 @@ def gone(rank: int, peer: int, hosts: Sequence[str], *, how: str) -> Loss:
     return error
 
 
-def ended(rank: int, peer: int, hosts: Sequence[str]) -> Loss:
+def ended(rank: int, peer: int, hosts: Sequence[str]) -> ErrorFactory:
     """The error of a peer that ended in good order while it was still needed."""
 
     def error(phase: str) -> CommError:
@@ -84,7 +84,7 @@ def ended(rank: int, peer: int, hosts: Sequence[str]) -> Loss:
     return error
 
 
-def closed(rank: int, hosts: Sequence[str], *, why: str = "closed its group") -> Loss:
+def closed(rank: int, hosts: Sequence[str], *, why: str = "closed its group") -> ErrorFactory:
     """The error of a call that this rank makes after its own end."""
     text = f"{name_rank(rank, hosts)} has {why}"
     return lambda phase: CommError(

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from siafu import native
-from siafu.comm.codec import Feedback, decode, encode
 from siafu.comm.comm import Comm
 from siafu.comm.config import Precision
+from siafu.comm.quantization import ErrorFeedback, decode, encode
 from siafu.comm.route import Route
 from siafu.graph import Fetch
 from siafu.native import Csr
@@ -21,7 +21,7 @@ class Halo:
     def __init__(self, comm: Comm, route: Route, *, num_own: int, precision: Precision = "fp32") -> None:
         self._comm, self._route, self._num_own, self._precision = comm, route, num_own, precision
         self._label, self._place = "halo", 0
-        self._feedback = Feedback(
+        self._feedback = ErrorFeedback(
             precision
         )  # what rounding lost of rows sent while learning goes with the next
 
@@ -33,7 +33,7 @@ class Halo:
         """Have the rows of the halo brought: (D, F) -> (H, F). Collective."""
         whole = x_own.is_contiguous()
         rows = native.gather(x_own, self._route.index) if whole else x_own[self._route.index]
-        self._comm.tell_rows(self._label, self._route.index.split(list(self._route.send)))
+        self._comm.record_sent_rows(self._label, self._route.index.split(list(self._route.send)))
         return self._start(rows, self._route.send, self._route.recv, how)
 
     def start_give_back(self, grad_halo: Tensor) -> Callable[[Tensor], None]:

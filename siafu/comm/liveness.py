@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from siafu.comm.errors import CommError, Loss, PeerLost, name_rank
+from siafu.comm.errors import CommError, ErrorFactory, PeerLost, name_rank
 from siafu.wire.heartbeats import FailureDetector
 
 
@@ -18,7 +18,7 @@ class Liveness:
         self.hosts = tuple(hosts)
         self.detector = FailureDetector(range(len(hosts)), deadline_s=deadline_s)
 
-    def verdict(self, rank: int, peer: int, since: float) -> Loss | None:
+    def verdict(self, rank: int, peer: int, since: float) -> ErrorFactory | None:
         """The error of ``rank``, which has waited for ``peer`` since then; None as long as it should go on waiting."""
         found = self.detector.suspect(rank, peer, since)
         if found is None:
@@ -29,7 +29,7 @@ class Liveness:
             return self._silent(rank, found.peer, found.silent_s)
         return self._stuck(rank, found.peer, peer)
 
-    def _silent(self, rank: int, peer: int, silent_s: float) -> Loss:
+    def _silent(self, rank: int, peer: int, silent_s: float) -> ErrorFactory:
         return self._lost(
             rank,
             peer,
@@ -38,7 +38,7 @@ class Liveness:
             "between them is cut: look there, then resume the run",
         )
 
-    def _stuck(self, rank: int, peer: int, waited_for: int) -> Loss:
+    def _stuck(self, rank: int, peer: int, waited_for: int) -> ErrorFactory:
         via = "" if peer == waited_for else f" ({name_rank(waited_for, self.hosts)} waits for it too)"
         return self._lost(
             rank,
@@ -48,7 +48,7 @@ class Liveness:
             "for; if it needs longer, raise comm.deadline",
         )
 
-    def _circle(self, rank: int, peer: int, ranks: Sequence[int]) -> Loss:
+    def _circle(self, rank: int, peer: int, ranks: Sequence[int]) -> ErrorFactory:
         waits = ", ".join(
             f'{name_rank(one, self.hosts)} for rank {self.detector.peers[one].waits_for} in "{self._phase(one)}"'
             for one in ranks
@@ -63,7 +63,7 @@ class Liveness:
     def _phase(self, rank: int) -> str:
         return self.detector.peers[rank].phase
 
-    def _lost(self, rank: int, peer: int, what: str, advice: str) -> Loss:
+    def _lost(self, rank: int, peer: int, what: str, advice: str) -> ErrorFactory:
         def error(phase: str) -> CommError:
             waiter = name_rank(rank, self.hosts)
             text = f'{name_rank(peer, self.hosts)} {what} while {waiter} waited in "{phase}"; {advice}'

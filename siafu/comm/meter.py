@@ -5,7 +5,7 @@ import threading
 BEATS = "beats"  # what keeps a connection: handshakes, beats, farewells
 
 
-class Meter:
+class ByteMeter:
     """Bytes sent by this rank, frame headers included, by the label of the call that sent them.
 
     Bytes are counted when they are handed to the transport, so the figure at one place of a program is the same in

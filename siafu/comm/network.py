@@ -18,9 +18,9 @@ from ipaddress import ip_address
 from typing import NamedTuple, Protocol
 
 from siafu.comm.errors import CommError
-from siafu.comm.meet import Group, Meet
+from siafu.comm.rendezvous import Group, Meet
 from siafu.wire import tls
-from siafu.wire.handshake import Stranger, Unanswered
+from siafu.wire.handshake import HandshakeError, HandshakeUnanswered
 
 PHASE = "meeting"
 _AGAIN_S = 0.05
@@ -53,7 +53,7 @@ class Network(Protocol):
         ...
 
     def begins_tls(self, sock: socket.socket, *, until: float) -> bool:
-        """Whether a caller's first byte is that of TLS; waits for it, leaves it there, and raises Stranger."""
+        """Whether a caller's first byte is that of TLS; waits for it, leaves it there, and raises HandshakeError."""
         ...
 
     def wrap(self, sock: socket.socket) -> socket.socket:
@@ -65,7 +65,7 @@ class Network(Protocol):
         ...
 
     def greet(self, sock: socket.socket, *, until: float) -> bytes:
-        """Before the handshake with a caller; returns the binding, raises Stranger."""
+        """Before the handshake with a caller; returns the binding, raises HandshakeError."""
         ...
 
     def name(self, peer: int, *, until: float) -> str:
@@ -73,7 +73,7 @@ class Network(Protocol):
         ...
 
     def dial(self, peer: int, *, limit: float, until: float) -> Contact:
-        """Call a peer, for as long as ``limit``; one that is not there may come ``until``. Raises Absent, Stranger."""
+        """Call a peer, for as long as ``limit``; one that is not there may come ``until``. Raises Absent, HandshakeError."""
         ...
 
 
@@ -147,7 +147,7 @@ class OneHost:
 def _check_user(sock: socket.socket) -> None:
     pid, user, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     if user != os.geteuid():
-        raise Stranger(f"process {pid} belongs to user {user}, expected user {os.geteuid()}")
+        raise HandshakeError(f"process {pid} belongs to user {user}, expected user {os.geteuid()}")
 
 
 class ManyHosts:
@@ -193,9 +193,9 @@ class ManyHosts:
             sock.settimeout(max(0.001, until - time.monotonic()))
             first = sock.recv(1, socket.MSG_PEEK)
         except TimeoutError:
-            raise Stranger("it said nothing in time") from None
+            raise HandshakeError("it said nothing in time") from None
         except OSError as error:
-            raise Stranger(f"the connection broke ({error.strerror or error})") from None
+            raise HandshakeError(f"the connection broke ({error.strerror or error})") from None
         if first == tls.FIRST_BYTE:
             self._shown()
         return first == tls.FIRST_BYTE
@@ -215,7 +215,7 @@ class ManyHosts:
         try:
             tls.shake(sock, until=until)
         except OSError as error:
-            raise Stranger(f"no TLS ({_reason(error)}); {_SAME}") from None
+            raise HandshakeError(f"no TLS ({_reason(error)}); {_SAME}") from None
         return self._shown()[0].fingerprint
 
     def name(self, peer: int, *, until: float) -> str:
@@ -232,9 +232,9 @@ class ManyHosts:
         try:
             return Contact(*tls.dial(sock, until=limit))
         except (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError):
-            raise Unanswered(f"it closed the connection at once; {_SAME}") from None
+            raise HandshakeUnanswered(f"it closed the connection at once; {_SAME}") from None
         except OSError as error:
-            raise Stranger(f"no TLS ({_reason(error)}); {_SAME}") from None
+            raise HandshakeError(f"no TLS ({_reason(error)}); {_SAME}") from None
 
     def _address(self, peer: int, *, until: float) -> tuple[str, int, str]:
         if peer not in self._addresses:
@@ -247,7 +247,7 @@ class ManyHosts:
 
 
 def read_address(value: bytes, peer: int) -> tuple[str, int, str]:
-    """Address, port and host name of a rank, from the board; raises Stranger for anything else."""
+    """Address, port and host name of a rank, from the board; raises HandshakeError for anything else."""
     try:
         address, port, name = json.loads(value[:_MAX_ADDRESS_BYTES])
         ip_address(str(address))
@@ -256,7 +256,7 @@ def read_address(value: bytes, peer: int) -> tuple[str, int, str]:
             return address, port, name
     except (ValueError, TypeError, RecursionError):
         pass
-    raise Stranger(
+    raise HandshakeError(
         f"the board says {value[:60]!r} where the address of rank {peer} was expected; somebody else writes there"
     )
 

@@ -1,7 +1,7 @@
 """Rounds: an exchange with whoever is present, which returns who was. Comm asks all; this does without some.
 
 Members are numbered from 0. A process speaks for one of them or for several: a site for itself, a simulation
-(:mod:`siafu.comm.simulated`) for all. A coordinator adds up what members give and tells them the sum.
+(:mod:`siafu.comm.simulated_rounds`) for all. A coordinator adds up what members give and tells them the sum.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from siafu.comm.lengths import EXACT, UpdateWire
+from siafu.comm.wire_sizes import EXACT, UpdateWire
 
 
 class QuorumMissed(ValueError):
@@ -47,7 +47,7 @@ class Rounds(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Links:
+class MemberLinks:
     """Which rows go to whom, where every node's row goes once to each other member that reads it.
 
     Attributes:
@@ -65,7 +65,7 @@ class Links:
     of_edge: Tensor
 
 
-def links_of(indptr: Tensor, indices: Tensor, owner: Tensor) -> Links:
+def member_links(indptr: Tensor, indices: Tensor, owner: Tensor) -> MemberLinks:
     """The links of a graph by in-edges whose nodes have an ``owner`` each, (N,) int64."""
     reader = owner[torch.arange(indptr.numel() - 1).repeat_interleave(indptr.diff())]  # (E,)
     source = indices.long()
@@ -76,4 +76,4 @@ def links_of(indptr: Tensor, indices: Tensor, owner: Tensor) -> Links:
     pair, link = torch.stack([owner[row], to], 1).unique(dim=0, return_inverse=True)
     of_edge = torch.full_like(source, -1)
     of_edge[crosses] = place
-    return Links(row, to, link, pair, of_edge)
+    return MemberLinks(row, to, link, pair, of_edge)

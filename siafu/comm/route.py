@@ -28,15 +28,15 @@ class Route:
                 f'from {len(self.recv)}; make the partition again with "siafu partition"'
             )
 
-    def completed(self, came: Sequence[Tensor], *, label: str) -> Tensor:
+    def assemble_halo(self, came: Sequence[Tensor], *, label: str) -> Tensor:
         """The halo of what came from each rank under a label: P x (R, F) -> (sum(recv), F)."""
         return torch.cat(list(came))
 
-    def unknown(self, *, label: str, width: int) -> Tensor | None:
+    def missing_rows(self, *, label: str, width: int) -> Tensor | None:
         """Of which halo rows nothing is known, (H,) bool; None where something is of all."""
         return None
 
 
-def no_route() -> Route:
+def empty_route() -> Route:
     """The route of a lone rank."""
     return Route(torch.empty(0, dtype=torch.int64), (0,), (0,))

@@ -11,13 +11,13 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from siafu.comm.errors import Loss
-from siafu.comm.meter import Meter
+from siafu.comm.errors import ErrorFactory
+from siafu.comm.meter import ByteMeter
 
-Listener = Callable[[int, int, Tensor], None]
+PostCallback = Callable[[int, int, Tensor], None]
 
 
-class Kind(IntEnum):
+class MessageKind(IntEnum):
     """What a message belongs to."""
 
     COLLECTIVE = 1
@@ -35,19 +35,19 @@ class Envelope(NamedTuple):
         label: the phase it belongs to, for the meter and for errors.
     """
 
-    kind: Kind
+    kind: MessageKind
     channel: int
     number: int
     label: str
 
 
-class Ticket:
+class Transfer:
     """Something under way with a peer; it is finished, or it fails."""
 
     def __init__(self, peer: int) -> None:
         self.peer = peer
         self.done = threading.Event()
-        self.loss: Loss | None = None
+        self.loss: ErrorFactory | None = None
         self._lock = threading.Lock()
         self._then: Callable[[], None] | None = None
 
@@ -61,7 +61,7 @@ class Ticket:
         if then is not None:
             then()
 
-    def fail(self, loss: Loss) -> None:
+    def fail(self, loss: ErrorFactory) -> None:
         """It will never be done: wake who waits."""
         with self._lock:
             if not self.done.is_set():
@@ -78,12 +78,12 @@ class Ticket:
             call()
 
 
-class Arrival(Ticket):
+class IncomingMessage(Transfer):
     """A message that is expected, arriving or there.
 
     Attributes:
         into: where the receiver would like it, taken if it fits and nothing had arrived yet.
-        values: the message, whole once the ticket is done.
+        values: the message, whole once the transfer is done.
         label: the label that the sender gave it.
         expected: whether somebody asked for it.
         whole: whether all of it is here.
@@ -119,25 +119,25 @@ class Transport(Protocol):
         ...
 
     @property
-    def meter(self) -> Meter:
+    def meter(self) -> ByteMeter:
         """What this rank sent."""
         ...
 
-    def send(self, peer: int, envelope: Envelope, values: Tensor, *, copy: bool = False) -> Ticket:
-        """Start to send; contiguous values must not change before the ticket is done, unless ``copy`` is asked for."""
+    def send(self, peer: int, envelope: Envelope, values: Tensor, *, copy: bool = False) -> Transfer:
+        """Start to send; contiguous values must not change before the transfer is done, unless ``copy`` is asked for."""
         ...
 
-    def expect(self, peer: int, envelope: Envelope, into: Tensor | None = None) -> Arrival:
+    def start_receive(self, peer: int, envelope: Envelope, into: Tensor | None = None) -> IncomingMessage:
         """Start to receive."""
         ...
 
-    def wait(self, ticket: Ticket, phase: str) -> None:
-        """Wait until a ticket is done; raises CommError when it never will be."""
+    def wait(self, transfer: Transfer, phase: str) -> None:
+        """Wait until a transfer is done; raises CommError when it never will be."""
 
-    def listen(self, channel: int, callback: Listener) -> None:
+    def listen(self, channel: int, callback: PostCallback) -> None:
         """Call ``callback(peer, tag, rows)`` for each post on a channel, one after another, in a thread of its own."""
 
-    def rows_told(self, label: str, rows: Sequence[Tensor]) -> None:
+    def record_sent_rows(self, label: str, rows: Sequence[Tensor]) -> None:
         """Be told which own rows the next messages of a label hold, by rank; for who keeps a ledger."""
 
     def check_rows(self, label: str, rows: Sequence[Tensor]) -> None:

@@ -8,7 +8,7 @@ store).
 from siafu.data.catalogue import Description, available
 from siafu.data.generate import community, random_labels, rmat
 from siafu.data.karate import karate
-from siafu.data.lookup import data_home, load, only_static
+from siafu.data.loading import data_home, load, only_static
 
 __all__ = [
     "Description",

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from siafu.data.lookup import is_store, names_in
-from siafu.data.named import SOURCES, Source
+from siafu.data.loading import is_store, names_in
 from siafu.data.npz import Header, read_arrays, read_headers
+from siafu.data.public_datasets import PUBLIC_DATASETS, PublicDataset
 from siafu.data.temporal import is_temporal
 from siafu.store import DynamicStore, open_any
 
@@ -46,11 +46,11 @@ _BUNDLED = [
 def available(home: Path) -> list[Description]:
     """List the data sets: bundled ones, those of the data home, and those that would be downloaded."""
     there = names_in(home)
-    missing = [source for name, source in SOURCES.items() if name not in there]
+    missing = [source for name, source in PUBLIC_DATASETS.items() if name not in there]
     return [*_BUNDLED, *(_in_home(name, home) for name in there), *map(_published, missing)]
 
 
-def _published(source: Source) -> Description:
+def _published(source: PublicDataset) -> Description:
     return Description(
         source.name,
         source.nodes,

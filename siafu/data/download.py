@@ -16,13 +16,13 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 from urllib.parse import urlsplit
 
-from siafu.events import Progress, silent
+from siafu.event_log import Progress, no_progress
 
 TIMEOUT_S = 30.0  # without a byte
 _CHUNK = 1 << 20
 
 
-def fetch(url: str, path: Path, *, limit_bytes: int, progress: Progress = silent) -> None:
+def fetch(url: str, path: Path, *, limit_bytes: int, progress: Progress = no_progress) -> None:
     """Download a file over http(s); whatever stops it is a ConnectionError that names the address."""
     if urlsplit(url).scheme not in ("http", "https"):
         raise ValueError(f"{url}: expected an address that begins with http:// or https://")

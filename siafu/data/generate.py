@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from siafu import native
-from siafu.data.draws import Draws
-from siafu.given import MAX_NODES
+from siafu.data.random_stream import RandomStream
 from siafu.graph import Graph
+from siafu.user_input import MAX_NODES
 
 _CHUNK = 1 << 20  # draws at a time: what is in hand stays in the cache, and memory is bounded
 _COMMUNITY_NODES = 400
@@ -53,9 +53,9 @@ def community(
     _check_community(num_nodes, degree=degree, classes=classes, inside=inside)
     bounds = _community_bounds(num_nodes, degree=degree, classes=classes, seed=seed)  # (K + 1,)
     pairs = _community_pairs(num_nodes, bounds, degree=degree, inside=inside, seed=seed)
-    order = Draws(seed, "order").order(num_nodes).astype(np.int32)
+    order = RandomStream(seed, "order").order(num_nodes).astype(np.int32)
     graph = _undirected(pairs, order, name="community")
-    kind = Draws(seed, "community class").order(len(bounds) - 1) % classes
+    kind = RandomStream(seed, "community class").order(len(bounds) - 1) % classes
     true_class = np.empty(num_nodes, dtype=np.int64)
     true_class[order] = np.repeat(kind, np.diff(bounds))
     return _with_labels(graph, true_class, features=features, classes=classes, seed=seed)
@@ -86,7 +86,7 @@ def rmat(
     graph = Graph(csr.indptr, csr.indices, name="rmat")
     if classes == 0 and features == 0:
         return graph
-    kind = Draws(seed, "class").below(max(classes, 1), num_nodes).astype(np.int64)
+    kind = RandomStream(seed, "class").below(max(classes, 1), num_nodes).astype(np.int64)
     return _with_labels(graph, kind, features=features, classes=classes, seed=seed)
 
 
@@ -100,7 +100,7 @@ def rmat_edges(
         )
     if min(a, b, c) < 0 or a + b + c > 1:
         raise ValueError(f"rmat: a, b, c are {a}, {b}, {c}; expected chances that add up to 1 at most")
-    chances, draws, done = (a, a + b, a + b + c), Draws(seed, "rmat"), 0
+    chances, draws, done = (a, a + b, a + b + c), RandomStream(seed, "rmat"), 0
     order = draws.order(num_nodes).astype(np.int32)
     while done < num_edges:
         rows, cols = _rmat_chunk(num_nodes, min(_CHUNK, num_edges - done), chances, draws)
@@ -117,7 +117,7 @@ def random_labels(graph: Graph, *, seed: int = 0) -> Graph:
     """
     if graph.y is None:
         raise ValueError(f"{graph.name}: there are no labels to replace")
-    draws = Draws(seed, "random labels")
+    draws = RandomStream(seed, "random labels")
     if graph.y.dtype != torch.int64:
         return replace(graph, y=graph.y[torch.from_numpy(draws.order(graph.num_nodes))])
     drawn = torch.from_numpy(draws.below(int(graph.y.max()) + 1, graph.num_nodes)).long()
@@ -146,12 +146,12 @@ def _community_bounds(num_nodes: int, *, degree: float, classes: int, seed: int)
             f"community: {num_nodes} nodes of degree {degree} make {count} communities, fewer than the "
             f"{classes} classes; ask for {classes * smallest} nodes, for fewer classes or for a lower degree"
         )
-    sizes = _power_law(Draws(seed, "sizes"), count, spread=_SIZE_SPREAD, scale=1000)
+    sizes = _power_law(RandomStream(seed, "sizes"), count, spread=_SIZE_SPREAD, scale=1000)
     ends = np.concatenate([[0], np.cumsum(sizes)])
     return np.arange(count + 1) + ends * (num_nodes - count) // ends[-1]  # none is empty
 
 
-def _power_law(draws: Draws, count: int, *, spread: float, scale: float) -> NDArray[np.int64]:
+def _power_law(draws: RandomStream, count: int, *, spread: float, scale: float) -> NDArray[np.int64]:
     """Draw (count,) integers from ``scale`` to ``scale * spread``, whose density falls as the third power."""
     return (scale * np.minimum(1 / np.sqrt(draws.uniform(count)), spread)).astype(np.int64)
 
@@ -160,14 +160,14 @@ def _community_pairs(
     num_nodes: int, bounds: NDArray[np.int64], *, degree: float, inside: float, seed: int
 ) -> Pairs:
     """Draw distinct pairs of nodes in community order, half as many as there are edges."""
-    weight = _power_law(Draws(seed, "degrees"), num_nodes, spread=_DEGREE_SPREAD, scale=4)
-    stranger = Draws(seed, "strangers").chance(_STRANGERS, num_nodes)
+    weight = _power_law(RandomStream(seed, "degrees"), num_nodes, spread=_DEGREE_SPREAD, scale=4)
+    stranger = RandomStream(seed, "strangers").chance(_STRANGERS, num_nodes)
     stranger[bounds[:-1]] = False  # so that every community has somebody to draw
     at_home, abroad = np.where(stranger, 0, weight), np.where(stranger, weight * _STRANGER_WEIGHT, weight)
     first = np.concatenate([[0], np.cumsum(at_home)])[bounds]  # (K + 1,) the first stub of each community
     community = np.repeat(np.arange(len(bounds) - 1, dtype=np.int32), np.diff(bounds))  # (N,)
     home_stub, any_stub = _stubs(at_home), _stubs(abroad)
-    draws = Draws(seed, "edges")
+    draws = RandomStream(seed, "edges")
 
     def any_node(count: int) -> NDArray[np.int32]:
         return any_stub[draws.below(len(any_stub), count)]
@@ -227,11 +227,11 @@ def _with_labels(
         graph = replace(graph, x=torch.from_numpy(_features(true_class, features, seed)))
     if not classes:
         return graph
-    draws = Draws(seed, "labels")
+    draws = RandomStream(seed, "labels")
     wrong = draws.chance(_LABEL_NOISE, len(true_class))
     y = np.where(wrong, draws.below(classes, len(true_class)), true_class)
     place = np.empty(len(y), dtype=np.int64)
-    place[Draws(seed, "split").order(len(y))] = np.arange(len(y))
+    place[RandomStream(seed, "split").order(len(y))] = np.arange(len(y))
     half, three_quarters = len(y) // 2, len(y) * 3 // 4
     return replace(
         graph,
@@ -243,8 +243,8 @@ def _with_labels(
 
 
 def _features(true_class: NDArray[np.int64], features: int, seed: int) -> NDArray[np.float32]:
-    mean = Draws(seed, "class means").noise(int(true_class.max()) + 1, features) * np.float32(_SIGNAL)
-    draws = Draws(seed, "features")
+    mean = RandomStream(seed, "class means").noise(int(true_class.max()) + 1, features) * np.float32(_SIGNAL)
+    draws = RandomStream(seed, "features")
     x = np.empty((len(true_class), features), dtype=np.float32)
     rows = max(1, _CHUNK // features)
     for start in range(0, len(x), rows):
@@ -254,7 +254,7 @@ def _features(true_class: NDArray[np.int64], features: int, seed: int) -> NDArra
 
 
 def _rmat_chunk(
-    num_nodes: int, count: int, chances: tuple[float, float, float], draws: Draws
+    num_nodes: int, count: int, chances: tuple[float, float, float], draws: RandomStream
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Draw a chunk of edges, one bit of both ends after another; one random word serves four bits."""
     first, second, third = (np.uint16(min(round(chance * 2**16), 2**16 - 1)) for chance in chances)

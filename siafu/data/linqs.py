@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siafu.data.npz import to_compressed
-from siafu.data.split import per_class_split
-from siafu.data.text import both_directions, lines, one_file, wrong
+from siafu.data.random_split import per_class_split
+from siafu.data.text_files import both_directions, lines, one_file, wrong
 
 SPLIT = "no public split in this archive: made one of 20 a class / 500 / 1000 with seed 0"
 Arrays = dict[str, NDArray[Any]]

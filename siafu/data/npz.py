@@ -32,9 +32,9 @@ import torch
 from numpy.typing import NDArray
 
 from siafu import native
-from siafu.files import replacing
-from siafu.given import check_edges
+from siafu.files import atomic_writer
 from siafu.graph import Graph
+from siafu.user_input import check_edges
 
 Array = NDArray[Any]
 _MASKS = ("train_mask", "val_mask", "test_mask")
@@ -106,7 +106,7 @@ def read_npz(path: Path, *, fold: int = 0, limit_bytes: int | None = None) -> Gr
 def write_npz(path: Path, arrays: Mapping[str, Array]) -> None:
     """Write the arrays under a temporary name in the same folder, then put the file in its place."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as file:
+    with atomic_writer(path) as file:
         np.savez_compressed(file, allow_pickle=False, **dict(arrays))
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from siafu.data.split import random_splits
-from siafu.data.text import both_directions, lines, one_file, wrong
+from siafu.data.random_split import random_splits
+from siafu.data.text_files import both_directions, lines, one_file, wrong
 
 SPLIT = "no public split in this archive: made 10 of 60 / 20 / 20 % with seed 0"
 Arrays = dict[str, NDArray[Any]]

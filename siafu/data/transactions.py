@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from siafu.data.draws import Draws
+from siafu.data.random_stream import RandomStream
 from siafu.dynamic import DynamicGraph, Protocol
-from siafu.given import MAX_NODES
+from siafu.user_input import MAX_NODES
 
 _RING = 5  # accounts
 PROTOCOL = Protocol(task="node")
@@ -68,13 +68,13 @@ class Transactions:
 
     def by_step(self) -> Iterator[Payments]:
         """The events of each step."""
-        order = Draws(self.seed, "accounts").order(self.nodes).astype(np.int32)
-        other = Draws(self.seed, "payees").order(self.nodes).astype(np.int32)
+        order = RandomStream(self.seed, "accounts").order(self.nodes).astype(np.int32)
+        other = RandomStream(self.seed, "payees").order(self.nodes).astype(np.int32)
         members = self._members()
         nobody = np.empty(0, np.int32)
         before = Payments(nobody, nobody, np.empty(0, np.float32))
         for step, count in enumerate(np.diff(self.step_ptr).tolist()):
-            draws = Draws(self.seed, f"step {step}")
+            draws = RandomStream(self.seed, f"step {step}")
             payer, payee = _skewed(order, 1.5, count, draws), _skewed(other, 2.0, count, draws)
             amount = np.round(100 + 500 * draws.uniform(count), 2).astype(np.float32)
             _pay_again(before, payer, payee, amount, share=self.again, draws=draws)
@@ -93,7 +93,7 @@ class Transactions:
         """(N, F) features, or None."""
         if not self.features:
             return None
-        noise = Draws(self.seed, "features").noise(self.nodes, self.features)
+        noise = RandomStream(self.seed, "features").noise(self.nodes, self.features)
         return noise + np.float32(0.5) * self.labels()[:, None].astype(np.float32)
 
     def graph(self) -> DynamicGraph:
@@ -119,11 +119,14 @@ class Transactions:
         """(rings, 5) the accounts of each ring."""
         rings = int(self.rings * self.nodes) // _RING
         return (
-            Draws(self.seed, "rings").order(self.nodes)[: rings * _RING].reshape(-1, _RING).astype(np.int32)
+            RandomStream(self.seed, "rings")
+            .order(self.nodes)[: rings * _RING]
+            .reshape(-1, _RING)
+            .astype(np.int32)
         )
 
 
-def _skewed(order: NDArray[np.int32], power: float, count: int, draws: Draws) -> NDArray[np.int32]:
+def _skewed(order: NDArray[np.int32], power: float, count: int, draws: RandomStream) -> NDArray[np.int32]:
     """Draw accounts, those early in the order more often."""
     share = draws.uniform(count)
     skewed = share * (np.sqrt(share) if power == 1.5 else share)  # exactly rounded, unlike other powers
@@ -137,7 +140,7 @@ def _pay_again(
     amount: NDArray[np.float32],
     *,
     share: float,
-    draws: Draws,
+    draws: RandomStream,
 ) -> None:
     """Put some payments of the step before in the place of some of this one."""
     again = np.flatnonzero(draws.chance(share, len(payer))) if len(before.src) else np.empty(0, np.int64)
@@ -146,7 +149,7 @@ def _pay_again(
 
 
 def _pass_round(
-    members: NDArray[np.int32], payer: NDArray[np.int32], payee: NDArray[np.int32], draws: Draws
+    members: NDArray[np.int32], payer: NDArray[np.int32], payee: NDArray[np.int32], draws: RandomStream
 ) -> None:
     """Have some rings pass money round, in the place of the first payments of a step."""
     at_work = members[draws.chance(0.05, len(members))][: len(payer) // _RING]

@@ -6,21 +6,21 @@ Reading order: ``graph`` (the log), ``protocol`` (how a set is usually scored), 
 each step brings and takes).
 """
 
-from siafu.dynamic.change import Change, change_of
+from siafu.dynamic.change_counts import ChangeCounts, change_of
 from siafu.dynamic.chunk import Chunk
 from siafu.dynamic.degrees import DegreeFeatures
-from siafu.dynamic.deltas import Deltas
+from siafu.dynamic.delta_snapshots import DeltaSnapshots
 from siafu.dynamic.graph import DynamicGraph
 from siafu.dynamic.protocol import Protocol
 from siafu.dynamic.snapshots import Snapshots, unpack
 from siafu.dynamic.steps import Steps, find_steps
-from siafu.dynamic.unpacked import events_of
+from siafu.dynamic.unpacking import events_of
 
 __all__ = [
-    "Change",
+    "ChangeCounts",
     "Chunk",
     "DegreeFeatures",
-    "Deltas",
+    "DeltaSnapshots",
     "DynamicGraph",
     "Protocol",
     "Snapshots",

@@ -14,8 +14,8 @@ import xxhash
 from torch import Tensor
 
 from siafu import native
-from siafu.given import MAX_NODES
 from siafu.native import Csr
+from siafu.user_input import MAX_NODES
 
 _HEADER = 8  # numbers
 
@@ -152,7 +152,7 @@ class Packer:
 
 def difference(old: Csr, new: Csr) -> tuple[Csr, Tensor]:
     """What a snapshot has more than the one before, and the places in that one of what it has less."""
-    return taken(new, native.places_lacking(new, old)), native.places_lacking(old, new)
+    return taken(new, native.edges_not_in(new, old)), native.edges_not_in(old, new)
 
 
 def taken(csr: Csr, places: Tensor) -> Csr:

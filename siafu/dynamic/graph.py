@@ -9,12 +9,12 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from siafu.checks import check_array, check_classes, check_ids, check_offsets, check_width
-from siafu.dynamic.given import read_classes, read_features, read_ids, read_targets, read_times
+from siafu.array_checks import check_array, check_classes, check_ids, check_offsets, check_width
+from siafu.dynamic.event_input import read_classes, read_features, read_ids, read_targets, read_times
 from siafu.dynamic.protocol import Protocol
 from siafu.dynamic.steps import Steps, find_steps
-from siafu.given import MAX_NODES, check_edges, check_finite, read_edge_weight
 from siafu.graph import checksum_of
+from siafu.user_input import MAX_NODES, check_edges, check_finite, read_edge_weight
 
 _ARRAYS = ("src", "dst", "step_ptr", "weight", "x", "y", "edge_y")
 

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from siafu import native
-from siafu.ahead import ahead
-from siafu.checks import Checked
+from siafu.array_checks import ValidatedCsr
 from siafu.dynamic.chunk import Chunk, Packer
-from siafu.dynamic.deltas import Deltas, pack_deltas
+from siafu.dynamic.delta_snapshots import DeltaSnapshots, pack_deltas
 from siafu.dynamic.graph import DynamicGraph
-from siafu.dynamic.unpacked import log_of
+from siafu.dynamic.unpacking import log_of
 from siafu.graph import Block
 from siafu.native import Csr
+from siafu.prefetch import prefetch
 
 _KEY_EVERY = 16  # steps
 _FEW = 8  # so many deltas still cost less than building a snapshot anew
@@ -58,7 +58,7 @@ class Snapshots:
         """The snapshots of steps ``start`` to before ``stop``, each made while the one before is used."""
         if stop <= start:
             return iter(())
-        return ahead(map(self._block, self._csrs(self._log_step(start), self._log_step(stop - 1) + 1)))
+        return prefetch(map(self._block, self._csrs(self._log_step(start), self._log_step(stop - 1) + 1)))
 
     def pack(self, start: int, stop: int, *, deltas: bool = True) -> Chunk:
         """The snapshots of steps ``start`` to before ``stop`` in few bytes; see :func:`unpack`.
@@ -107,7 +107,7 @@ class Snapshots:
         return torch.bincount(ends[events], weight, minlength=self.graph.num_nodes).float()
 
     def _block(self, csr: Csr) -> Block:
-        weight, known = None, Checked(csr.indptr, csr.indices, self.graph.num_nodes)  # as the log is
+        weight, known = None, ValidatedCsr(csr.indptr, csr.indices, self.graph.num_nodes)  # as the log is
         if self.weighted and self.graph.weight is not None and csr.origin is not None:
             weight = self.graph.weight[csr.origin]
         return Block(csr.indptr, csr.indices, self.graph.num_nodes, weight, checked=known)
@@ -180,10 +180,10 @@ class Snapshots:
         return csr._replace(origin=origin + events.start)
 
 
-def unpack(chunk: Chunk) -> Snapshots | Deltas:
+def unpack(chunk: Chunk) -> Snapshots | DeltaSnapshots:
     """The snapshots of a chunk, which are reached as those that were packed are: ``block`` and ``walk``."""
     if chunk.as_deltas:
-        return Deltas(chunk)
+        return DeltaSnapshots(chunk)
     src, dst, counts = log_of(chunk)
     ptr = torch.zeros(counts.numel() + 1, dtype=torch.int64)
     ptr[1:] = counts.cumsum(0)

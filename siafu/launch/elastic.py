@@ -27,12 +27,12 @@ from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs
 from torch.distributed.elastic.rendezvous.api import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
 import siafu
-from siafu.comm import Comm, Group, alone
-from siafu.comm.mesh import connect
-from siafu.launch.attempt import Attempt
+from siafu.comm import Comm, Group, single_rank_comm
+from siafu.comm.socket_transport import connect
 from siafu.launch.failures import LAUNCHER, RanksFailed, explain, write_report
-from siafu.launch.place import Place, place_of
-from siafu.launch.reach import address_to_bind, listen, wait_until_reachable
+from siafu.launch.network_addresses import address_to_bind, listen, wait_until_reachable
+from siafu.launch.rank_environment import Place, place_of
+from siafu.launch.rank_supervisor import Attempt
 from siafu.launch.secret import SECRET, group_key
 
 T = TypeVar("T")
@@ -98,7 +98,7 @@ def _failing(comm: Comm) -> Iterator[None]:
 @contextmanager
 def _meet(place: Place, secret: bytes, *, deadline_s: float, settings: str, encrypt: bool) -> Iterator[Comm]:
     if place.world_size == 1:
-        with closing(alone()) as comm:
+        with closing(single_rank_comm()) as comm:
             yield comm
         return
     group = Group(

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from siafu.comm import CommError, FrameError, PeerFailed, PeerLost
 from siafu.files import write_atomically
-from siafu.terminal import escaped
+from siafu.terminal import escape_control_chars
 
 Kind = Literal["error", "lost_peer", "killed", "memory"]
 
@@ -116,7 +116,7 @@ def exit_code(error: BaseException) -> int:
 
 
 @contextmanager
-def reporting(environ: Mapping[str, str]) -> Iterator[None]:
+def report_errors(environ: Mapping[str, str]) -> Iterator[None]:
     """The whole of a rank's program: an error leaves a report and ends the process with its exit code.
 
     The launcher tells what the report says; where the rank has another launcher than ours, it tells itself.
@@ -135,7 +135,7 @@ def _tell_here(environ: Mapping[str, str], error: Exception) -> None:
         traceback.print_exception(error)
     rank = environ.get("RANK", environ.get("SLURM_PROCID", "?"))
     text = f"error: rank {rank} on {socket.gethostname()}: {explain(error)}"
-    print(escaped(text), file=sys.stderr, flush=True)
+    print(escape_control_chars(text), file=sys.stderr, flush=True)
 
 
 def write_report(environ: Mapping[str, str], error: BaseException) -> None:

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 import torch
 
-from siafu.comm import Comm, alone, connect_threads
+from siafu.comm import Comm, connect_threads, single_rank_comm
 from siafu.launch.failures import explain, is_echo
 
 T = TypeVar("T")
@@ -26,7 +26,7 @@ def run_threads(fn: Callable[[Comm], T], *, ranks: int, threads: int, deadline_s
     with _threads_put_back():
         if ranks == 1:
             torch.set_num_threads(threads)
-            with closing(alone()) as comm:
+            with closing(single_rank_comm()) as comm:
                 return [fn(comm)]
         group = _Group(fn, threads, connect_threads(ranks, deadline_s=deadline_s))
         group.run(patience_s=deadline_s)

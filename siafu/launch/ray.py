@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 import torch
 
 from siafu.comm import Comm, PeerFailed
-from siafu.extras import needed_for
+from siafu.extras import require_extra
 from siafu.launch.failures import RankFailure, RanksFailed, failure_from, is_echo
 from siafu.launch.secret import SECRET
-from siafu.workers.on_ray import connect
+from siafu.workers.ray_tasks import connect
 
-with needed_for("engine ray", "ray"):
+with require_extra("engine ray", "ray"):
     import ray
     from ray import train
     from ray.train.backend import Backend

@@ -28,7 +28,7 @@ def decide(failures: Sequence[RankFailure], *, progressed: bool, fruitless: int)
     return Decision.RAISE
 
 
-class Safe(NamedTuple):
+class CheckpointPosition(NamedTuple):
     """How far a run's checkpoint is: epochs done, and minibatches of the next one."""
 
     epoch: int = 0
@@ -38,12 +38,12 @@ class Safe(NamedTuple):
         return f"epoch {self.epoch}" + (f", minibatch {self.minibatch}" if self.minibatch else "")
 
 
-def run_recovering(
+def run_with_restarts(
     command: Sequence[str],
     *,
     ranks: int,
     threads: int,
-    progress: Callable[[], Safe],
+    progress: Callable[[], CheckpointPosition],
     watch: Callable[[], bool],
     say: Callable[[str], None],
     deadline_s: float = 30.0,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from siafu.files import read_private
-from siafu.launch.place import Place
+from siafu.launch.rank_environment import Place
 
 SECRET, SECRET_FILE = "SIAFU_SECRET", "SIAFU_SECRET_FILE"
 _MIN_BYTES, _MAX_BYTES = 16, 4096

@@ -4,6 +4,6 @@ Reading order: ``neighbors`` (the loader), ``arguments`` (what it accepts), ``se
 ``sources`` (what it draws from: a PyG Data, a Graph, the parts of several ranks).
 """
 
-from siafu.loader.neighbors import NeighborLoader
+from siafu.loader.neighbor_loader import NeighborLoader
 
 __all__ = ["NeighborLoader"]

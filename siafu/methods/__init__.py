@@ -2,7 +2,7 @@
 
 from siafu.methods.full import Full
 from siafu.methods.lazy import Lazy
-from siafu.methods.method import Method, RankContext, RunConfig
+from siafu.methods.method import ConfigLike, Method, RankContext
 from siafu.methods.pipeline import Pipeline
 from siafu.methods.sampled import Sampled
 from siafu.methods.snapshots import Snapshots
@@ -28,4 +28,4 @@ def build_procedure(rank: RankContext) -> Procedure:
     return method.build(rank)
 
 
-__all__ = ["METHODS", "Method", "Procedure", "RankContext", "RunConfig", "build_procedure"]
+__all__ = ["METHODS", "Method", "Procedure", "RankContext", "ConfigLike", "build_procedure"]

@@ -16,7 +16,7 @@ from siafu.dynamic import DynamicGraph
 from siafu.nn.config import ModelConfig
 from siafu.partition.config import PartitionConfig
 from siafu.partition.cut import Part
-from siafu.partition.deliver import deliver
+from siafu.partition.distribute import distribute_part
 from siafu.training.config import TrainConfig
 from siafu.training.link.config import LinkConfig
 from siafu.training.procedure import Procedure
@@ -24,8 +24,8 @@ from siafu.training.procedure import Procedure
 S = TypeVar("S", bound=BaseModel)
 
 
-class RunConfig(Protocol):
-    """The config of a run as methods read it; see :class:`siafu.config.Settings`."""
+class ConfigLike(Protocol):
+    """The config of a run as methods read it; see :class:`siafu.config.Config`."""
 
     @property
     def method(self) -> str:
@@ -85,7 +85,7 @@ class RankContext:
 
     comm: Comm
     part: Part | DynamicGraph
-    config: RunConfig
+    config: ConfigLike
     module: nn.Module | None
     scratch: Path
 
@@ -111,7 +111,7 @@ class Method:
     trains_modules: ClassVar[bool] = False
     over_time: ClassVar[bool] = False
 
-    def check(self, config: RunConfig) -> None:
+    def check(self, config: ConfigLike) -> None:
         """Refuse settings with which this method cannot train, before anything is written."""
 
     def build(self, rank: RankContext) -> Procedure:
@@ -119,21 +119,21 @@ class Method:
         raise NotImplementedError
 
     def build_model(
-        self, config: RunConfig, *, in_features: int, out_features: int, num_nodes: int
+        self, config: ConfigLike, *, in_features: int, out_features: int, num_nodes: int
     ) -> nn.Module:
         """Build the model of a run, without its weights."""
         raise NotImplementedError
 
-    def max_epochs(self, config: RunConfig) -> int:
+    def max_epochs(self, config: ConfigLike) -> int:
         """The most epochs that a run can have."""
         return config.train.epochs
 
-    def streams_inputs(self, config: RunConfig) -> bool:
+    def streams_inputs(self, config: ConfigLike) -> bool:
         """Whether inputs that do not fit into memory may stay on disk."""
         return config.model.kind != "custom" and not (
             config.model.kind == "sage" and config.model.reduce == "max"
         )
 
-    def receive_part(self, comm: Comm, path: Path, config: RunConfig) -> Part | DynamicGraph:
+    def receive_part(self, comm: Comm, path: Path, config: ConfigLike) -> Part | DynamicGraph:
         """Receive this rank's part of the partition in ``path``, which rank 0 reads. Collective."""
-        return deliver(comm, path)
+        return distribute_part(comm, path)

@@ -11,16 +11,16 @@ from siafu.comm import Comm
 from siafu.comm.halo import Halo
 from siafu.graph import Block
 from siafu.machine import usable_memory_bytes
-from siafu.methods.method import RankContext, RunConfig
+from siafu.methods.method import ConfigLike, RankContext
 from siafu.nn.embedded import Embedded, build_on_features, model_of
-from siafu.nn.link import build_linked, link_of
+from siafu.nn.link import build_link_model, get_link_head
 from siafu.nn.model import Model
 from siafu.nn.streamed import Rows, Streamed
 from siafu.partition.cut import Part
 from siafu.training import inputs
 from siafu.training.layerwise import Room
 from siafu.training.link.split import split_edges
-from siafu.training.link.task import link_task
+from siafu.training.link.task import build_link_task
 from siafu.training.spill import spill_to
 from siafu.training.task import Task, task_of
 
@@ -76,10 +76,10 @@ def _link_inputs(rank: RankContext) -> StaticInputs:
         config, in_features=x.shape[1], out_features=config.model.hidden, num_nodes=part.num_nodes
     )
     model.reset(torch.Generator().manual_seed(config.seed))
-    task = link_task(
+    task = build_link_task(
         part.own,
         split,
-        link_of(model),
+        get_link_head(model),
         config=config.train,
         link=config.link,
         seed=config.seed,
@@ -90,12 +90,12 @@ def _link_inputs(rank: RankContext) -> StaticInputs:
 
 
 def build_static_model(
-    config: RunConfig, *, in_features: int, out_features: int, num_nodes: int
+    config: ConfigLike, *, in_features: int, out_features: int, num_nodes: int
 ) -> Model | Embedded:
     """The model of a node or link task, without its weights."""
     if config.task == "link":
         hidden = config.link.width or config.model.hidden
-        return build_linked(
+        return build_link_model(
             config.model,
             in_features=in_features,
             num_nodes=num_nodes,
@@ -116,7 +116,7 @@ def require_features(model: nn.Module, part: Part, method: str) -> Model:
     return model
 
 
-def input_rows(part: Part, config: RunConfig, *, scratch: Path) -> Rows:
+def input_rows(part: Part, config: ConfigLike, *, scratch: Path) -> Rows:
     """The input rows of a rank's own nodes; a plain GCN alone reads narrow numbers."""
     return inputs.input_rows(part.own, config.data, config.model, scratch=scratch)
 
@@ -138,6 +138,6 @@ def make_room(*, ranks: int, budget_mb: float, scratch: Path) -> Room:
     return Room(spill_to(scratch), int(budget))
 
 
-def _block(part: Part, x: Rows, config: RunConfig, halo: Halo | None) -> Block:
+def _block(part: Part, x: Rows, config: ConfigLike, halo: Halo | None) -> Block:
     block = part.block(halo, narrow=config.comm.narrow)
     return replace(block, spill=x.spill) if isinstance(x, Streamed) else block

@@ -14,7 +14,6 @@ import torch  # before _core: both then share the thread pool of torch's OpenMP 
 from torch import Tensor
 
 from siafu.native import reference
-from siafu.native.ascending import pack_ascending, pack_pairs, unpack_ascending, unpack_pairs
 from siafu.native.attention import (
     MAX_HEADS,
     AttendBackward,
@@ -26,11 +25,20 @@ from siafu.native.attention import (
     attend_v2,
     attend_v2_backward,
 )
-from siafu.native.pairs import Above, Factors, count_above, pair_rows, pair_rows_backward, pair_scores
+from siafu.native.pairs import Above, Factors, count_ranks, pair_rows, pair_rows_backward, pair_scores
 from siafu.native.partition import PartCounts, assign_bytes, assign_parts, count_parts
 from siafu.native.products import After, Term, product, product_backward
 from siafu.native.recurrent import Lstm, LstmPassed, lstm, lstm_backward
-from siafu.native.sampling import Draws, Met, draw, draw_met, first_met, sort_rows_by_id, spread_rows
+from siafu.native.sampling import (
+    Draws,
+    Met,
+    draw,
+    local_rows,
+    sample_and_relabel,
+    scatter_rows,
+    sort_rows_by_id,
+)
+from siafu.native.varint import pack_ascending, pack_pairs, unpack_ascending, unpack_pairs
 
 _core: Any
 try:
@@ -65,23 +73,23 @@ __all__ = [
     "attend_v2_backward",
     "build_csr",
     "compiled",
-    "count_above",
+    "count_ranks",
     "count_distinct",
     "count_parts",
     "deduplicate",
     "draw",
-    "draw_met",
+    "sample_and_relabel",
     "empty_rows",
     "empty_steps",
     "epilogue",
     "epilogue_backward",
-    "expect_all",
-    "expect_rows",
+    "restore_readahead",
+    "prefetch_rows",
     "filled",
-    "first_fall",
-    "first_met",
-    "first_outside",
-    "first_unsorted",
+    "first_decrease",
+    "local_rows",
+    "first_out_of_range",
+    "first_unsorted_row",
     "gather",
     "instruction_set",
     "locality_order",
@@ -95,7 +103,7 @@ __all__ = [
     "pair_rows",
     "pair_rows_backward",
     "pair_scores",
-    "places_lacking",
+    "edges_not_in",
     "product",
     "product_backward",
     "relabel",
@@ -106,7 +114,7 @@ __all__ = [
     "span",
     "split_rows",
     "spmm",
-    "spread_rows",
+    "scatter_rows",
     "take_rows",
     "transpose",
     "unpack_ascending",
@@ -309,13 +317,13 @@ def gather(rows: Tensor, index: Tensor, *, widen: bool = False, more: Tensor | N
     return out
 
 
-def expect_rows(rows: Tensor, index: Tensor) -> None:
+def prefetch_rows(rows: Tensor, index: Tensor) -> None:
     """Have the system read rows, picked by number, of an array mapped from a file, and none around them."""
     if _core is not None and rows.is_contiguous() and rows.nbytes >= _LARGE_BYTES:
         _core.expect_rows(_plain(rows), index.long().contiguous())
 
 
-def expect_all(rows: Tensor) -> None:
+def restore_readahead(rows: Tensor) -> None:
     """Have the system read ahead in an array that is mapped from a file, as it does unless told otherwise."""
     if _core is not None and rows.is_contiguous() and rows.nbytes >= _LARGE_BYTES:
         _core.expect_all(_plain(rows))
@@ -361,22 +369,24 @@ def map_large_arrays() -> None:
         mallopt(_MMAP_THRESHOLD, _MAPPED_BYTES)
 
 
-def first_fall(values: Tensor) -> int:
+def first_decrease(values: Tensor) -> int:
     """The first place, of (n,) int64, after which a value is smaller; -1 where values never fall."""
     values = values.contiguous()
-    return reference.first_fall(values) if _core is None else _core.first_fall(values)
+    return reference.first_decrease(values) if _core is None else _core.first_fall(values)
 
 
-def first_outside(values: Tensor, limit: int) -> int:
+def first_out_of_range(values: Tensor, limit: int) -> int:
     """The first place, of (n,) int32 or int64, of a value that is negative or not below ``limit``; -1 if none is."""
     values = values.contiguous()
-    return reference.first_outside(values, limit) if _core is None else _core.first_outside(values, limit)
+    return (
+        reference.first_out_of_range(values, limit) if _core is None else _core.first_outside(values, limit)
+    )
 
 
-def first_unsorted(csr: Csr) -> int:
+def first_unsorted_row(csr: Csr) -> int:
     """The first row whose columns do not ascend; -1 where those of all rows do."""
     if _core is None:
-        return reference.first_unsorted(csr)
+        return reference.first_unsorted_row(csr)
     return _core.first_unsorted(csr.indptr.contiguous(), csr.indices.contiguous())
 
 
@@ -449,13 +459,13 @@ def apply_delta(csr: Csr, *, add: Csr, drop: Csr) -> Csr:
     return out
 
 
-def places_lacking(csr: Csr, others: Csr) -> Tensor:
+def edges_not_in(csr: Csr, others: Csr) -> Tensor:
     """The places of edges that another CSR of as many sorted rows lacks, ascending, (n,) int64.
 
     Where it has an edge, but not as often, the later ones are lacking.
     """
     if _core is None:
-        return reference.places_lacking(csr, others)
+        return reference.edges_not_in(csr, others)
     places = torch.empty(csr.indices.numel(), dtype=torch.int64)
     count = _core.places_lacking(csr.indptr, csr.indices, others.indptr, others.indices, places)
     return places[:count].clone()

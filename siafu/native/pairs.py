@@ -53,7 +53,7 @@ def pair_scores(factors: Factors, src: Tensor, dst: Tensor) -> Tensor:
     return out
 
 
-def count_above(
+def count_ranks(
     factors: Factors,
     indptr: Tensor,
     score: Tensor,
@@ -72,7 +72,7 @@ def count_above(
     if not level.numel() or begin >= end:
         return Above(*(torch.zeros(score.numel(), dtype=torch.int64) for _ in range(4)))
     if native._core is None:
-        return reference.count_above(factors, indptr, score, given=given, rows=range(begin, end))
+        return reference.count_ranks(factors, indptr, score, given=given, rows=range(begin, end))
     core, threads = native._core, max(1, min(torch.get_num_threads(), (end - begin) // 8))
     a_src, b_dst, weight = _plain(factors)
     padded = -(-num_dst // core.PAIR_COLUMNS) * core.PAIR_COLUMNS
@@ -85,7 +85,7 @@ def count_above(
     row_above, row_same = (torch.zeros(score.numel(), dtype=torch.int64) for _ in range(2))
     first = torch.empty(core.PAIR_CELLS + 1, dtype=torch.int32)
     room = torch.empty(threads, core.PAIR_ROWS, padded)
-    core.count_above(
+    core.count_ranks(
         *(a_src, b_t, weight, num_dst, *sparse, indptr, score.contiguous(), level, first, room),
         *(between, same, row_above, row_same, (begin, end)),
     )

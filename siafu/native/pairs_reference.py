@@ -22,7 +22,7 @@ def pair_scores(factors: "Factors", src: Tensor, dst: Tensor) -> Tensor:
     return torch.cat(found) if found else torch.empty(0)
 
 
-def count_above(
+def count_ranks(
     factors: "Factors",
     indptr: Tensor,
     score: Tensor,
@@ -30,7 +30,7 @@ def count_above(
     given: "tuple[Csr, Tensor] | None",
     rows: range,
 ) -> "Above":
-    """Count what lies above; see :func:`siafu.native.count_above`."""
+    """Count what lies above; see :func:`siafu.native.count_ranks`."""
     from siafu.native.pairs import Above
 
     level, place = score.unique(return_inverse=True)

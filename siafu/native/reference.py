@@ -225,8 +225,8 @@ def apply_delta(csr: "Csr", *, add: "Csr", drop: "Csr") -> "Csr":
     return _csr(csr.indptr + add.indptr - drop.indptr, (keys[order] & 0x7FFFFFFF).int(), origin)
 
 
-def places_lacking(csr: "Csr", others: "Csr") -> Tensor:
-    """Edges that another lacks; see :func:`siafu.native.places_lacking`."""
+def edges_not_in(csr: "Csr", others: "Csr") -> Tensor:
+    """Edges that another lacks; see :func:`siafu.native.edges_not_in`."""
     here, there = (_row_edge(rows) << 32 | rows.indices.long() for rows in (csr, others))
     which = torch.arange(here.numel()) - torch.searchsorted(
         here, here
@@ -280,8 +280,8 @@ def locality_order(csr: "Csr", *, max_community: int = 1024, rounds: int = 8) ->
     return torch.arange(csr.indptr.numel() - 1)
 
 
-def first_fall(values: Tensor) -> int:
-    """See :func:`siafu.native.first_fall`."""
+def first_decrease(values: Tensor) -> int:
+    """See :func:`siafu.native.first_decrease`."""
     for start in range(0, values.numel(), _CHUNK):  # ranges overlap by one; no copy is as large as the values
         falls = values[start : start + _CHUNK + 1].diff() < 0
         if bool(falls.any()):
@@ -289,8 +289,8 @@ def first_fall(values: Tensor) -> int:
     return -1
 
 
-def first_outside(values: Tensor, limit: int) -> int:
-    """See :func:`siafu.native.first_outside`."""
+def first_out_of_range(values: Tensor, limit: int) -> int:
+    """See :func:`siafu.native.first_out_of_range`."""
     for start in range(0, values.numel(), _CHUNK):
         some = values[start : start + _CHUNK]
         outside = (some < 0) | (some >= limit)
@@ -299,8 +299,8 @@ def first_outside(values: Tensor, limit: int) -> int:
     return -1
 
 
-def first_unsorted(csr: "Csr") -> int:
-    """See :func:`siafu.native.first_unsorted`."""
+def first_unsorted_row(csr: "Csr") -> int:
+    """See :func:`siafu.native.first_unsorted_row`."""
     row_edge = torch.arange(csr.indptr.numel() - 1).repeat_interleave(csr.indptr.diff())
     falls = (csr.indices.diff() < 0) & (row_edge.diff() == 0)
     return int(row_edge[:-1][falls][0]) if bool(falls.any()) else -1

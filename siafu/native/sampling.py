@@ -79,7 +79,7 @@ class Met(NamedTuple):
     edge: Tensor | None = None
 
 
-def draw_met(
+def sample_and_relabel(
     csr: "Csr",
     known: list[Tensor],
     *,
@@ -89,7 +89,7 @@ def draw_met(
     node_id: Tensor | None = None,
     edges: bool = False,
 ) -> Met:
-    """What :func:`draw` and :func:`first_met` find, at once: what was drawn is placed before it leaves the cache.
+    """What :func:`draw` and :func:`local_rows` find, at once: what was drawn is placed before it leaves the cache.
 
     ``known`` has the rows of each group, (R,) int32, none of them twice; columns are called as rows are.
     """
@@ -99,7 +99,7 @@ def draw_met(
             csr, rows, sizes=sizes, key=key, fanout=fanout, replace=replace, node_id=node_id, edges=edges
         )
         num_met = drawn.indptr[_ends(sizes)].diff().tolist()
-        return Met(drawn.indptr, *first_met(known, drawn.source, num_met), drawn.edge)
+        return Met(drawn.indptr, *local_rows(known, drawn.source, num_met), drawn.edge)
     group_ptr, indptr = _ends(sizes), torch.empty(rows.numel() + 1, dtype=torch.int64)
     asked = (csr.indptr, csr.indices, None, node_id, rows, group_ptr, key, fanout, replace)
     native._core.count_draws(*asked, indptr)
@@ -113,14 +113,14 @@ def draw_met(
     return Met(indptr, list(place.split(num_met)), firsts, edge)
 
 
-def first_met(known: list[Tensor], met: Tensor, sizes: list[int]) -> tuple[list[Tensor], list[Tensor]]:
+def local_rows(known: list[Tensor], met: Tensor, sizes: list[int]) -> tuple[list[Tensor], list[Tensor]]:
     """For each group, the places of met nodes among the known ones and then those met first; and the latter.
 
     ``known`` has no node of a group twice. ``sizes`` says how many of the met nodes, (E,), belong to each group. Nodes
     are int32 and not negative; so are places.
     """
     if native._core is None:
-        return reference.first_met(known, met, sizes)
+        return reference.local_rows(known, met, sizes)
     places, fresh = (native.empty_rows(met.numel(), 1, torch.int32)[:, 0] for _ in range(2))
     num_fresh = torch.empty(len(sizes), dtype=torch.int64)
     known_ptr = _ends(torch.tensor([nodes.numel() for nodes in known]))
@@ -130,10 +130,10 @@ def first_met(known: list[Tensor], met: Tensor, sizes: list[int]) -> tuple[list[
     return list(places.split(sizes)), [group[:count].clone() for group, count in groups]
 
 
-def spread_rows(indptr: Tensor, values: Tensor, rows: Tensor, to: Tensor, out: Tensor) -> None:
+def scatter_rows(indptr: Tensor, values: Tensor, rows: Tensor, to: Tensor, out: Tensor) -> None:
     """Copy the values of row ``i``, 4 bytes each, to where those of row ``rows[i]`` begin, as ``to`` says."""
     if native._core is None:
-        reference.spread_rows(indptr, values, rows, to, out)
+        reference.scatter_rows(indptr, values, rows, to, out)
     else:
         native._core.spread_rows(indptr, values.view(torch.int32), rows, to, out.view(torch.int32))
 

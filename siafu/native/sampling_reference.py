@@ -46,7 +46,7 @@ def draw(
     name: Tensor | None,
     edges: bool,
 ) -> "Draws":
-    """Draw edges; see :func:`siafu.native.draw`."""
+    """Draw edges; see :func:`siafu.native.sample_edges`."""
     from siafu.native.sampling import Draws
 
     drawn: list[int] = []
@@ -63,8 +63,8 @@ def draw(
     return Draws(torch.tensor(counts), source, edge if edges else None)
 
 
-def first_met(known: list[Tensor], met: Tensor, sizes: list[int]) -> tuple[list[Tensor], list[Tensor]]:
-    """Places of met nodes; see :func:`siafu.native.first_met`."""
+def local_rows(known: list[Tensor], met: Tensor, sizes: list[int]) -> tuple[list[Tensor], list[Tensor]]:
+    """Places of met nodes; see :func:`siafu.native.local_rows`."""
     places, firsts = [], []
     for nodes, seen in zip(known, met.split(sizes), strict=True):
         place_of = {node: place for place, node in enumerate(nodes.tolist())}
@@ -78,8 +78,8 @@ def first_met(known: list[Tensor], met: Tensor, sizes: list[int]) -> tuple[list[
     return places, firsts
 
 
-def spread_rows(indptr: Tensor, values: Tensor, rows: Tensor, to: Tensor, out: Tensor) -> None:
-    """Copy rows of values; see :func:`siafu.native.spread_rows`."""
+def scatter_rows(indptr: Tensor, values: Tensor, rows: Tensor, to: Tensor, out: Tensor) -> None:
+    """Copy rows of values; see :func:`siafu.native.scatter_rows`."""
     begins, ends = indptr[:-1].tolist(), indptr[1:].tolist()
     for begin, end, row in zip(begins, ends, rows.tolist(), strict=True):
         out[int(to[row]) : int(to[row]) + end - begin] = values[begin:end]

@@ -134,7 +134,7 @@ class LinkHead(nn.Module):
         return Factors(*self.factors(h), self.weight[:, 0] if self.kind == "mlp" else None)
 
 
-class Linked(Gnn):
+class LinkModel(Gnn):
     """A model whose output is a row a node, and the head that scores pairs of such rows.
 
     Shapes:
@@ -158,23 +158,23 @@ class Linked(Gnn):
         return self(block, x_src)
 
 
-def link_of(model: nn.Module) -> LinkHead:
+def get_link_head(model: nn.Module) -> LinkHead:
     """The head of a model that has one, with features or without."""
     inner = model.inner if isinstance(model, Embedded) else model
-    assert isinstance(inner, Linked)
+    assert isinstance(inner, LinkModel)
     return inner.link
 
 
-def build_linked(
+def build_link_model(
     config: ModelConfig, *, in_features: int, num_nodes: int, kind: Head, hidden: int
-) -> Linked | Embedded:
+) -> LinkModel | Embedded:
     """A model of pairs whose rows are as wide as its hidden layers; see :func:`siafu.nn.embedded.build_on_features`."""
     widths = {"out_features": config.hidden, "hidden": hidden}
     if in_features:
-        return Linked(config, in_features=in_features, kind=kind, **widths)
+        return LinkModel(config, in_features=in_features, kind=kind, **widths)
     if config.input_dropout is None:
         config = config.model_copy(update={"input_dropout": 0.0})
-    inner = Linked(config, in_features=config.hidden, kind=kind, **widths)
+    inner = LinkModel(config, in_features=config.hidden, kind=kind, **widths)
     return Embedded(inner, num_nodes=num_nodes)
 
 

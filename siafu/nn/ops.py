@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from siafu.graph import Block
-from siafu.native import After
 from siafu.native import Dropout as DropoutKey
+from siafu.native import Epilogue
 from siafu.nn.dropout import Dropout
 from siafu.nn.norm import BatchNorm
 from siafu.nn.product import finished, known_product, product, products
@@ -147,9 +147,9 @@ class TorchOps:
         """Layer norm or batch norm."""
         return norm(x, self.block) if isinstance(norm, BatchNorm) else norm(x)
 
-    def _after(self, finish: Finish) -> After:
+    def _after(self, finish: Finish) -> Epilogue:
         dropout = DropoutKey() if finish.drop is None else finish.drop.now()
-        return After(finish.bias, finish.activation, dropout, self.row_id)
+        return Epilogue(finish.bias, finish.activation, dropout, self.row_id)
 
 
 def _in_memory(rows: Rows) -> Tensor:

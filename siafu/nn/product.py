@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from siafu import native
-from siafu.native import After, Term
+from siafu.native import Epilogue, Term
 from siafu.nn.dropout import epilogue
 from siafu.nn.streamed import Rows, Streamed, streamed_product
 
@@ -21,7 +21,7 @@ def product(x: Rows, weight: Tensor, add: Tensor | None = None) -> Tensor:
     return _Products.apply(add, None, None, x, weight)
 
 
-def products(terms: Sequence[tuple[Rows, Tensor]], after: After | None = None) -> Tensor:
+def products(terms: Sequence[tuple[Rows, Tensor]], after: Epilogue | None = None) -> Tensor:
     """The sum of ``x W`` over some rows and weights, and what follows it: (R, I), (I, O), ... -> (R, O)."""
     if not any(isinstance(x, Streamed) for x, _ in terms):
         bias = None if after is None else after.bias
@@ -41,7 +41,7 @@ def known_product(z: Tensor | None, x: Rows, weight: Tensor, add: Tensor | None 
     return product(x, weight, add) if z is None else _Known.apply(add, z, x, weight)
 
 
-def finished(z: Tensor, after: After, *, in_place: bool = True) -> Tensor:
+def finished(z: Tensor, after: Epilogue, *, in_place: bool = True) -> Tensor:
     """What follows a product, of rows that came about otherwise; they may be overwritten."""
     bias, activation, dropout, row_id = after
     return epilogue(z, bias, activation=activation, dropout=dropout, row_id=row_id, in_place=in_place)
@@ -68,7 +68,7 @@ class _Products(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, add: Tensor | None, bias: Tensor | None, after: After | None, *rest: Tensor
+        ctx: Any, add: Tensor | None, bias: Tensor | None, after: Epilogue | None, *rest: Tensor
     ) -> Tensor:
         in_place = add is not None and add.ndim == 2 and add.is_contiguous() and not add.is_leaf
         if in_place:

@@ -6,8 +6,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from siafu.comm.codec import rounded
 from siafu.comm.config import Precision
+from siafu.comm.quantization import quantize_dequantize
 from siafu.graph import Block
 from siafu.nn.aggregates import check_rows, gcn_in, widened
 from siafu.nn.product import product
@@ -157,7 +157,7 @@ def smoothed(block: Block, q: Tensor, p: Tensor, *, share: float, precision: Pre
 
 def passed_on(block: Block, rows: Tensor, precision: Precision) -> Tensor:
     """``S rows`` of rows that are rounded first, here as elsewhere: (N, C) float64 -> (N, C). Collective."""
-    out = gcn_in(block, rounded(rows, precision))
+    out = gcn_in(block, quantize_dequantize(rows, precision))
     assert isinstance(out, Tensor)
     return out
 

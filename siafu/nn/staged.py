@@ -9,8 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from siafu.comm.codec import rounded
 from siafu.comm.config import Precision
+from siafu.comm.quantization import quantize_dequantize
 from siafu.graph import Block
 from siafu.nn.aggregates import widened
 from siafu.nn.config import ModelConfig
@@ -99,7 +99,7 @@ class Staged(nn.Module):
         rows = [widened(x_src)]
         for stage in range(last + 1):
             if self.sends(stage) != "nothing":
-                rows[stage] = rounded(rows[stage], self.precision)
+                rows[stage] = quantize_dequantize(rows[stage], self.precision)
             given = self.given(stage, rows)
             reading = block.with_static(given)
             if stage < last:

@@ -63,7 +63,7 @@ class Streamed:
 
     def ranges(self) -> Iterator[tuple[slice, Tensor]]:
         """Every range of rows, read and made ready."""
-        native.expect_all(self.rows)
+        native.restore_readahead(self.rows)
         num_rows, width = self.shape
         size = max(1, _RANGE_BYTES // max(1, 4 * width))
         for begin in range(0, num_rows, size):
@@ -89,7 +89,7 @@ class Streamed:
 
     def take(self, index: Tensor) -> Tensor:
         """Rows picked by number, (R,) int64 -> (R, F)."""
-        native.expect_rows(self.rows, index)
+        native.prefetch_rows(self.rows, index)
         picked = native.gather(self.rows, index, widen=True)
         if self.scale is not None:
             picked *= self.scale[index, None]

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from siafu import native
 from siafu.graph import Graph
-from siafu.native.scatter import GOLDEN, scattered
+from siafu.native.splitmix import GOLDEN_GAMMA, splitmix64
 from siafu.partition.config import PartitionConfig
-from siafu.partition.given import read_parts
-from siafu.partition.packages import by_kaminpar, by_metis
-from siafu.partition.quality import Holdings, holdings
+from siafu.partition.external import by_kaminpar, by_metis
+from siafu.partition.part_file import read_parts
+from siafu.partition.quality import PartLoads, part_loads
 
-NAMED = ("stream", "metis", "kaminpar", "hash")
+PARTITIONERS = ("stream", "metis", "kaminpar", "hash")
 _CHUNK = 1 << 20
 _EDGE_BOUND, _TRAIN_BOUND = 1.05, 1.10  # of the mean, what the streaming partitioner lets a part hold
 
@@ -35,11 +35,11 @@ def assign(
             bytes a node beyond the graph (said before it starts), the same for one seed on any number of threads;
         metis, kaminpar: those libraries, of the graph with each edge in both directions, balancing in-edges alone;
         hash: of the user's row number and the seed, whatever the graph and the order of its rows;
-        a path: a file with the part of each node, in the user's order of the nodes; see :mod:`siafu.partition.given`.
+        a path: a file with the part of each node, in the user's order of the nodes; see :mod:`siafu.partition.part_file`.
     """
     _check_parts(graph, parts)
     match by:
-        case _ if parts == 1 and by in NAMED:
+        case _ if parts == 1 and by in PARTITIONERS:
             return torch.zeros(graph.num_nodes, dtype=torch.int32)
         case "stream":
             part_of_node = _by_stream(graph, parts, say, seed)
@@ -50,17 +50,17 @@ def assign(
         case "hash":
             part_of_node = _by_hash(graph, parts, seed)
         case _:
-            part_of_node = read_parts(existing(by), graph, parts=parts)
-    _tell(graph, holdings(graph, part_of_node, parts=parts), say)
+            part_of_node = read_parts(part_file_path(by), graph, parts=parts)
+    _tell(graph, part_loads(graph, part_of_node, parts=parts), say)
     return part_of_node
 
 
 def resolve(config: PartitionConfig, graph: Graph, *, parts: int) -> PartitionConfig:
     """The settings with the whole path of a file; refuses what cannot be, before anything is done."""
     _check_parts(graph, parts)
-    if config.by in NAMED:
+    if config.by in PARTITIONERS:
         return config
-    path = existing(config.by).absolute()
+    path = part_file_path(config.by).absolute()
     if parts > 1:
         read_parts(path, graph, parts=parts)
     return config.model_copy(update={"by": str(path)})
@@ -93,10 +93,10 @@ def _by_hash(graph: Graph, parts: int, seed: int) -> Tensor:
 
 def _mixed(row: np.ndarray, seed: int) -> np.ndarray:
     """A number of 64 bits for each row and seed."""
-    return scattered((row - np.uint64(1)) * GOLDEN + np.uint64(seed % 2**64))
+    return splitmix64((row - np.uint64(1)) * GOLDEN_GAMMA + np.uint64(seed % 2**64))
 
 
-def existing(by: str) -> Path:
+def part_file_path(by: str) -> Path:
     """The file that says the part of each node."""
     path = Path(by)
     if not path.is_file():
@@ -107,7 +107,7 @@ def existing(by: str) -> Path:
     return path
 
 
-def _tell(graph: Graph, held: Holdings, say: Callable[[str], None]) -> None:
+def _tell(graph: Graph, held: PartLoads, say: Callable[[str], None]) -> None:
     """Say which parts are empty, and what could not be balanced."""
     empty = [str(part) for part, nodes in enumerate(held.nodes) if nodes == 0]
     if empty:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from siafu import native
-from siafu.comm.route import Route, no_route
+from siafu.comm.route import Route, empty_route
 from siafu.graph import Block, Graph, Others
 from siafu.native import Csr
 
@@ -58,7 +58,7 @@ class Part:
 
 
 @dataclass(frozen=True, eq=False)
-class Cut:
+class PartRows:
     """One part as rows of the whole graph, before anything of its nodes is copied.
 
     Attributes:
@@ -101,12 +101,12 @@ class Cut:
         return graph.edge_weight[self.csr.origin]
 
 
-def whole(graph: Graph) -> Part:
+def whole_part(graph: Graph) -> Part:
     """The one part of a graph that is not cut."""
-    return Part(0, graph.num_nodes, graph, torch.empty(0, dtype=torch.int64), no_route())
+    return Part(0, graph.num_nodes, graph, torch.empty(0, dtype=torch.int64), empty_route())
 
 
-def cut(graph: Graph, part_of_node: Tensor, *, parts: int, order: Tensor | None = None) -> Iterator[Cut]:
+def cut(graph: Graph, part_of_node: Tensor, *, parts: int, order: Tensor | None = None) -> Iterator[PartRows]:
     """Each part in turn; its nodes stand as in ``order`` (N,), or as they stand in the graph.
 
     ``part_of_node`` is (N,) int32. Beside one part at a time, 13 bytes a node and 8 a halo row are held.
@@ -128,7 +128,7 @@ def cut(graph: Graph, part_of_node: Tensor, *, parts: int, order: Tensor | None 
             tuple(rows.numel() for rows in halos[number]),
         )
         taken = native.take_rows(csr, rows, name=name, origin=graph.edge_weight is not None)
-        yield Cut(number, rows, halo, taken, route)
+        yield PartRows(number, rows, halo, taken, route)
 
 
 def user_rows(graph: Graph, rows: Tensor) -> Tensor:

@@ -13,15 +13,15 @@ from torch import Tensor
 
 import siafu
 from siafu import native
-from siafu.checks import check_array, check_csr, check_ids
+from siafu.array_checks import check_array, check_csr, check_ids
 from siafu.comm.route import Route
-from siafu.events import Progress, silent
+from siafu.event_log import Progress, no_progress
 from siafu.graph import Graph
 from siafu.native import Csr
-from siafu.partition.cut import NODE_FIELDS, Cut, Part, user_rows
-from siafu.store.manifest import ArraySpec, DType, Strict, parse_sealed, write_sealed
+from siafu.partition.cut import NODE_FIELDS, Part, PartRows, user_rows
+from siafu.store.manifest import ArraySpec, DType, StrictModel, parse_checksummed, write_checksummed
 from siafu.store.reader import map_array, verify_array
-from siafu.store.writer import ArrayWriter, FolderWriter
+from siafu.store.writer import ArrayFolderWriter, ArrayWriter
 
 PARTITION = "partition.json"
 AGAIN = 'remove the folder and make it again with "siafu partition"'
@@ -31,7 +31,7 @@ _KNOWN = {*_NEEDED, "edge_weight", *NODE_FIELDS}
 _Count = Annotated[int, Field(ge=0)]
 
 
-class PartSpec(Strict):
+class PartSpec(StrictModel):
     """One part on disk.
 
     Attributes:
@@ -54,7 +54,7 @@ class PartSpec(Strict):
         return self
 
 
-class PartitionManifest(Strict):
+class PartitionManifest(StrictModel):
     """What ``partition.json`` says.
 
     Attributes:
@@ -140,7 +140,7 @@ class Partition:
         for field, ids in (("node_id", own.node_id), ("halo_id", halo_id)):
             assert ids is not None
             check_ids(ids, num_nodes, name, field=field)
-        row = native.first_unsorted(Csr(own.indptr, own.indices))
+        row = native.first_unsorted_row(Csr(own.indptr, own.indices))
         if row >= 0:
             raise ValueError(
                 f"{name}: the indices of row {row} fall; expected own rows, then halo rows, ascending"
@@ -166,11 +166,17 @@ def open_partition(path: Path) -> Partition:
             f'{path} is not a partition: it has no {PARTITION}; make one with "siafu partition"'
         )
     text = (path / PARTITION).read_bytes()
-    return Partition(path, parse_sealed(text, PartitionManifest, str(path / PARTITION), again=AGAIN))
+    return Partition(path, parse_checksummed(text, PartitionManifest, str(path / PARTITION), again=AGAIN))
 
 
 def write_partition(
-    path: Path, graph: Graph, cuts: Iterable[Cut], *, fingerprint: str, by: str, progress: Progress = silent
+    path: Path,
+    graph: Graph,
+    cuts: Iterable[PartRows],
+    *,
+    fingerprint: str,
+    by: str,
+    progress: Progress = no_progress,
 ) -> Partition:
     """Write each part as it is cut; the folder, which must not exist yet, appears whole or not at all."""
     with _PartitionWriter(path) as writer:
@@ -191,16 +197,16 @@ def write_partition(
             by=by,
             parts=tuple(_specs(arrays, routes)),
         )
-        write_sealed(writer.folder / PARTITION, manifest)
-        writer.put_in_place()
+        write_checksummed(writer.folder / PARTITION, manifest)
+        writer.commit()
     return open_partition(path)
 
 
-class _PartitionWriter(FolderWriter):
+class _PartitionWriter(ArrayFolderWriter):
     what = "the partition"
 
 
-def _write_part(writer: FolderWriter, one: Cut, graph: Graph) -> None:
+def _write_part(writer: ArrayFolderWriter, one: PartRows, graph: Graph) -> None:
     def add(name: str, values: Tensor) -> None:
         writer.add(f"part{one.number}_{name}", values)
 
@@ -218,7 +224,7 @@ def _write_part(writer: FolderWriter, one: Cut, graph: Graph) -> None:
             _write_rows(writer, f"part{one.number}_{name}", rows, one.rows)
 
 
-def _write_rows(writer: FolderWriter, name: str, rows: Tensor, picked: Tensor) -> None:
+def _write_rows(writer: ArrayFolderWriter, name: str, rows: Tensor, picked: Tensor) -> None:
     """Write some rows, a range at a time: features may be larger than memory."""
     dtype: DType = str(rows.dtype).removeprefix("torch.")  # type: ignore[assignment]
     array: ArrayWriter = writer.array(name, dtype, row=tuple(rows.shape[1:]))

@@ -46,7 +46,7 @@ class Quality:
         return _balance(self.train)
 
 
-class Holdings(NamedTuple):
+class PartLoads(NamedTuple):
     """What each part owns: a number a part."""
 
     nodes: list[int]
@@ -68,7 +68,7 @@ def quality(graph: Graph, part_of_node: Tensor, parts: int) -> Quality:
     )
 
 
-def holdings(graph: Graph, part_of_node: Tensor, *, parts: int) -> Holdings:
+def part_loads(graph: Graph, part_of_node: Tensor, *, parts: int) -> PartLoads:
     """Count what each part owns, without a look at the edges themselves."""
     counts = torch.zeros(3, parts, dtype=torch.int64)
     for start in range(0, graph.num_nodes, _CHUNK):
@@ -78,7 +78,7 @@ def holdings(graph: Graph, part_of_node: Tensor, *, parts: int) -> Holdings:
         counts[1].index_add_(0, part, graph.indptr[rows.start : rows.stop + 1].diff())
         if graph.train_mask is not None:
             counts[2].index_add_(0, part, graph.train_mask[rows].long())
-    return Holdings(*counts.tolist())
+    return PartLoads(*counts.tolist())
 
 
 def _check(graph: Graph, part_of_node: Tensor, parts: int) -> None:

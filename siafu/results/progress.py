@@ -12,13 +12,13 @@ from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self, TextIO
 
 from siafu.results.format import fmt_dollars, fmt_seconds
-from siafu.terminal import escaped
+from siafu.terminal import escape_control_chars
 
 LINE_EVERY_S = 5.0
 _NOTEBOOK_EVERY_S = 0.2
 
 
-class State(NamedTuple):
+class ProgressState(NamedTuple):
     """How far one thing is; ``total`` is None where nobody knows."""
 
     label: str
@@ -31,13 +31,15 @@ class State(NamedTuple):
         """The state in one line of plain text."""
         share = f" ({100 * self.done // self.total} %)" if self.total else ""
         count = f"{self.done}/{self.total}" if self.total is not None else f"{self.done}"
-        return escaped(f"{self.label} {count}{share}" + (f"  {self.detail}" if self.detail else ""))
+        return escape_control_chars(
+            f"{self.label} {count}{share}" + (f"  {self.detail}" if self.detail else "")
+        )
 
 
-class Outlet(Protocol):
+class ProgressDisplay(Protocol):
     """Where states are shown."""
 
-    def show(self, state: State) -> None:
+    def show(self, state: ProgressState) -> None:
         """Show the newest state, or don't."""
 
     def close(self) -> None:
@@ -45,10 +47,10 @@ class Outlet(Protocol):
 
 
 class LiveProgress:
-    """A :class:`siafu.events.Progress` that is seen, a bar for each label; use it as a context manager."""
+    """A :class:`siafu.event_log.Progress` that is seen, a bar for each label; use it as a context manager."""
 
     def __init__(self, *, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._outlet = open_outlet(sys.stderr if stream is None else stream, clock)
+        self._outlet = choose_display(sys.stderr if stream is None else stream, clock)
 
     def __enter__(self) -> Self:
         return self
@@ -60,7 +62,7 @@ class LiveProgress:
 
     def __call__(self, label: str, done: int, total: int | None) -> None:
         """Show that ``done`` of ``total`` units are done."""
-        self._outlet.show(State(label, done, total))
+        self._outlet.show(ProgressState(label, done, total))
 
 
 class TrainingProgress(LiveProgress):
@@ -85,14 +87,14 @@ class TrainingProgress(LiveProgress):
         cost = "" if dollars is None else f"  {fmt_dollars(dollars)}/epoch"
         worth = "" if value is None else f"  V {value:.4g}"
         detail = f"loss {loss:.4f}{val}  {fmt_seconds(seconds)}/epoch{cost}{worth}"
-        self._outlet.show(State("training", epoch, total, detail))
+        self._outlet.show(ProgressState("training", epoch, total, detail))
 
 
-def open_outlet(stream: TextIO, clock: Callable[[], float]) -> Outlet:
+def choose_display(stream: TextIO, clock: Callable[[], float]) -> ProgressDisplay:
     """Choose the outlet that fits where this program runs."""
     if in_notebook():
-        return NotebookOutlet(clock)
-    return BarOutlet(stream) if stream.isatty() else LineOutlet(stream, clock)
+        return NotebookDisplay(clock)
+    return BarDisplay(stream) if stream.isatty() else LineDisplay(stream, clock)
 
 
 def in_notebook() -> bool:
@@ -102,16 +104,16 @@ def in_notebook() -> bool:
     return shell is not None and getattr(shell, "kernel", None) is not None
 
 
-class LineOutlet:
+class LineDisplay:
     """Writes a line at most every few seconds, and one at the end of each label."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float]) -> None:
         self._stream = stream
         self._clock = clock
         self._written_at = clock()
-        self._waiting: State | None = None
+        self._waiting: ProgressState | None = None
 
-    def show(self, state: State) -> None:
+    def show(self, state: ProgressState) -> None:
         """Write the state if it is time, else keep it as the newest."""
         if self._waiting is not None and self._waiting.label != state.label:
             self._write(self._waiting)
@@ -124,14 +126,14 @@ class LineOutlet:
         if self._waiting is not None:
             self._write(self._waiting)
 
-    def _write(self, state: State) -> None:
+    def _write(self, state: ProgressState) -> None:
         self._stream.write(state.line + "\n")
         self._stream.flush()
         self._written_at = self._clock()
         self._waiting = None
 
 
-class NotebookOutlet:
+class NotebookDisplay:
     """One line below the cell that changes in place; IPython alone is needed."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -140,7 +142,7 @@ class NotebookOutlet:
         self._lines: dict[str, str] = {}
         self._handle: Any = None
 
-    def show(self, state: State) -> None:
+    def show(self, state: ProgressState) -> None:
         """Change the line of this label, a few times a second at most."""
         self._lines[state.label] = state.line
         if self._clock() - self._shown_at >= _NOTEBOOK_EVERY_S:
@@ -161,7 +163,7 @@ class NotebookOutlet:
             self._handle.update(bundle, raw=True)
 
 
-class BarOutlet:
+class BarDisplay:
     """A bar for each label, drawn by rich."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -178,7 +180,7 @@ class BarOutlet:
         self._bars = Progress(*columns, console=Console(file=stream))
         self._tasks: dict[str, Any] = {}
 
-    def show(self, state: State) -> None:
+    def show(self, state: ProgressState) -> None:
         """Move the bar of this label."""
         from rich.markup import escape
 
@@ -186,13 +188,13 @@ class BarOutlet:
             self._bars.start()
         if state.label not in self._tasks:
             self._tasks[state.label] = self._bars.add_task(
-                escape(escaped(state.label)), total=state.total, detail=""
+                escape(escape_control_chars(state.label)), total=state.total, detail=""
             )
         self._bars.update(
             self._tasks[state.label],
             completed=state.done,
             total=state.total,
-            detail=escape(escaped(state.detail)),
+            detail=escape(escape_control_chars(state.detail)),
         )
 
     def close(self) -> None:

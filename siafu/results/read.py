@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from siafu.results.record import Epochs, Event, Result, RunRecord, flatten
-from siafu.seals import FIRST_SEAL, is_sealed, open_fields, open_text, seal_of
+from siafu.checksums import FIRST_SEAL, is_seal_valid, read_seal, verify_fields_checksum, verify_text_checksum
+from siafu.results.record import ConfusionMatrix, Epochs, Event, RunRecord, flatten
 
 TRACED = frozenset({"task", "graph"})  # phases of which a pipeline writes very many events
 _MOST_RANGES = 20  # of damaged lines, each with a sentence of its own
@@ -42,7 +42,7 @@ class Summary(NamedTuple):
     damaged: bool
 
 
-class Spread(NamedTuple):
+class MeanStd(NamedTuple):
     """Mean and sample standard deviation; the deviation of one value is 0."""
 
     mean: float
@@ -60,7 +60,7 @@ def read_run(path: Path | str) -> RunRecord:
     missing = [name for name in ("config.toml", "events.jsonl") if not (path / name).is_file()]
     if missing:
         raise ValueError(f"{path}: no {' and no '.join(missing)}; this is not the folder of a run")
-    found = Findings()
+    found = LogProblems()
     events, traced = _read_events(path / "events.jsonl", found)
     damage: list[str] = []
     config = _read_config(path / "config.toml", damage)
@@ -101,7 +101,7 @@ def group_by_seed(records: Iterable[RunRecord]) -> list[list[RunRecord]]:
     return list(groups.values())
 
 
-def across_seeds(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Spread]:
+def across_seeds(metrics: Sequence[Mapping[str, Any]]) -> dict[str, MeanStd]:
     """Mean and deviation of every number that all of ``metrics`` have, less seed and ranks."""
     if not metrics:
         return {}
@@ -111,9 +111,9 @@ def across_seeds(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Spread]:
     return {key: _spread([float(m[key]) for m in metrics]) for key in shared}
 
 
-def _spread(values: list[float]) -> Spread:
+def _spread(values: list[float]) -> MeanStd:
     with np.errstate(all="ignore"):  # infinite metrics give an infinite mean, no warning
-        return Spread(float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0)
+        return MeanStd(float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0)
 
 
 def _chosen(key: str) -> bool:
@@ -160,7 +160,7 @@ def _largest(column: NDArray[np.float64]) -> float | None:
 
 
 def _read_config(path: Path, damage: list[str]) -> dict[str, Any]:
-    text = open_text(path.read_bytes())
+    text = verify_text_checksum(path.read_bytes())
     if text is None:
         damage.append("config.toml: changed or damaged since the run began; its settings are left out")
         return {}
@@ -170,7 +170,7 @@ def _read_config(path: Path, damage: list[str]) -> dict[str, Any]:
 def _read_metrics(path: Path, damage: list[str]) -> dict[str, Any]:
     if not path.is_file():
         return {}
-    metrics = open_fields(path.read_bytes())
+    metrics = verify_fields_checksum(path.read_bytes())
     if metrics is None:
         damage.append(
             "metrics.json: changed or damaged since it was written; its numbers are left out; delete it and "
@@ -179,7 +179,7 @@ def _read_metrics(path: Path, damage: list[str]) -> dict[str, Any]:
     return metrics or {}
 
 
-class Findings:
+class LogProblems:
     """Lines of a file of events that could not be read as they were written.
 
     Attributes:
@@ -212,7 +212,7 @@ def _lines(first: int, last: int) -> str:
     return f"line {first}" if first == last else f"lines {first} to {last}"
 
 
-def stream_events(path: Path, found: Findings) -> Iterator[Event]:
+def stream_events(path: Path, found: LogProblems) -> Iterator[Event]:
     """Every event that is as it was written, one at a time; ``found`` is told of all other lines."""
     before = FIRST_SEAL
     with path.open("rb") as file:
@@ -220,8 +220,8 @@ def stream_events(path: Path, found: Findings) -> Iterator[Event]:
         while line:
             ahead = file.readline()
             content = line.removesuffix(b"\n")
-            event = _parse(content) if is_sealed(content, before) else None
-            before = seal_of(content) or before
+            event = _parse(content) if is_seal_valid(content, before) else None
+            before = read_seal(content) or before
             if event is not None:
                 yield event
             elif content.strip() and not (line == content or _begins_anew(ahead, before)):
@@ -231,9 +231,9 @@ def stream_events(path: Path, found: Findings) -> Iterator[Event]:
             number, line = number + 1, ahead
 
 
-def _add_torn(found: Findings, path: Path, number: int, content: bytes) -> None:
+def _add_torn(found: LogProblems, path: Path, number: int, content: bytes) -> None:
     """Note the last line of a writer; a kill cut it off, unless it is whole but for its newline and yet wrong."""
-    if seal_of(content) is None:
+    if read_seal(content) is None:
         found.notes.append(
             f"{path.name}, line {number}: cut off by a kill while writing; its event is left out"
         )
@@ -241,7 +241,7 @@ def _add_torn(found: Findings, path: Path, number: int, content: bytes) -> None:
         found.add_damaged(number)
 
 
-def _read_events(path: Path, found: Findings) -> tuple[list[Event], int]:
+def _read_events(path: Path, found: LogProblems) -> tuple[list[Event], int]:
     """Every event but the tasks of a pipeline, which may be more than fit in memory, and how many these are."""
     events: list[Event] = []
     traced = 0
@@ -265,7 +265,7 @@ def _parse(line: bytes) -> Event | None:
 def _begins_anew(line: bytes, before: str) -> bool:
     """Whether a run that was started again wrote this line, after one that its predecessor left half-written."""
     content = line.removesuffix(b"\n")
-    event = _parse(content) if is_sealed(content, before) else None
+    event = _parse(content) if is_seal_valid(content, before) else None
     return event is not None and event["phase"] in ("start", "resume")
 
 
@@ -298,7 +298,7 @@ def _number(event: Event, name: str, path: Path) -> float:
     return float(value)
 
 
-def _result(event: Event, path: Path) -> Result | None:
+def _result(event: Event, path: Path) -> ConfusionMatrix | None:
     if event.get("confusion") is None:
         return None
     try:
@@ -316,4 +316,4 @@ def _result(event: Event, path: Path) -> Result | None:
     names = tuple(str(name) for name in event.get("class_names") or range(len(confusion)))
     if len(names) != len(confusion):
         raise ValueError(f"{path}: the result has {len(names)} class names for {len(confusion)} classes")
-    return Result(confusion, names)
+    return ConfusionMatrix(confusion, names)

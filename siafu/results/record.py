@@ -44,7 +44,7 @@ class Epochs:
 
 
 @dataclass(frozen=True, eq=False)
-class Result:
+class ConfusionMatrix:
     """How the test nodes were classified.
 
     Attributes:
@@ -77,7 +77,7 @@ class RunRecord:
     events: tuple[Event, ...]
     metrics: dict[str, Any]
     epochs: Epochs
-    result: Result | None
+    result: ConfusionMatrix | None
     notes: tuple[str, ...] = ()
     damage: tuple[str, ...] = ()
     traced: int = 0
@@ -129,7 +129,7 @@ class RunRecord:
 
     @property
     def stopped(self) -> str:
-        """Why the run stopped, one of the reasons of :mod:`siafu.events`; empty where it didn't say."""
+        """Why the run stopped, one of the reasons of :mod:`siafu.event_log`; empty where it didn't say."""
         stop, resume = self.last("stop"), self.last("resume")
         return str(stop.get("reason", "")) if stop.get("time", 0) >= resume.get("time", 0) else ""
 

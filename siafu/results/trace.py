@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from siafu.files import replacing
-from siafu.results.read import TRACED, Findings, stream_events
+from siafu.files import atomic_writer
+from siafu.results.read import TRACED, LogProblems, stream_events
 from siafu.results.record import Event
 
 _MOST_BARS = 20_000
@@ -23,7 +23,7 @@ _MOST_EPOCHS = 3
 _SAME_S = 1e-6  # what a trace file can tell apart
 
 
-class Bar(NamedTuple):
+class Span(NamedTuple):
     """One task: who did what, for which interval of which epoch, and when, in seconds since the run began."""
 
     rank: int
@@ -41,13 +41,13 @@ class Bar(NamedTuple):
         return self.start + self.seconds
 
 
-class Resumed(NamedTuple):
+class ResumePoint(NamedTuple):
     """The run went on from an epoch's end; what was done of later ones is done again."""
 
     epoch: int
 
 
-class FirstBars(NamedTuple):
+class FirstSpans(NamedTuple):
     """The tasks of the first epochs.
 
     Attributes:
@@ -55,15 +55,15 @@ class FirstBars(NamedTuple):
         cut: whether the first epoch alone has more tasks than these.
     """
 
-    bars: list[Bar]
+    bars: list[Span]
     cut: bool
 
 
-def stream_bars(path: Path) -> Iterator[Bar | Resumed]:
+def stream_spans(path: Path) -> Iterator[Span | ResumePoint]:
     """The tasks in a file of events, one at a time, and where the run went on after a break."""
     began_s: float | None = None
     since_s = 0.0
-    for event in stream_events(path, Findings()):
+    for event in stream_events(path, LogProblems()):
         phase = event["phase"]
         if phase in TRACED:
             yield _bar(event, since_s, path)
@@ -71,15 +71,15 @@ def stream_bars(path: Path) -> Iterator[Bar | Resumed]:
             began_s = event["time"] if began_s is None else began_s
             since_s = max(0.0, event["time"] - began_s)
             if phase == "resume" and isinstance(event.get("epoch"), int):
-                yield Resumed(event["epoch"])
+                yield ResumePoint(event["epoch"])
 
 
-def first_bars(path: Path, *, most: int = _MOST_BARS, epochs: int = _MOST_EPOCHS) -> FirstBars:
+def first_spans(path: Path, *, most: int = _MOST_BARS, epochs: int = _MOST_EPOCHS) -> FirstSpans:
     """The tasks of the first epochs that were traced, as many whole epochs as have no more than ``most`` tasks."""
-    kept: list[tuple[float, float, int, Bar]] = []  # a heap, the latest first
+    kept: list[tuple[float, float, int, Span]] = []  # a heap, the latest first
     left_out = math.inf
-    for number, bar in enumerate(stream_bars(path)):
-        if isinstance(bar, Resumed):
+    for number, bar in enumerate(stream_spans(path)):
+        if isinstance(bar, ResumePoint):
             kept = [item for item in kept if item[3].epoch <= bar.epoch]
             heapq.heapify(kept)
             continue
@@ -90,7 +90,7 @@ def first_bars(path: Path, *, most: int = _MOST_BARS, epochs: int = _MOST_EPOCHS
     wanted = sorted({bar.epoch for bar in found})[:epochs]
     whole = [epoch for epoch in wanted if epoch < left_out]
     shown = set(whole or wanted[:1])
-    return FirstBars([bar for bar in found if bar.epoch in shown], cut=bool(found) and not whole)
+    return FirstSpans([bar for bar in found if bar.epoch in shown], cut=bool(found) and not whole)
 
 
 def write_trace(events: Path, out: Path) -> int:
@@ -98,15 +98,15 @@ def write_trace(events: Path, out: Path) -> int:
 
     A process is a rank, a thread is a lane. The file is replaced at once or not at all.
     """
-    bars = (bar for bar in stream_bars(events) if isinstance(bar, Bar))
+    bars = (bar for bar in stream_spans(events) if isinstance(bar, Span))
     first = next(bars, None)
     if first is None:
         return 0
-    with replacing(out) as file:
+    with atomic_writer(out) as file:
         return _write(file, itertools.chain([first], bars))
 
 
-def _write(file: BinaryIO, bars: Iterator[Bar]) -> int:
+def _write(file: BinaryIO, bars: Iterator[Span]) -> int:
     lanes = _Lanes()
     file.write(b'{"displayTimeUnit":"ms","traceEvents":[\n')
     count = 0
@@ -127,7 +127,7 @@ class _Lanes:
         ] = {}  # thread and last end of each row of a lane
         self._threads: dict[int, int] = {}  # by rank
 
-    def events_of(self, bar: Bar) -> Iterator[dict[str, Any]]:
+    def events_of(self, bar: Span) -> Iterator[dict[str, Any]]:
         """The event of a task, after those that name what it is the first of."""
         process = bar.rank + 1
         if bar.rank not in self._threads:
@@ -163,12 +163,12 @@ def _named(what: str, process: int, thread: int, **args: Any) -> dict[str, Any]:
     return {"name": what, "ph": "M", "pid": process, "tid": thread, "args": args}
 
 
-def _bar(event: Event, since_s: float, path: Path) -> Bar:
+def _bar(event: Event, since_s: float, path: Path) -> Span:
     rank, epoch = _whole(event, "rank", path), _whole(event, "epoch", path)
     interval = None if event.get("interval") is None else _whole(event, "interval", path)
     start, seconds = (_seconds(event, name, path) for name in ("start", "seconds"))
     lane, name = str(event.get("lane", "")), str(event.get("name", ""))
-    return Bar(rank, lane, name, event["phase"] == "graph", epoch, interval, start + since_s, seconds)
+    return Span(rank, lane, name, event["phase"] == "graph", epoch, interval, start + since_s, seconds)
 
 
 def _whole(event: Event, name: str, path: Path) -> int:

@@ -1,23 +1,39 @@
 """Minibatches by neighbour sampling. It knows no rank, no file, no clock."""
 
-from siafu.sampling.grow import Drawn, Grown, Hop, Met, Neighbours, grow
-from siafu.sampling.shuffle import Shuffled
-from siafu.sampling.spread import Draw, Subgraph, Taken, both_ways, distinct, induced, repeat_seeds, spread
+from siafu.sampling.minibatches import (
+    HopBlock,
+    Minibatch,
+    NeighborSampler,
+    SampledEdges,
+    SampledHop,
+    sample_minibatches,
+)
+from siafu.sampling.permutation import KeyedPermutation
+from siafu.sampling.subgraph import (
+    EdgeSampler,
+    FrontierEdges,
+    Subgraph,
+    induced_subgraph,
+    make_bidirectional,
+    repeat_seeds,
+    sample_subgraph,
+    unique_seeds,
+)
 
 __all__ = [
-    "Draw",
-    "Drawn",
-    "Grown",
-    "Hop",
-    "Met",
-    "Neighbours",
-    "Shuffled",
+    "EdgeSampler",
+    "SampledEdges",
+    "Minibatch",
+    "HopBlock",
+    "SampledHop",
+    "NeighborSampler",
+    "KeyedPermutation",
     "Subgraph",
-    "Taken",
-    "both_ways",
-    "distinct",
+    "FrontierEdges",
+    "make_bidirectional",
+    "unique_seeds",
     "grow",
-    "induced",
+    "induced_subgraph",
     "repeat_seeds",
-    "spread",
+    "sample_subgraph",
 ]

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from siafu.stop import deferred_stop, exit_code
-from siafu.terminal import escaped
+from siafu.signals import deferred_stop, exit_code
+from siafu.terminal import escape_control_chars
 
 site = typer.Typer(no_args_is_help=True, help="Organisations that train together and keep their data.")
 
@@ -32,7 +32,7 @@ def init(
     as_json: Json = False,
 ) -> None:
     """Make the keys of a site and a certificate request; or, with --trial, a whole federation to try."""
-    from siafu.sites.trial import init_site, init_trial
+    from siafu.sites.provisioning import init_site, init_trial
 
     names = [each.strip() for each in trial.split(",") if each.strip()]
     _check_names([*names, *([name] if name else [])], one=not trial)
@@ -48,7 +48,7 @@ def sign(
     as_json: Json = False,
 ) -> None:
     """Have the authority of a trial sign a certificate request."""
-    from siafu.sites.trial import sign as sign_it
+    from siafu.sites.provisioning import sign as sign_it
 
     _print_made(sign_it(request, authority, out), as_json)
 
@@ -63,7 +63,7 @@ def rotate(
     as_json: Json = False,
 ) -> None:
     """Make a new key and certificate beside the old ones; a site that serves takes them up by itself."""
-    from siafu.sites.trial import rotate as rotate_keys
+    from siafu.sites.provisioning import rotate as rotate_keys
 
     _print_made(rotate_keys(_site_config(config), authority=authority, finish=finish), as_json)
 
@@ -82,9 +82,9 @@ def split(
     as_json: Json = False,
 ) -> None:
     """Deal a graph out among the sites of a trial: a store and a table of cross edges each."""
+    from siafu.load_graph import load_static
     from siafu.partition.assign import assign
-    from siafu.sites.trial import split as deal
-    from siafu.trained import load_static
+    from siafu.sites.provisioning import split as deal
 
     found = sorted(path.parent.name for path in folder.glob("*/site.toml"))
     names = [each.strip() for each in sites.split(",") if each.strip()] or found
@@ -95,7 +95,11 @@ def split(
     graph = load_static(data, fold=fold)
     told = deal(graph, assign(graph, parts=len(names), by=by, say=_say), folder, names)
     lines = [f"{name:12} {', '.join(f'{k} {v:,}' for k, v in about.items())}" for name, about in told.items()]
-    print(json.dumps({"folder": str(folder), "sites": told}) if as_json else escaped("\n".join(lines)))
+    print(
+        json.dumps({"folder": str(folder), "sites": told})
+        if as_json
+        else escape_control_chars("\n".join(lines))
+    )
 
 
 @site.command()
@@ -107,8 +111,8 @@ def serve(
     as_json: Json = False,
 ) -> None:
     """Answer the coordinator and the other sites, until stopped."""
-    from siafu.sites.holdings import hold
-    from siafu.sites.site import open_site
+    from siafu.sites.service import open_site
+    from siafu.sites.site_data import hold
     from siafu.sites.status import locked
 
     settings = _site_config(config)
@@ -135,7 +139,7 @@ def status(config: Config = Path("site.toml"), as_json: Json = False) -> None:
     from siafu.sites.status import status_of
 
     found = status_of(_site_config(config))
-    print(json.dumps(found) if as_json else escaped("\n".join(_lines(found))))
+    print(json.dumps(found) if as_json else escape_control_chars("\n".join(_lines(found))))
 
 
 def address_of(text: str) -> tuple[str, str]:
@@ -169,7 +173,7 @@ def _print_made(made: Any, as_json: bool) -> None:
     print(
         json.dumps({"files": files, "next": made.next})
         if as_json
-        else escaped("\n".join([*files, made.next]))
+        else escape_control_chars("\n".join([*files, made.next]))
     )
 
 
@@ -192,8 +196,8 @@ def _lines(found: dict[str, Any]) -> list[str]:
 
 
 def _say(text: str) -> None:
-    print(escaped(text), file=sys.stderr)
+    print(escape_control_chars(text), file=sys.stderr)
 
 
 def _log(text: str) -> None:
-    print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {escaped(text)}", file=sys.stderr, flush=True)
+    print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {escape_control_chars(text)}", file=sys.stderr, flush=True)

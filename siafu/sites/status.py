@@ -9,7 +9,7 @@ from typing import Any
 from siafu import files
 from siafu.launch.sites.config import SiteConfig
 from siafu.launch.sites.ledger import Totals, read_ledger
-from siafu.sites.holdings import Keys
+from siafu.sites.site_data import Keys
 
 
 @contextmanager
@@ -18,7 +18,7 @@ def locked(config: SiteConfig) -> Iterator[Callable[[str], None]]:
     config.work.mkdir(parents=True, exist_ok=True)
     place = config.work / "address"
     refusal = f"{config.work}: another process serves this site; stop it first"
-    with files.locked(config.work / ".lock", refusal=refusal):
+    with files.lock_file(config.work / ".lock", refusal=refusal):
         for left in config.work.glob("attempt-*"):  # of one that was killed
             shutil.rmtree(left, ignore_errors=True)
         try:

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from siafu.checks import check_classes, check_ids, check_offsets
+from siafu.array_checks import check_classes, check_ids, check_offsets
 from siafu.dynamic import DynamicGraph, Protocol
 from siafu.dynamic.graph import check
 from siafu.store.manifest import MANIFEST, DynamicManifest, ProtocolSpec, read_manifest, write_manifest
-from siafu.store.names import names_from_arrays, names_to_arrays
-from siafu.store.reader import Store, Stored, check_sizes, open_store
-from siafu.store.writer import FolderWriter, made_from
+from siafu.store.node_names import names_from_arrays, names_to_arrays
+from siafu.store.reader import Store, StoreFolder, check_sizes, open_store
+from siafu.store.writer import ArrayFolderWriter, provenance_of
 
 _LARGE = ("src", "dst", "weight", "edge_y", "x")
 _FIELDS = ("src", "dst", "step_ptr", "weight", "x", "y", "edge_y", "step_time")
@@ -44,7 +44,7 @@ def open_any(path: str | Path) -> "Store | DynamicStore":
     return open_dynamic(path) if is_dynamic(path) else open_store(path)
 
 
-class DynamicStore(Stored[DynamicManifest]):
+class DynamicStore(StoreFolder[DynamicManifest]):
     """A graph that changes over time, on disk."""
 
     def describe(self) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class DynamicStore(Stored[DynamicManifest]):
         return int((ptr[1:] - ptr[first]).max()) * (2 if self.manifest.undirected else 1)
 
 
-class DynamicWriter(FolderWriter):
+class DynamicWriter(ArrayFolderWriter):
     """The store of a graph that changes over time, being written; :meth:`finish` puts it in place."""
 
     what = "the store"
@@ -135,10 +135,10 @@ class DynamicWriter(FolderWriter):
             protocol=ProtocolSpec(**asdict(protocol)),
             class_names=class_names,
             arrays=self.close_arrays(),
-            provenance=made_from(sources, columns),
+            provenance=provenance_of(sources, columns),
         )
         write_manifest(manifest, self.folder)
-        self.put_in_place()
+        self.commit()
         return open_dynamic(self.path)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import xxhash
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from siafu.checks import check_width
+from siafu.array_checks import check_width
 
 MANIFEST = "manifest.json"
 SCHEMA = 1
@@ -63,13 +63,13 @@ M = TypeVar("M", bound=BaseModel)
 _Checksum = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
 
-class Strict(BaseModel):
+class StrictModel(BaseModel):
     """Values as they must be: nothing unknown, nothing converted."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class ArraySpec(Strict):
+class ArraySpec(StrictModel):
     """One array: raw little-endian values in C order.
 
     Attributes:
@@ -90,7 +90,7 @@ class ArraySpec(Strict):
         return math.prod(self.shape) * ITEM_BYTES[self.dtype]
 
 
-class Provenance(Strict):
+class Provenance(StrictModel):
     """Where a store comes from.
 
     Attributes:
@@ -106,7 +106,7 @@ class Provenance(Strict):
     columns: dict[str, dict[str, str]] = {}
 
 
-class _Stored(Strict):
+class _StoreManifest(StrictModel):
     """What every store says of itself, whatever it holds.
 
     Attributes:
@@ -146,7 +146,7 @@ class _Stored(Strict):
             raise ValueError("node_names_offsets and node_names_bytes belong together, but one is missing")
 
 
-class Manifest(_Stored):
+class Manifest(_StoreManifest):
     """What the store of a graph holds; its arrays are the fields of :class:`siafu.graph.Graph`.
 
     Attributes:
@@ -193,7 +193,7 @@ class Manifest(_Stored):
         return self
 
 
-class ProtocolSpec(Strict):
+class ProtocolSpec(StrictModel):
     """How a dynamic graph is usually scored: the fields of :class:`siafu.dynamic.Protocol`."""
 
     step: float | None
@@ -204,7 +204,7 @@ class ProtocolSpec(Strict):
     task: str | None
 
 
-class DynamicManifest(_Stored):
+class DynamicManifest(_StoreManifest):
     """What the store of a graph that changes over time holds; its arrays are the fields of ``DynamicGraph``.
 
     Attributes:
@@ -269,7 +269,7 @@ def _fits(found: tuple[int, ...], wanted: tuple[str, ...], sizes: dict[str, int]
 
 def write_manifest(manifest: Manifest | DynamicManifest, folder: Path) -> None:
     """Write ``manifest.json``, sealed with its checksum."""
-    write_sealed(folder / MANIFEST, manifest)
+    write_checksummed(folder / MANIFEST, manifest)
 
 
 def read_manifest(folder: Path) -> Manifest | DynamicManifest:
@@ -290,19 +290,19 @@ def parse_manifest(text: bytes, what: str) -> Manifest | DynamicManifest:
     """What a manifest says, of a graph of either kind; ``what`` names it in errors."""
     again = "copy or import the store again"
     if _parse(text, what, again).get("kind") == "dynamic":
-        return parse_sealed(text, DynamicManifest, what, again=again)
-    return parse_sealed(text, Manifest, what, again=again)
+        return parse_checksummed(text, DynamicManifest, what, again=again)
+    return parse_checksummed(text, Manifest, what, again=again)
 
 
-def write_sealed(path: Path, values: BaseModel) -> None:
+def write_checksummed(path: Path, values: BaseModel) -> None:
     """Write values as JSON with a checksum of them."""
     fields = values.model_dump(mode="json")
     text = json.dumps({**fields, "checksum": _seal(fields)}, indent=1) + "\n"
     path.write_text(text, encoding="utf-8")
 
 
-def parse_sealed(text: bytes, kind: type[M], what: str, *, again: str) -> M:
-    """Read what :func:`write_sealed` wrote; ``what`` names it in errors, ``again`` says how to get it anew."""
+def parse_checksummed(text: bytes, kind: type[M], what: str, *, again: str) -> M:
+    """Read what :func:`write_checksummed` wrote; ``what`` names it in errors, ``again`` says how to get it anew."""
     fields = _parse(text, what, again)
     given = fields.pop("checksum", None)
     if given != _seal(fields):

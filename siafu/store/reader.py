@@ -10,10 +10,10 @@ import torch
 import xxhash
 from torch import Tensor
 
-from siafu.checks import Checked, check_classes, check_ids, check_offsets
+from siafu.array_checks import ValidatedCsr, check_classes, check_ids, check_offsets
 from siafu.graph import Graph
 from siafu.store.manifest import ArraySpec, DynamicManifest, Manifest, read_manifest
-from siafu.store.names import names_from_arrays
+from siafu.store.node_names import names_from_arrays
 from siafu.store.splits import MASKS, check_disjoint, pick_fold
 
 M = TypeVar("M", bound=Manifest | DynamicManifest)
@@ -34,7 +34,7 @@ def open_store(path: str | Path) -> "Store":
     return Store(folder, manifest)
 
 
-class Stored(Generic[M]):
+class StoreFolder(Generic[M]):
     """A store, whatever it holds.
 
     Attributes:
@@ -61,7 +61,7 @@ class Stored(Generic[M]):
         return arrays
 
 
-class Store(Stored[Manifest]):
+class Store(StoreFolder[Manifest]):
     """A graph on disk."""
 
     def describe(self) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class Store(Stored[Manifest]):
             class_names=self.manifest.class_names,
         )
 
-    def _check(self, tensors: dict[str, Tensor], masks: dict[str, Tensor], *, ids: bool) -> Checked:
+    def _check(self, tensors: dict[str, Tensor], masks: dict[str, Tensor], *, ids: bool) -> ValidatedCsr:
         """Refuse arrays that are whole but out of range; without ``ids`` those of edges are left to the reader."""
         what, num_nodes, indices = str(self.path), self.manifest.num_nodes, tensors["indices"]
         check_offsets(tensors["indptr"], indices.numel(), what)
@@ -114,7 +114,7 @@ class Store(Stored[Manifest]):
         if "y" in tensors:
             check_classes(tensors["y"], what, class_names=self.manifest.class_names)
         check_disjoint({name: mask.numpy() for name, mask in masks.items()}, what)
-        return Checked(tensors["indptr"], indices, num_nodes)
+        return ValidatedCsr(tensors["indptr"], indices, num_nodes)
 
     def _check_fold(self, fold: int) -> None:
         folds = self.manifest.num_folds

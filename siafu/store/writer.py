@@ -17,14 +17,14 @@ from torch import Tensor
 
 import siafu
 from siafu import native
-from siafu.checks import check_csr
+from siafu.array_checks import check_csr
 from siafu.graph import Graph, check
 from siafu.native import Csr
 from siafu.store.manifest import ArraySpec, DType, Manifest, Provenance, write_manifest
-from siafu.store.names import names_to_arrays
-from siafu.store.partial import PartialFolder
+from siafu.store.node_names import names_to_arrays
 from siafu.store.reader import Store, open_store
 from siafu.store.splits import MASKS, check_disjoint, split_masks
+from siafu.store.staging import StagingFolder
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -61,13 +61,13 @@ class ArrayWriter:
             xxh3_128=self._hash.hexdigest(),
         )
 
-    def abandon(self) -> None:
+    def discard(self) -> None:
         """Close without a word: the disk may be full."""
         with suppress(OSError):
             self._file.close()
 
 
-class FolderWriter:
+class ArrayFolderWriter:
     """A folder of arrays being written: a context whose end leaves nothing behind, unless it was put in place."""
 
     what = "the folder"
@@ -83,7 +83,7 @@ class FolderWriter:
             raise FileNotFoundError(
                 f"{self.path}: the folder {self.path.parent} does not exist; make it first"
             )
-        self._partial = PartialFolder(self.path)
+        self._partial = StagingFolder(self.path)
         return self
 
     @property
@@ -116,7 +116,7 @@ class FolderWriter:
         shutil.rmtree(self.folder / "scratch", ignore_errors=True)
         return self._done
 
-    def put_in_place(self) -> None:
+    def commit(self) -> None:
         """Give the folder its name, once everything in it is written."""
         _refuse_existing(self.path)
         self.folder.rename(self.path)
@@ -125,7 +125,7 @@ class FolderWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for writer in self._open.values():
-            writer.abandon()
+            writer.discard()
         self._partial.release()
         if isinstance(error, OSError) and error.errno in _DISK_FULL:
             raise OSError(
@@ -135,7 +135,7 @@ class FolderWriter:
             ) from error
 
 
-class StoreWriter(FolderWriter):
+class StoreWriter(ArrayFolderWriter):
     """A store being written; :meth:`finish` puts it in place."""
 
     what = "the store"
@@ -156,14 +156,16 @@ class StoreWriter(FolderWriter):
             undirected=undirected,
             class_names=class_names,
             arrays=arrays,
-            provenance=made_from(sources, columns),
+            provenance=provenance_of(sources, columns),
         )
         write_manifest(manifest, self.folder)
-        self.put_in_place()
+        self.commit()
         return open_store(self.path)
 
 
-def made_from(sources: Mapping[str, str], columns: Mapping[str, dict[str, str]] | None = None) -> Provenance:
+def provenance_of(
+    sources: Mapping[str, str], columns: Mapping[str, dict[str, str]] | None = None
+) -> Provenance:
     """Where a store that is written now comes from."""
     created = datetime.now(UTC).isoformat(timespec="seconds")
     return Provenance(

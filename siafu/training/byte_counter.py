@@ -3,7 +3,7 @@
 import json
 
 from siafu.comm import Comm
-from siafu.comm.everyone import gather_texts
+from siafu.comm.all_gather import all_gather_texts
 
 
 class ByteCounter:
@@ -23,7 +23,7 @@ class ByteCounter:
         sent = self._comm.meter.sent
         new = {label: count - self._counted.get(label, 0) for label, count in sent.items()}
         self._counted = sent
-        for text in gather_texts(self._comm, json.dumps(new), label="control"):
+        for text in all_gather_texts(self._comm, json.dumps(new), label="control"):
             for label, count in json.loads(text).items():
                 self.by_label[label] = self.by_label.get(label, 0) + count
         return self.by_label

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from siafu import native
-from siafu.checks import check_permutation
+from siafu.array_checks import check_permutation
 from siafu.data.config import DataConfig
 from siafu.graph import Graph, checksum_of, chunks
 from siafu.nn.config import ModelConfig

@@ -207,7 +207,7 @@ class _Pass:
         block, dst = self.block, torch.arange(rows.start, rows.stop, dtype=torch.int32)
         indptr = block.indptr[rows.start : rows.stop + 1]
         edges = slice(int(indptr[0]), int(indptr[-1]))
-        (place,), (fresh,) = native.first_met([dst], block.indices[edges], [edges.stop - edges.start])
+        (place,), (fresh,) = native.local_rows([dst], block.indices[edges], [edges.stop - edges.start])
         src = torch.cat([dst, fresh]).long()
         weight = None if block.edge_weight is None else block.edge_weight[edges]
         whole = Whole(degree_src[src], block.missing_loop[rows], indptr.diff())
@@ -221,8 +221,8 @@ class _Pass:
                 return _take(own, src)
             if isinstance(own, Tensor) and isinstance(halo, Tensor) and own.dtype == halo.dtype:
                 here = src < num_own
-                native.expect_rows(own, src[here])
-                native.expect_rows(halo, src[~here] - num_own)
+                native.prefetch_rows(own, src[here])
+                native.prefetch_rows(halo, src[~here] - num_own)
                 return native.gather(own, src, more=halo)
         out = self.room.table(src.numel(), own.shape[1], _dtype(own))
         step = max(1, self.room.budget_bytes // (3 * max(1, size)))
@@ -270,12 +270,12 @@ def _read(table: Rows, rows: slice) -> Tensor:
 def _take(table: Rows, index: Tensor) -> Tensor:
     if isinstance(table, Streamed):
         return table.take(index)
-    native.expect_rows(table, index)
+    native.prefetch_rows(table, index)
     return native.gather(table, index, widen=True)
 
 
 def _expect_all(table: Rows) -> None:
-    native.expect_all(table.rows if isinstance(table, Streamed) else table)
+    native.restore_readahead(table.rows if isinstance(table, Streamed) else table)
 
 
 def _dtype(table: Rows) -> torch.dtype:

@@ -14,8 +14,8 @@ import psutil
 import torch
 
 from siafu import native
-from siafu.comm.everyone import gather_tensors, gather_texts
-from siafu.comm.memory import from_bytes
+from siafu.comm.all_gather import all_gather_texts, gather_tensors
+from siafu.comm.tensor_bytes import tensor_from_bytes
 from siafu.training.checkpoint import LoopState, load_checkpoint, save_checkpoint
 from siafu.training.config import TrainConfig
 from siafu.training.procedure import EpochStats, Monitor, Procedure, Stage, State
@@ -63,7 +63,7 @@ class Loop:
 
         Unless the ``same_ranks`` wrote it, state of a single rank is left out.
         """
-        text = None if checkpoint is None else from_bytes(checkpoint.read_bytes())
+        text = None if checkpoint is None else tensor_from_bytes(checkpoint.read_bytes())
         data = self.comm.broadcast(text, label="checkpoint").numpy().tobytes()
         name = self.comm.broadcast_text(None if checkpoint is None else str(checkpoint), label="checkpoint")
         procedure = self.procedure
@@ -230,7 +230,7 @@ class Loop:
         stop, save = self.comm.all_reduce(here, label="control").tolist()
         if not stop:
             return None, bool(save)
-        reasons = gather_texts(self.comm, requested or "", label="control")
+        reasons = all_gather_texts(self.comm, requested or "", label="control")
         return next(filter(None, reasons)), bool(save)
 
     def _save(self, monitor: Monitor) -> None:

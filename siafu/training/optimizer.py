@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from siafu.comm import Comm
 from siafu.comm.config import CommConfig
-from siafu.comm.rounded import RoundedSum
+from siafu.comm.quantized_all_reduce import QuantizedAllReduce
 from siafu.nn.embedded import Embedded
 from siafu.training.adam import Adam, Group
 from siafu.training.config import TrainConfig
@@ -25,7 +25,7 @@ class DistributedOptimizer:
         self.model, self.config, self.comm = model, config, comm
         self.adam = Adam(_groups(model, config.weight_decay), lr=config.lr)
         self._gradients = "fp32" if wire is None else wire.gradients
-        self.sums = RoundedSum(comm, self._gradients)
+        self.sums = QuantizedAllReduce(comm, self._gradients)
 
     def set_lr(self, epoch: int) -> None:
         """Set the learning rate of an epoch of the schedule, counted from 1."""
@@ -58,13 +58,13 @@ class DistributedOptimizer:
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained]
         exact = torch.cat([used, loss.reshape(1)])
         flat = torch.cat([grad.reshape(-1) for grad in grads])
-        if self.sums.exact:  # then one all-reduce carries both
-            flat, exact = self.sums.add(torch.cat([flat, exact]), label=label).split(
+        if self.sums.is_exact:  # then one all-reduce carries both
+            flat, exact = self.sums.all_reduce(torch.cat([flat, exact]), label=label).split(
                 [flat.numel(), exact.numel()]
             )
         else:
             exact = self.comm.all_reduce(exact, label=label)
-            flat = self.sums.add(flat, label=label)
+            flat = self.sums.all_reduce(flat, label=label)
         sums = flat.split([grad.numel() for grad in grads])
         used, total = exact.split([len(grads), 1])
         for parameter, total_grad, count in zip(trained, sums, used.tolist(), strict=True):
@@ -75,7 +75,7 @@ class DistributedOptimizer:
         """Forget all moments and residuals."""
         self.adam.zero_grad()
         self.adam.state.clear()
-        self.sums = RoundedSum(self.comm, self._gradients)
+        self.sums = QuantizedAllReduce(self.comm, self._gradients)
 
 
 def _groups(model: nn.Module, weight_decay: float) -> list[Group]:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 from torch import Tensor, nn
 
 from siafu.comm import Comm
-from siafu.events import Events, Progress, Unheard, silent
+from siafu.event_log import EventLog, NullEventLog, Progress, no_progress
 from siafu.training.byte_counter import ByteCounter
 from siafu.training.optimizer import DistributedOptimizer
 
@@ -51,7 +51,7 @@ class Callbacks:
 
     on_epoch: EpochCallback = _ignore
     should_stop: Callable[[], str | None] = lambda: None
-    progress: Progress = silent
+    progress: Progress = no_progress
     say: Callable[[str], None] = lambda _: None
     on_training: Callable[[], None] = lambda: None
 
@@ -66,7 +66,7 @@ class Monitor:
         callbacks: functions of the caller.
     """
 
-    events: Events | Unheard
+    events: EventLog | NullEventLog
     checkpoint: Path | None = None
     callbacks: Callbacks = field(default_factory=Callbacks)
 

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from siafu.comm import Comm, alone
+from siafu.comm import Comm, single_rank_comm
 from siafu.graph import Graph
-from siafu.native.scatter import scattered
+from siafu.native.splitmix import splitmix64
 from siafu.nn.dropout import mix
 from siafu.nn.loss import sum_of_losses
 from siafu.training import metrics
@@ -205,7 +205,7 @@ def task_of(graph: Graph, config: TrainConfig, comm: Comm | None = None) -> Task
 
     Collective.
     """
-    comm = alone() if comm is None else comm
+    comm = single_rank_comm() if comm is None else comm
     if graph.y is None:
         raise ValueError(f"{graph.name}: no labels to train on; give y (in Python) or --labels (on import)")
     y = graph.y
@@ -287,7 +287,7 @@ def balanced_weight(kind: str, y_train: Tensor, num_classes: int, comm: Comm) ->
 
 def _hashes(node_id: Tensor, key: int) -> Tensor:
     """Hash each node's id with a key to 63 bits, (R,) int64."""
-    mixed = scattered(scattered(node_id.numpy().astype(np.uint64)) ^ np.uint64(key))
+    mixed = splitmix64(splitmix64(node_id.numpy().astype(np.uint64)) ^ np.uint64(key))
     return torch.from_numpy((mixed >> np.uint64(1)).astype(np.int64))
 
 

@@ -26,7 +26,7 @@ _SUFFIX = ".sites.siafu"  # of the name in a certificate
 
 
 @dataclass(frozen=True)
-class Shown:
+class SiteCertificate:
     """What a certificate says.
 
     Attributes:
@@ -42,7 +42,7 @@ class Shown:
     ends: datetime
     pem: bytes
 
-    def trouble(self, now: datetime) -> str | None:
+    def validity_error(self, now: datetime) -> str | None:
         """Why it cannot be used at this time, or None."""
         if now > self.ends:
             return (
@@ -56,7 +56,7 @@ class Shown:
             )
         return None
 
-    def warning(self, now: datetime) -> str | None:
+    def expiry_warning(self, now: datetime) -> str | None:
         """That it expires soon, or None."""
         left = self.ends - now
         if left > timedelta(days=WARN_DAYS):
@@ -72,16 +72,16 @@ def dns_name(site: str) -> str:
     return site + _SUFFIX
 
 
-def read_certificate(path: Path) -> Shown:
+def read_certificate(path: Path) -> SiteCertificate:
     """A certificate in a PEM file."""
     try:
         data = path.read_bytes()
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}; expected a certificate, PEM") from None
-    return shown(data, str(path))
+    return parse_certificate(data, str(path))
 
 
-def shown(pem: bytes, what: str) -> Shown:
+def parse_certificate(pem: bytes, what: str) -> SiteCertificate:
     """What a certificate, PEM, says."""
     try:
         read = x509.load_pem_x509_certificate(pem)
@@ -103,7 +103,7 @@ def shown(pem: bytes, what: str) -> Shown:
         )
 
     der = read.public_bytes(Encoding.DER)
-    return Shown(
+    return SiteCertificate(
         name.removesuffix(_SUFFIX),
         hashlib.sha256(der).hexdigest(),
         read.not_valid_before_utc,

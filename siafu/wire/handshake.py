@@ -25,11 +25,11 @@ _PROOF_BYTES = 32
 _MAX_IDENTITY_BYTES = 4096
 
 
-class Stranger(Exception):
+class HandshakeError(Exception):
     """The other side does not belong here: it speaks another protocol or nothing, or does not hold the secret."""
 
 
-class Unanswered(Stranger):
+class HandshakeUnanswered(HandshakeError):
     """The other side closed the connection before it said anything: it may have been busy."""
 
 
@@ -42,7 +42,7 @@ def authenticate(
     until: float,
     binding: bytes = b"",
 ) -> dict[str, Any]:
-    """Prove the secret to the peer and have it do the same; returns the peer's identity, or raises Stranger.
+    """Prove the secret to the peer and have it do the same; returns the peer's identity, or raises HandshakeError.
 
     ``binding`` is the SHA-256 of the listener's certificate, as each side sees it, or empty without TLS. ``until`` is a
     time of ``time.monotonic``. The identity is JSON, signed; its fields are the caller's to check.
@@ -64,13 +64,13 @@ def authenticate(
         if not hmac.compare_digest(
             _read(sock, _PROOF_BYTES, until), _proof(secret, not listening, transcript)
         ):
-            raise Stranger("it holds another secret, or somebody stands between the two")
+            raise HandshakeError("it holds another secret, or somebody stands between the two")
         _send(sock, _signed(identity, secret, listening, transcript), until)
         return _read_identity(sock, secret, not listening, transcript, until)
     except TimeoutError:
-        raise Stranger("it did not answer in time") from None
+        raise HandshakeError("it did not answer in time") from None
     except OSError as error:
-        raise Stranger(f"the connection broke ({error.strerror or error})") from None
+        raise HandshakeError(f"the connection broke ({error.strerror or error})") from None
 
 
 def _proof(secret: bytes, listening: bool, transcript: bytes) -> bytes:
@@ -95,16 +95,16 @@ def _read_identity(
 ) -> dict[str, Any]:
     (length,) = struct.unpack("<H", _read(sock, 2, until))
     if length > _MAX_IDENTITY_BYTES:
-        raise Stranger(f"its identity has {length} bytes")
+        raise HandshakeError(f"its identity has {length} bytes")
     body, given = _read(sock, length, until), _read(sock, _PROOF_BYTES, until)
     if not hmac.compare_digest(given, _signature(secret, listening, transcript, body)):
-        raise Stranger("its identity was damaged on its way")
+        raise HandshakeError("its identity was damaged on its way")
     try:
         identity = json.loads(body)
     except (ValueError, RecursionError):
         identity = None
     if not isinstance(identity, dict):
-        raise Stranger("its identity cannot be read")
+        raise HandshakeError("its identity cannot be read")
     return identity
 
 
@@ -121,13 +121,13 @@ def _read(sock: socket.socket, count: int, until: float, *, begins: bytes = b"")
         piece = sock.recv(count - len(got))
         if not piece:
             raise (
-                Unanswered("it closed the connection at once")
+                HandshakeUnanswered("it closed the connection at once")
                 if begins and not got
-                else Stranger("it closed the connection")
+                else HandshakeError("it closed the connection")
             )
         got += piece
         if got[: len(begins)] != begins[: len(got)]:
-            raise Stranger(f"it speaks another protocol: it began with {got[:16]!r}")
+            raise HandshakeError(f"it speaks another protocol: it began with {got[:16]!r}")
     return got
 
 

@@ -75,7 +75,7 @@ class AwakeClock:
             return self._awake_s
 
 
-class Waits(Generic[K]):
+class WaitTracker(Generic[K]):
     """The waits of this process: for which peer, in which phase."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class Waits(Generic[K]):
         self.phase = "start"
 
     @contextmanager
-    def entered(self, peer: K, phase: str) -> Iterator[None]:
+    def waiting_for(self, peer: K, phase: str) -> Iterator[None]:
         """Record a wait for as long as it lasts."""
         mark = object()
         self._waiting[mark] = (peer, phase)

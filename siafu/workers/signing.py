@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from siafu.files import read_private
-from siafu.workers.addresses import ADDRESSES, entries, permitted
+from siafu.workers.allowlist import ADDRESSES, entries, permitted
 from siafu.workers.lease import Lease
 
 KEY, KEY_FILE = "SIAFU_LEASE_KEY", "SIAFU_LEASE_KEY_FILE"

@@ -24,16 +24,16 @@ from typing import NamedTuple
 
 from siafu.wire.frames import FrameError
 from siafu.wire.tls import WrongCertificate, dial
-from siafu.workers.door import Refused, enter
-from siafu.workers.frames import Frame, Kind
-from siafu.workers.kept import Kept
+from siafu.workers.admission import Refused, enter
+from siafu.workers.connection import Link, LinkLost
 from siafu.workers.lease import Compute, Lease
-from siafu.workers.link import Link, LinkLost
-from siafu.workers.messages import answer, asked, field_of, key_of, slot_of
+from siafu.workers.lru_cache import Kept
 from siafu.workers.setup import Setup
-from siafu.workers.shared import Received
+from siafu.workers.shared_memory import Received
 from siafu.workers.stages import static_rows
 from siafu.workers.task import Arrays, Direction, Key, Result, Task
+from siafu.workers.task_frames import Frame, Kind
+from siafu.workers.task_messages import answer, asked, field_of, key_of, slot_of
 
 Do = Callable[[Task, Arrays], Result]
 BEAT_S = 0.5

@@ -11,8 +11,8 @@ import torch
 from groups import LONG_S, run_mesh, run_processes, run_threads
 from torch import Tensor
 
-from siafu.comm import Comm, OutOfStep, alone
-from siafu.comm.memory import DTYPES
+from siafu.comm import Comm, OutOfStep, single_rank_comm
+from siafu.comm.tensor_bytes import DTYPES
 
 Run = Callable[..., list[Any]]
 every_transport = pytest.mark.parametrize("run", [run_threads, run_mesh])
@@ -255,7 +255,7 @@ def test_results_share_no_memory_with_what_was_given(run: Run, world_size: int) 
 
 def send_and_change(comm: Comm) -> None:
     posted: SimpleQueue[Tensor] = SimpleQueue()
-    comm.on_arrival(lambda peer, tag, rows: posted.put(rows))
+    comm.on_post(lambda peer, tag, rows: posted.put(rows))
     for size in (10, 2_000_000):
         if comm.rank == 0:
             values = torch.zeros(size)
@@ -290,7 +290,7 @@ def post_around(comm: Comm) -> list[tuple[int, int, float]]:
     for tag in (-1, 0):
         post(tag)  # before anybody listens
     comm.barrier(label="posted")
-    comm.on_arrival(arrived)
+    comm.on_post(arrived)
     for tag in (2**40, 3, 4):
         post(tag)
     assert all_here.wait(60)
@@ -310,7 +310,7 @@ def post_and_break(comm: Comm) -> None:
     def arrived(peer: int, tag: int, rows: Tensor) -> None:
         raise ZeroDivisionError("cannot use it")
 
-    comm.on_arrival(arrived)
+    comm.on_post(arrived)
     comm.post(1 - comm.rank, 1, torch.ones(1), label="post")
     comm.receive(1 - comm.rank, label="never sent")
 
@@ -351,7 +351,7 @@ def test_the_meter_says_the_same_on_every_transport(tmp_path: Path) -> None:
 
 
 def test_a_lone_rank_sends_nothing() -> None:
-    comm = alone()
+    comm = single_rank_comm()
     assert comm.all_reduce(torch.ones(3), label="x").tolist() == [1, 1, 1]
     assert comm.all_to_all(torch.ones(3), [3], [3], label="x").tolist() == [1, 1, 1]
     assert comm.broadcast_text("x", label="x") == "x"
@@ -386,7 +386,7 @@ def test_ranks_that_are_out_of_step_are_told_so(run: Run, kind: str) -> None:
 
 
 def test_wrong_use_is_refused_before_anything_is_sent() -> None:
-    comm = alone()
+    comm = single_rank_comm()
     with pytest.raises(ValueError, match="expected 1 counts each"):
         comm.all_to_all(torch.ones(2), [1, 1], [1, 1], label="x")
     with pytest.raises(ValueError, match="send adds up to 1"):

@@ -74,7 +74,7 @@ def test_a_closed_comm_says_so(run: Run) -> None:
 def post_much_and_leave(comm: Comm) -> int:
     got: list[int] = []
     all_here = threading.Event()
-    comm.on_arrival(lambda peer, tag, rows: (got.append(rows.numel()), len(got) == 10 and all_here.set()))  # type: ignore[func-returns-value]
+    comm.on_post(lambda peer, tag, rows: (got.append(rows.numel()), len(got) == 10 and all_here.set()))  # type: ignore[func-returns-value]
     if comm.rank == 0:
         for tag in range(10):
             comm.post(1, tag, torch.ones(1_000_000), label="post")
@@ -250,7 +250,7 @@ def stand_still(comm: Comm) -> None:
     if comm.rank == 1:
         for _ in range(100):
             time.sleep(0.1)
-            if comm.channel("end")._transport.inbox.loss_of(0):  # type: ignore[attr-defined]
+            if comm.channel("end")._transport.inbox.error_for(0):  # type: ignore[attr-defined]
                 return
     comm.receive(1, label="never")
 

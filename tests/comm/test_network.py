@@ -21,12 +21,12 @@ import torch
 from groups import LONG_S, group_of
 
 from siafu.comm import Board, Comm, CommError, PeerLost, PeerMismatch, connect
-from siafu.comm.handshake import Identity, Mismatch, shake_hands
+from siafu.comm.identity import Identity, Mismatch, shake_hands
 from siafu.comm.network import OneHost, read_address
 from siafu.wire import tls
 from siafu.wire.certificates import self_signed
-from siafu.wire.handshake import Stranger, authenticate
-from siafu.wire.stream import Stream
+from siafu.wire.handshake import HandshakeError, authenticate
+from siafu.wire.socket_stream import SocketStream
 
 SHORT_S = 1.5
 NOBODY = 65534
@@ -153,7 +153,7 @@ def test_another_user_who_took_the_address_of_a_rank_is_refused(secret: bytes) -
     ],
 )  # fmt: skip
 def test_an_address_on_the_board_that_is_none_is_refused(value: bytes) -> None:
-    with pytest.raises(Stranger, match="where the address of rank 3 was expected"):
+    with pytest.raises(HandshakeError, match="where the address of rank 3 was expected"):
         read_address(value, 3)
     board = Board()
     board.set("siafu/comm/0", value)
@@ -237,7 +237,10 @@ class Relay:
         far = socket.create_connection(self._target)
         with suppress(OSError):
             near, far = self._wrap(near, True), self._wrap(far, False)
-            ends = Stream(near, tick_s=0.1), Stream(far, tick_s=0.1)  # read and written at the same time
+            ends = (
+                SocketStream(near, tick_s=0.1),
+                SocketStream(far, tick_s=0.1),
+            )  # read and written at the same time
             back = threading.Thread(target=self._pump, args=ends[::-1], daemon=True)
             back.start()
             self._pump(*ends)
@@ -245,7 +248,7 @@ class Relay:
         for sock in (near, far, self._server):
             sock.close()
 
-    def _pump(self, source: Stream, target: Stream) -> None:
+    def _pump(self, source: SocketStream, target: SocketStream) -> None:
         buffer = memoryview(bytearray(1 << 16))
         with suppress(OSError):
             while count := source.recv_into(buffer):

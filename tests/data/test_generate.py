@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from siafu import native
 from siafu.data import community, random_labels, rmat
-from siafu.data.draws import Draws
+from siafu.data.random_stream import RandomStream
 from siafu.graph import Graph, check
 
 
@@ -162,7 +162,7 @@ def test_random_labels_leave_the_unlabelled_alone_and_tell_nothing(graph: Graph)
 
 
 def test_draws_have_the_moments_they_promise() -> None:
-    draws = Draws(0, "test")
+    draws = RandomStream(0, "test")
     noise = draws.noise(1000, 200)
     assert float(noise.mean()) == pytest.approx(0, abs=0.01)
     assert float(noise.std()) == pytest.approx(1, abs=0.01)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from siafu.data.importing import import_graph, spool
+from siafu.data.importing import external_sort, import_graph
 from siafu.store import ArrayWriter
 
 Write = Callable[[Path], object]
@@ -374,6 +374,8 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def fail(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(*((ArrayWriter, "append") if where == "store" else (spool.Ranges, "_write")), fail)
+    monkeypatch.setattr(
+        *((ArrayWriter, "append") if where == "store" else (external_sort.KeyBuckets, "_write")), fail
+    )
     with pytest.raises(OSError, match="No space left on device while writing the store"):
         run(tmp_path, GOOD)

@@ -12,7 +12,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from siafu.data.importing import import_events, spool
+from siafu.data.importing import import_events
 from siafu.dynamic import DynamicGraph
 from siafu.store import DynamicStore
 

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from siafu.data.importing import Limits, import_events, import_graph
-from siafu.data.importing.id_text import WatchedText
+from siafu.data.importing.text_ids import PaddedIdScanner
 from siafu.store import Store
 
 SMALL = Limits(line_bytes=32)  # blocks of text that are read at a time
@@ -125,7 +125,7 @@ class Blocks:
 def test_padding_is_noticed_between_two_blocks() -> None:
     for at in range(1, 9):
         text = b"1,2\n007,8\n"
-        stream = WatchedText(Blocks(text[:at], text[at:]), watch=True)
+        stream = PaddedIdScanner(Blocks(text[:at], text[at:]), watch=True)
         while stream.read(64):
             pass
         assert stream.padded

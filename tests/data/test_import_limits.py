@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from siafu.data.importing import Limits, import_events, import_graph, limits, tables
-from siafu.data.importing.arrays import unpack_npz
-from siafu.data.importing.ids import GuessedRows, SparseIdsError
+from siafu.data.importing.file_location import FileLocation
+from siafu.data.importing.node_ids import InferredRowNumbers, SparseIdsError
+from siafu.data.importing.numpy_files import unpack_npz
 from siafu.data.importing.page_headers import unpacked_bytes
-from siafu.data.importing.places import Place
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ def test_long_strings_are_written_out_a_few_rows_at_a_time(
     counts = [batch.columns.num_rows for batch in batches]
     assert max(counts) == 2, "as many as the longest of 400 bytes fills the batch with"
     starts = [sum(counts[:place]) for place in range(len(counts))]
-    assert [batch.place for batch in batches] == [Place(table.path, "row", row) for row in starts]
+    assert [batch.place for batch in batches] == [FileLocation(table.path, "row", row) for row in starts]
     assert [each for batch in batches for each in batch.columns.column("id").to_pylist()] == names.to_pylist()
 
 
@@ -199,10 +199,10 @@ def test_an_edge_that_names_a_huge_id_makes_two_nodes(tmp_path: Path, largest: i
 
 
 def test_an_id_beyond_what_the_edges_can_use_takes_no_memory() -> None:
-    ids = GuessedRows(most_edges=3)
-    assert ids.rows(pa.array([0, 23]), Place(Path("e.csv")), "src").tolist() == [0, 23]
+    ids = InferredRowNumbers(most_edges=3)
+    assert ids.rows(pa.array([0, 23]), FileLocation(Path("e.csv")), "src").tolist() == [0, 23]
     with pytest.raises(SparseIdsError):
-        ids.rows(pa.array([24]), Place(Path("e.csv")), "src")
+        ids.rows(pa.array([24]), FileLocation(Path("e.csv")), "src")
 
 
 def test_a_long_text_in_an_archive_is_not_read(tmp_path: Path) -> None:

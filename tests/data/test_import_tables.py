@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siafu.data.importing import Limits, import_graph, spool, tables
+from siafu.data.importing import Limits, import_graph, tables
 from siafu.graph import Graph
 
 EDGES = [(0, 1), (1, 2), (2, 0), (3, 1), (0, 1)]

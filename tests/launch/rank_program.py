@@ -9,13 +9,13 @@ from pathlib import Path
 from rank_work import STOPS, WORK
 
 from siafu.launch.elastic import join
-from siafu.launch.failures import reporting
+from siafu.launch.failures import report_errors
 
 if __name__ == "__main__":
     name, folder, *deadline_s = sys.argv[1:]
     signal.signal(signal.SIGTERM, lambda number, _: STOPS.append(number))
     with (
-        reporting(os.environ),
+        report_errors(os.environ),
         join(os.environ, deadline_s=float(deadline_s[0]) if deadline_s else 20.0, settings=name) as comm,
     ):
         print("this belongs to standard error under launch")

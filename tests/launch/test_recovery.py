@@ -9,7 +9,7 @@ import pytest
 
 from siafu.launch import elastic
 from siafu.launch.failures import RankFailure, RanksFailed
-from siafu.launch.recovery import Decision, Safe, decide, run_recovering
+from siafu.launch.recovery import CheckpointPosition, Decision, decide, run_with_restarts
 
 KILLED = RankFailure(1, "hostA", "killed", "killed (SIGKILL); look")
 LOST = RankFailure(0, "hostA", "lost_peer", "rank 1 on hostA is gone; look")
@@ -43,11 +43,11 @@ def test_a_killed_rank_costs_a_restart_and_no_epoch(
         (tmp_path / asked).touch()
     said: list[str] = []
     done = tmp_path / "done"
-    run_recovering(
+    run_with_restarts(
         program("epochs"),
         ranks=2,
         threads=1,
-        progress=lambda: Safe(int(done.read_text()) if done.exists() else 0),
+        progress=lambda: CheckpointPosition(int(done.read_text()) if done.exists() else 0),
         watch=lambda: False,
         say=said.append,
     )
@@ -67,8 +67,13 @@ def attempts(monkeypatch: pytest.MonkeyPatch, outcomes: list[tuple[int, RankFail
             raise RanksFailed([failure])
 
     monkeypatch.setattr(elastic, "launch", launch)
-    run_recovering(
-        [], ranks=2, threads=1, progress=lambda: Safe(epoch[0]), watch=lambda: False, say=said.append
+    run_with_restarts(
+        [],
+        ranks=2,
+        threads=1,
+        progress=lambda: CheckpointPosition(epoch[0]),
+        watch=lambda: False,
+        say=said.append,
     )
     assert not left
     return said

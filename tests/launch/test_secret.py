@@ -12,7 +12,7 @@ import pytest
 from rank_work import TIMEOUT_S, Starter
 
 from siafu.launch.elastic import join
-from siafu.launch.place import place_of
+from siafu.launch.rank_environment import place_of
 from siafu.launch.secret import group_key, read_secret
 
 TWO_HOSTS = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "192.0.2.1", "MASTER_PORT": "29500"}

@@ -15,7 +15,7 @@ from siafu.methods.pipeline.config import PipelineConfig
 from siafu.methods.pipeline.procedure import PipelineProcedure
 from siafu.nn import Gnn, ModelConfig
 from siafu.nn.embedded import build_on_features
-from siafu.partition.cut import Part, cut, whole
+from siafu.partition.cut import Part, cut, whole_part
 from siafu.training.config import TrainConfig
 from siafu.training.task import task_of
 
@@ -63,7 +63,7 @@ def graph_of(*, weighted: bool = False, labels: str = "class", features: bool = 
 
 def parts_of(graph: Graph, ranks: int) -> list[Part]:
     if ranks == 1:
-        return [whole(graph)]
+        return [whole_part(graph)]
     draw = torch.Generator().manual_seed(ranks)
     part_of_node = torch.randint(ranks, (NODES,), generator=draw).to(torch.int32)
     order = torch.randperm(NODES, generator=draw)

@@ -21,7 +21,7 @@ from torch import Tensor
 from siafu import native
 
 REFUSALS = (TypeError, ValueError, IndexError, OverflowError, MemoryError, RuntimeError)
-# Offsets and columns that row kernels trust; whoever hands in a graph has checked them (siafu/checks.py).
+# Offsets and columns that row kernels trust; whoever hands in a graph has checked them (siafu/array_checks.py).
 TRUSTED = {"indptr", "indices", "t_indptr", "t_indices", "origin", "add_indptr", "add_indices", "drop_indptr"}
 TRUSTED |= {"drop_indices", "other_indptr", "other_indices", "out_indptr", "ends", "first_src", "name"}
 TRUSTED |= {"fanout", "replace"}  # out_indptr is what count_draws said for the same
@@ -57,7 +57,7 @@ class Call:
         self.name, self.arguments = function, arguments
 
     def make(self) -> Any:
-        return getattr(native._core, self.name)(*self.arguments.values())
+        return getattr(native.core.kernels, self.name)(*self.arguments.values())
 
 
 class Maker:
@@ -156,7 +156,7 @@ def epilogue(m: Maker) -> Call:
     x, out = m.floats(rows, width), m.floats(rows, width)
     if m.chance.random() < 0.5:
         return Call("epilogue", x=x, bias=m.maybe(m.floats(width)), row_id=row_id, **how, out=out)
-    parts = m.maybe(m.floats(native._core.bias_parts, width))
+    parts = m.maybe(m.floats(native.core.kernels.bias_parts, width))
     return Call(
         "epilogue_backward",
         grad=x,
@@ -193,7 +193,7 @@ def attend(m: Maker) -> Call:
     if second:
         rest |= {"at_edge": m.floats(edges, 2, heads), "at_loop": m.floats(dst, 2, heads)}
         rest |= {"grad_src": grad[:, :wide], "grad_dst": grad[:, wide:]}
-        rest |= {"vector_parts": m.floats(native._core.vector_parts, wide)}
+        rest |= {"vector_parts": m.floats(native.core.kernels.vector_parts, wide)}
         return Call("attend_v2_backward", **first, **rows, **rest, **last)
     rest |= {"at_dst": m.floats(dst, 4, heads), "grad_edge": m.floats(edges, heads)}
     grads = grad.split([wide, heads, heads], 1)
@@ -294,7 +294,7 @@ def apply_delta(m: Maker, csr: dict[str, Tensor], rows: int) -> Call:
 
 
 def ascending(m: Maker) -> Call:
-    core, values = native._core, m.below(2**40, m.size(), dtype=torch.int64).sort().values
+    core, values = native.core.kernels, m.below(2**40, m.size(), dtype=torch.int64).sort().values
     cols = m.some(2**20)
     row, col = m.below(9, values.numel()).sort().values, m.below(cols, values.numel())
     packed = torch.empty(core.ascending_bytes(values), dtype=torch.uint8)
@@ -320,10 +320,10 @@ def partition(m: Maker) -> Call:
     train = m.maybe(m.below(2, nodes, dtype=torch.uint8))
     first = {"indptr": indptr, "indices": indices, "train": train}
     if m.chance.random() < 0.5:
-        work = torch.empty(native._core.partition_bytes(nodes, parts), dtype=torch.uint8)
+        work = torch.empty(native.core.kernels.partition_bytes(nodes, parts), dtype=torch.uint8)
         rest = {"parts": parts, "seed": m.chance.getrandbits(64), "work": work, "part": m.int(nodes)}
         return Call("partition", **first, **rest)
-    work = torch.empty(native._core.quality_bytes(nodes, parts), dtype=torch.uint8)
+    work = torch.empty(native.core.kernels.quality_bytes(nodes, parts), dtype=torch.uint8)
     counts = {name: m.long(parts) for name in ("nodes", "edges", "trained", "inside", "halo")}
     return Call("partition_quality", **first, part=m.below(parts, nodes), work=work, **counts)
 
@@ -349,7 +349,7 @@ def sample(m: Maker) -> Call:
     out_indptr = m.long(rows.numel() + 1)
     if kind == "count_draws":
         return Call(kind, **asked, out_indptr=out_indptr)
-    native._core.count_draws(*asked.values(), out_indptr)
+    native.core.kernels.count_draws(*asked.values(), out_indptr)
     count = int(out_indptr[-1])
     edge = m.maybe(m.long(count))
     if kind == "draw_edges":
@@ -381,7 +381,7 @@ def meeting(m: Maker) -> Call:
 
 
 def pairs(m: Maker) -> Call:
-    core, src, dst = native._core, m.some(), m.some()
+    core, src, dst = native.core.kernels, m.some(), m.some()
     kind = m.chance.choice(["pair_scores", "pair_rows", "pair_rows_backward", "count_above"])
     width = m.size() if kind in ("pair_scores", "count_above") else core.PAIR_WIDTH * m.some(4)
     a, b, w = m.floats(src, width), m.floats(dst, width), m.maybe(m.floats(width))
@@ -400,7 +400,7 @@ def pairs(m: Maker) -> Call:
 
 
 def count_above(m: Maker, a: Tensor, w: Tensor | None, dst: int, csr: tuple[Tensor, Tensor]) -> Call:
-    core, (src, width), threads = native._core, a.shape, m.some(3)
+    core, (src, width), threads = native.core.kernels, a.shape, m.some(3)
     padded = -(-dst // core.PAIR_COLUMNS) * core.PAIR_COLUMNS
     pos_ptr = m.offsets(src, 3)
     pos = m.floats(int(pos_ptr[-1]))
@@ -588,7 +588,11 @@ def mutate(m: Maker, call: Call) -> None:
 def check_all_are_called() -> None:
     made = {Maker(random.Random(seed)) for seed in range(600)}
     called = {maker(m).name for m in made for maker in MAKERS}
-    there = {name for name in dir(native._core) if callable(getattr(native._core, name)) and name[0] != "_"}
+    there = {
+        name
+        for name in dir(native.core.kernels)
+        if callable(getattr(native.core.kernels, name)) and name[0] != "_"
+    }
     assert there - called == UNMADE, f"not called: {sorted(there - called - UNMADE)}"
 
 
@@ -612,7 +616,7 @@ def fuzz(seconds: float, seed: int, *, calls: int = 0) -> Counter[str]:
                 ) from error
             found["refused"] += 1
         found[call.name] += 1
-    native._core.use_baseline(False)
+    native.core.kernels.use_baseline(False)
     return found
 
 

@@ -60,9 +60,9 @@ def crowded() -> Block:
 @pytest.fixture(params=["chosen", "baseline"])
 def instructions(request: pytest.FixtureRequest) -> Iterator[str]:
     """Run once on the instruction set of this machine and once on the lowest."""
-    native._core.use_baseline(request.param == "baseline")
+    native.core.kernels.use_baseline(request.param == "baseline")
     yield request.param
-    native._core.use_baseline(False)
+    native.core.kernels.use_baseline(False)
 
 
 def rows(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
@@ -215,11 +215,11 @@ def test_relabelled_nodes_drop_the_same_edges() -> None:
 
 def test_dropout_drops_at_its_rate_and_heads_differ() -> None:
     src, dst = torch.arange(200).repeat(200), torch.arange(200).repeat_interleave(200)
-    kept = reference.kept_edges(Dropout.of(0.3, key=5), dst, src, 4)
+    kept = reference.attention_dropout_mask(Dropout.of(0.3, key=5), dst, src, 4)
     assert float(kept.float().mean()) == pytest.approx(0.7, abs=0.005)
     both = (kept[:, 0] & kept[:, 1]).float().mean()
     assert float(both) == pytest.approx(0.49, abs=0.01)
-    swapped = reference.kept_edges(Dropout.of(0.3, key=5), src, dst, 4)
+    swapped = reference.attention_dropout_mask(Dropout.of(0.3, key=5), src, dst, 4)
     assert not torch.equal(kept, swapped)  # an edge and its reverse are two
 
 

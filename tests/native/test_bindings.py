@@ -30,7 +30,7 @@ def spmm(**other: Any) -> Any:
         "add": False,
         "span": (0, 2),
     }
-    return native._core.spmm(*(fits | rest | other).values())
+    return native.core.kernels.spmm(*(fits | rest | other).values())
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_rows_that_a_call_names_are_looked_at() -> None:
         )
     csr = native.Csr(INDPTR, INDICES)
     with pytest.raises(IndexError, match=r"rows\[0\] is -1"):
-        native.draw(
+        native.sample_edges(
             csr,
             torch.tensor([-1], dtype=torch.int32),
             sizes=torch.tensor([1]),
@@ -85,9 +85,9 @@ def test_rows_that_a_call_names_are_looked_at() -> None:
 def test_infinite_scores_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     factors = native.Factors(torch.tensor([[1.0], [float("inf")]]), torch.tensor([[1.0], [2.0]]), None)
     args = factors, torch.tensor([0, 1, 2]), torch.tensor([1.0, float("inf")])
-    found = native.count_above(*args)
-    monkeypatch.setattr(native, "_core", None)
-    wanted = native.count_above(*args)
+    found = native.count_ranks(*args)
+    monkeypatch.setattr(native.core, "kernels", None)
+    wanted = native.count_ranks(*args)
     for one, other in zip(found, wanted, strict=True):
         assert one.tolist() == other.tolist()
 

@@ -53,13 +53,13 @@ def test_counts_are_those_of_plain_torch(
     assert torch.equal(score, pairs_reference.pair_scores(factors, src, dst))
     indptr = torch.searchsorted(src, torch.arange(num_src + 1))
     given = sparse(num_src, num_dst, seed) if stands_instead else None
-    found = native.count_above(factors, indptr, score, given=given)
+    found = native.count_ranks(factors, indptr, score, given=given)
     if positives:
-        wanted = pairs_reference.count_above(factors, indptr, score, given=given, rows=range(num_src))
+        wanted = pairs_reference.count_ranks(factors, indptr, score, given=given, rows=range(num_src))
         assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
     cut = num_src // 2
     halves = [
-        native.count_above(factors, indptr, score, given=given, rows=rows)
+        native.count_ranks(factors, indptr, score, given=given, rows=rows)
         for rows in (slice(cut), slice(cut, num_src))
     ]
     assert all(
@@ -75,7 +75,7 @@ def test_a_pair_scored_alone_equals_itself_among_all_to_the_last_bit(dot: bool, 
     factors = Factors(a, b, None if dot else w)
     src = torch.arange(40).repeat_interleave(50)
     score = native.pair_scores(factors, src, torch.arange(50).repeat(40))
-    found = native.count_above(factors, torch.arange(41) * 50, score)
+    found = native.count_ranks(factors, torch.arange(41) * 50, score)
     order = score.sort(descending=True).values
     assert torch.equal(found.above, torch.searchsorted(-order, -score))
     assert int(found.row_same.min()) >= 1
@@ -87,9 +87,9 @@ def test_counts_do_not_depend_on_threads() -> None:
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
-        one = native.count_above(factors, torch.arange(101), score)
+        one = native.count_ranks(factors, torch.arange(101), score)
         torch.set_num_threads(3)
-        three = native.count_above(factors, torch.arange(101), score)
+        three = native.count_ranks(factors, torch.arange(101), score)
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(a, b) for a, b in zip(one, three, strict=True))

@@ -20,7 +20,7 @@ compiled = pytest.mark.skipif(not native.compiled(), reason="the core was not co
 def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Run once on the compiled core and once on the plain twin."""
     if request.param == "reference":
-        monkeypatch.setattr(native, "_core", None)
+        monkeypatch.setattr(native.core, "kernels", None)
     elif not native.compiled():
         pytest.skip("the core was not compiled")
     return request.param
@@ -187,10 +187,10 @@ def test_a_byte_behind_the_work_space_is_never_written() -> None:
     bare = csr_of(torch.empty(0), torch.empty(0), 50)
     for csr, parts in [(planted(20, 50, inside=5, outside=1), 4), (grid(30), 7), (bare, 5)]:
         num_nodes = csr.indptr.numel() - 1
-        num_bytes = native._core.partition_bytes(num_nodes, parts)
+        num_bytes = native.core.kernels.partition_bytes(num_nodes, parts)
         guarded = torch.full((num_bytes + 4096,), 0xA5, dtype=torch.uint8)
         part = torch.empty(num_nodes, dtype=torch.int32)
-        native._core.partition(csr.indptr, csr.indices, None, parts, 0, guarded[:num_bytes], part)
+        native.core.kernels.partition(csr.indptr, csr.indices, None, parts, 0, guarded[:num_bytes], part)
         assert bool((guarded[num_bytes:] == 0xA5).all())
 
 

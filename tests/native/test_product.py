@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from siafu import native
-from siafu.native import After, Dropout, Term, products
+from siafu.native import Dropout, Epilogue, Term, products
 
 pytestmark = pytest.mark.skipif(not native.compiled(), reason="the core was not compiled")
 # Below, at and above a tile of 6 rows, of 8, 16 or 32 columns, of 128 rows and of 256 terms.
@@ -24,24 +24,24 @@ SHAPES = [
 ]
 AFTER = {
     "nothing": None,
-    "relu": After(torch.linspace(-1, 1, 64), "relu", Dropout.of(0.4, key=7), None),
-    "elu": After(None, "elu", Dropout.of(0.3, key=9), torch.arange(3000).flip(0)),
+    "relu": Epilogue(torch.linspace(-1, 1, 64), "relu", Dropout.of(0.4, key=7), None),
+    "elu": Epilogue(None, "elu", Dropout.of(0.3, key=9), torch.arange(3000).flip(0)),
 }
 
 
 @pytest.fixture(params=["chosen", "baseline"], autouse=True)
 def instructions(request: pytest.FixtureRequest) -> Iterator[None]:
     """Once on the instruction set of this machine and once on the lowest."""
-    native._core.use_baseline(request.param == "baseline")
+    native.core.kernels.use_baseline(request.param == "baseline")
     yield
-    native._core.use_baseline(False)
+    native.core.kernels.use_baseline(False)
 
 
 def rows(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def fitting(after: After | None, num_rows: int, width: int) -> After | None:
+def fitting(after: Epilogue | None, num_rows: int, width: int) -> Epilogue | None:
     if after is None:
         return None
     bias, row_id = (

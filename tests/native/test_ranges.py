@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from siafu import native
-from siafu.native import AttendBackward, AttendV2Backward, Attention, Csr, Dropout, Edges
+from siafu.native import AttendBackward, AttendV2Backward, Attention, Csr, CsrPair, Dropout
 
 ROWS, SOURCES, WIDTH, HEADS = 40, 55, 12, 2
 
@@ -16,7 +16,7 @@ ROWS, SOURCES, WIDTH, HEADS = 40, 55, 12, 2
 @pytest.fixture(autouse=True, params=["core", "reference"])
 def _with_or_without_the_core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "reference":
-        monkeypatch.setattr(native, "_core", None)
+        monkeypatch.setattr(native.core, "kernels", None)
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_maxima_and_their_gradients(csr: Csr) -> None:
 
 def test_attention_and_its_gradients(csr: Csr) -> None:
     z, how = random(SOURCES, WIDTH + 2 * HEADS), Attention(HEADS, dropout=Dropout.of(0.3, 7))
-    edges = Edges(csr, native.transpose(csr, num_cols=SOURCES, origin=True))
+    edges = CsrPair(csr, native.transpose(csr, num_cols=SOURCES, origin=True))
     wanted = native.attend(csr, z, how)
     into = torch.empty_like(wanted[0]), torch.empty_like(wanted[1])
     for rows in ranges(ROWS):
@@ -88,7 +88,7 @@ def test_attention_and_its_gradients(csr: Csr) -> None:
 
 def test_the_other_attention_and_its_gradients(csr: Csr) -> None:
     z, vector, how = random(SOURCES, 2 * WIDTH), random(HEADS, WIDTH // HEADS), Attention(HEADS)
-    edges = Edges(csr, native.transpose(csr, num_cols=SOURCES, origin=True))
+    edges = CsrPair(csr, native.transpose(csr, num_cols=SOURCES, origin=True))
     wanted = native.attend_v2(csr, z, vector, how)
     into = torch.empty_like(wanted[0]), torch.empty_like(wanted[1])
     for rows in ranges(ROWS):

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from siafu import native
-from siafu.native import Lstm, Term, recurrent_reference
+from siafu.native import LstmInputs, Term, recurrent_reference
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -21,7 +21,7 @@ def random(*shape: int, seed: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def given(rows: int, hidden: int, *, same: bool, masked: bool) -> Lstm:
+def given(rows: int, hidden: int, *, same: bool, masked: bool) -> LstmInputs:
     present = random(STEPS, rows, seed=9) > -0.5 if masked else None
     second = (rows, 4) if same else (STEPS, rows, 4)
     inputs = [
@@ -30,13 +30,13 @@ def given(rows: int, hidden: int, *, same: bool, masked: bool) -> Lstm:
     ]
     weight, bias = random(hidden, 4 * hidden, seed=4) / hidden**0.5, random(4 * hidden, seed=5)
     state = random(rows, hidden, seed=6), random(rows, hidden, seed=7)
-    return Lstm(inputs, weight, bias, present, state, STEPS)
+    return LstmInputs(inputs, weight, bias, present, state, STEPS)
 
 
-def wide(lstm: Lstm) -> Lstm:
+def wide(lstm: LstmInputs) -> LstmInputs:
     """The same in double precision."""
     h, c = lstm.before
-    return Lstm(
+    return LstmInputs(
         [Term(x.double(), weight.double()) for x, weight in lstm.inputs],
         lstm.weight_h.double(),
         lstm.bias.double(),

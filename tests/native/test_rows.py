@@ -51,9 +51,9 @@ def crowded() -> Block:
 @pytest.fixture(params=["chosen", "baseline"])
 def instructions(request: pytest.FixtureRequest) -> Iterator[str]:
     """Run once on the instruction set of this machine and once on the lowest."""
-    native._core.use_baseline(request.param == "baseline")
+    native.core.kernels.use_baseline(request.param == "baseline")
     yield request.param
-    native._core.use_baseline(False)
+    native.core.kernels.use_baseline(False)
 
 
 @pytest.fixture(autouse=True)
@@ -359,7 +359,7 @@ def test_not_a_number_is_passed_on(
     block, x = BLOCKS["square"], rows(6, 9)
     x[1] = float("nan")  # source 1 has edges to 0, where it stands between others, and to 5
     if not compiled:
-        monkeypatch.setattr(native, "_core", None)
+        monkeypatch.setattr(native.core, "kernels", None)
     for out in (native.spmm(block.csr, x), native.segment_max(block.csr, x)[0]):
         assert out[[0, 5]].isnan().all()
         assert not out[[1, 2, 3, 4]].isnan().any()
@@ -406,10 +406,10 @@ def test_both_instruction_sets_draw_the_same_mask() -> None:
     x = torch.ones(50, 300)
     masks = []
     for baseline in (True, False):
-        native._core.use_baseline(baseline)
+        native.core.kernels.use_baseline(baseline)
         masks.append(native.epilogue(x, bias=None, activation="none", dropout=DROPOUTS[1]))
     assert torch.equal(masks[0], masks[1])
-    assert torch.equal(masks[0] != 0, reference.kept(DROPOUTS[1], torch.arange(50), 300))
+    assert torch.equal(masks[0] != 0, reference.dropout_mask(DROPOUTS[1], torch.arange(50), 300))
 
 
 @settings(max_examples=60, deadline=None)
@@ -445,7 +445,7 @@ def test_a_training_step_is_the_same_without_the_compiled_core(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiled = training_step(kind)
-    monkeypatch.setattr(native, "_core", None)
+    monkeypatch.setattr(native.core, "kernels", None)
     assert native.instruction_set() == "reference"
     plain = training_step(kind)
     for one, other in zip(compiled, plain, strict=True):

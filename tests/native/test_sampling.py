@@ -20,9 +20,9 @@ anything = settings(max_examples=60, deadline=None)
 @pytest.fixture(params=["chosen", "baseline"])
 def instructions(request: pytest.FixtureRequest) -> Iterator[str]:
     """Run once on the instruction set of this machine and once on the lowest."""
-    native._core.use_baseline(request.param == "baseline")
+    native.core.kernels.use_baseline(request.param == "baseline")
     yield request.param
-    native._core.use_baseline(False)
+    native.core.kernels.use_baseline(False)
 
 
 def build(edges: list[tuple[int, int]]) -> Csr:
@@ -54,12 +54,12 @@ def test_draws_keep_their_promises(
         "node_id": node_id,
         "name": name,
     }
-    found = native.draw(csr, asked, sizes=sizes, edges=True, **how)
+    found = native.sample_edges(csr, asked, sizes=sizes, edges=True, **how)
     group_ptr = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
-    wanted = sampling_reference.draw(csr, asked, group_ptr=group_ptr, edges=True, **how)
+    wanted = sampling_reference.sample_edges(csr, asked, group_ptr=group_ptr, edges=True, **how)
     for one, other in zip(found, wanted, strict=True):
         assert torch.equal(one, other)
-    assert torch.equal(native.draw(csr, asked, sizes=sizes, **how).source, found.source)
+    assert torch.equal(native.sample_edges(csr, asked, sizes=sizes, **how).source, found.source)
     assert found.edge is not None
     for place, row in enumerate(rows):
         drawn = found.edge[found.indptr[place] : found.indptr[place + 1]].tolist()
@@ -83,11 +83,11 @@ def test_rows_of_every_size_are_drawn_as_by_the_reference(fanout: int, replace: 
     csr = Csr(indptr, torch.arange(int(indptr[-1]), dtype=torch.int32))
     rows, how = torch.arange(degrees.numel(), dtype=torch.int32).repeat(3), {"key": torch.tensor([5, 8])}
     sizes = torch.tensor([12, 30])
-    found = native.draw(csr, rows, sizes=sizes, edges=True, fanout=fanout, replace=replace, **how)
-    alone = native.draw(csr, rows, sizes=sizes, fanout=fanout, replace=replace, **how)
+    found = native.sample_edges(csr, rows, sizes=sizes, edges=True, fanout=fanout, replace=replace, **how)
+    alone = native.sample_edges(csr, rows, sizes=sizes, fanout=fanout, replace=replace, **how)
     assert torch.equal(alone.source, found.source)
     group_ptr = torch.tensor([0, 12, 42])
-    wanted = sampling_reference.draw(
+    wanted = sampling_reference.sample_edges(
         csr,
         rows,
         group_ptr=group_ptr,
@@ -108,7 +108,9 @@ def test_every_edge_is_drawn_as_often_as_any_other(fanout: int, replace: bool) -
     degree, times = 100, 4000
     csr = Csr(torch.tensor([0, degree]), torch.arange(degree, dtype=torch.int32))
     rows, ones = torch.zeros(times, dtype=torch.int32), torch.ones(times, dtype=torch.int64)
-    drawn = native.draw(csr, rows, sizes=ones, key=torch.arange(times), fanout=fanout, replace=replace).source
+    drawn = native.sample_edges(
+        csr, rows, sizes=ones, key=torch.arange(times), fanout=fanout, replace=replace
+    ).source
     count = torch.bincount(drawn, minlength=degree).double()
     share = fanout / degree
     spread = (times * share * (1 if replace else 1 - share)) ** 0.5
@@ -123,7 +125,7 @@ def test_draws_are_the_same_for_any_number_of_threads() -> None:
     before, found = torch.get_num_threads(), []
     for threads in (1, 2, 8):
         torch.set_num_threads(threads)
-        found.append(native.draw(csr, rows, sizes=sizes, key=torch.arange(4), fanout=10).source)
+        found.append(native.sample_edges(csr, rows, sizes=sizes, key=torch.arange(4), fanout=10).source)
     torch.set_num_threads(before)
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
@@ -145,16 +147,18 @@ def test_drawing_and_meeting_at_once_is_drawing_and_then_meeting(
     how |= {"key": torch.arange(4), "edges": weighted}
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
-    met = native.draw_met(csr, known, **how)
+    met = native.sample_and_relabel(csr, known, **how)
     torch.set_num_threads(before)
     sizes = torch.tensor([nodes.numel() for nodes in known])
-    drawn = native.draw(csr, torch.cat(known), sizes=sizes, **how)
-    places, fresh = sampling_reference.first_met(known, drawn.source, [place.numel() for place in met.places])
+    drawn = native.sample_edges(csr, torch.cat(known), sizes=sizes, **how)
+    places, fresh = sampling_reference.local_rows(
+        known, drawn.source, [place.numel() for place in met.src_row]
+    )
     assert torch.equal(met.indptr, drawn.indptr)
     assert (met.edge is None) == (drawn.edge is None)
     if met.edge is not None and drawn.edge is not None:
         assert torch.equal(met.edge, drawn.edge)
-    for one, other in zip([*met.places, *met.fresh], [*places, *fresh], strict=True):
+    for one, other in zip([*met.src_row, *met.new_nodes], [*places, *fresh], strict=True):
         assert torch.equal(one, other)
 
 
@@ -168,9 +172,9 @@ def test_rows_of_values_are_spread_to_their_places(values: list[list[int]], seed
     out = torch.empty(int(counts.sum()), dtype=torch.float32)
     flat = torch.tensor([value for each in values for value in each], dtype=torch.float32)
     indptr = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
-    native.spread_rows(indptr, flat, rows, to, out)
+    native.scatter_rows(indptr, flat, rows, to, out)
     wanted = torch.empty_like(out)
-    sampling_reference.spread_rows(indptr, flat, rows, to, wanted)
+    sampling_reference.scatter_rows(indptr, flat, rows, to, wanted)
     assert torch.equal(out, wanted)
     for each, row in zip(values, rows.tolist(), strict=True):
         assert out[to[row] : to[row + 1]].tolist() == each
@@ -188,8 +192,8 @@ def test_nodes_that_are_met_get_places_in_the_order_of_meeting(
     known = [torch.tensor(nodes, dtype=torch.int32) for nodes, _ in groups]
     met = [torch.tensor(nodes, dtype=torch.int32) for _, nodes in groups]
     sizes = [nodes.numel() for nodes in met]
-    places, fresh = native.first_met(known, torch.cat(met), sizes)
-    wanted_places, wanted_fresh = sampling_reference.first_met(known, torch.cat(met), sizes)
+    places, fresh = native.local_rows(known, torch.cat(met), sizes)
+    wanted_places, wanted_fresh = sampling_reference.local_rows(known, torch.cat(met), sizes)
     for one, other in zip(places + fresh, wanted_places + wanted_fresh, strict=True):
         assert one.tolist() == other.tolist()
     for nodes, seen, place, first in zip(known, met, places, fresh, strict=True):
@@ -202,7 +206,7 @@ def test_a_table_of_places_grows() -> None:
         torch.tensor([7], dtype=torch.int32),
         torch.randint(10**6, (30_000,), generator=draw, dtype=torch.int32),
     )
-    (place,), (fresh,) = native.first_met([known], met, [met.numel()])
+    (place,), (fresh,) = native.local_rows([known], met, [met.numel()])
     assert torch.equal(torch.cat([known, fresh])[place.long()], met)
     assert fresh.unique().numel() == fresh.numel()
 

@@ -173,7 +173,7 @@ def test_gradients_of_aggregates_are_those_of_finite_differences(
     name: str, weighted: bool, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not compiled:
-        monkeypatch.setattr(native, "_core", None)
+        monkeypatch.setattr(native.core, "kernels", None)
     block = whole(EDGES, rows(EDGES.shape[1], seed=5).abs() if weighted else None)
     x_src = rows(NUM_NODES, 5, dtype=torch.float64).requires_grad_()
     assert torch.autograd.gradcheck(lambda x: AGGREGATES[name](block, x), x_src)

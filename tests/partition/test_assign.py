@@ -17,7 +17,7 @@ from siafu import native
 from siafu.data import community, rmat
 from siafu.graph import Graph
 from siafu.partition import PartitionConfig, Quality, assign, quality
-from siafu.partition.packages import undirected
+from siafu.partition.external import undirected
 
 ROWS = [0, 2, 1, 1, 0, 2]
 

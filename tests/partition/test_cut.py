@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from siafu.graph import Fetch, Graph
-from siafu.partition.cut import NODE_FIELDS, Part, cut, whole
+from siafu.partition.cut import NODE_FIELDS, Part, cut, whole_part
 
 
 class Case(NamedTuple):
@@ -189,7 +189,7 @@ def test_the_block_of_a_part_has_all_its_sources(case: Case) -> None:
 @some
 @drawn
 def test_a_graph_in_one_part_is_the_whole(case: Case) -> None:
-    part = whole(case.graph)
+    part = whole_part(case.graph)
     assert part.own is case.graph
     assert (part.number, part.num_nodes, part.halo_id.numel()) == (0, case.graph.num_nodes, 0)
     assert (part.route.send, part.route.recv, part.route.index.numel()) == ((0,), (0,), 0)

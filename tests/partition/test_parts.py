@@ -22,8 +22,8 @@ from known_parts import OWNERS, assert_same_part
 
 from siafu import cli
 from siafu.graph import Graph
+from siafu.partition.create import PartitionRequest, cut_in_memory, find_or_create
 from siafu.partition.cut import Part, cut
-from siafu.partition.make import Wanted, cut_in_memory, find_or_make
 from siafu.partition.parts import PARTITION, Partition, is_partition, open_partition, write_partition
 from siafu.store import ArrayWriter, write_store
 from siafu.store.manifest import _seal
@@ -238,8 +238,8 @@ def test_an_interrupted_writer_leaves_nothing(graph: Graph, tmp_path: Path) -> N
 # Found by name.
 
 
-def wanted(graph: Graph, parts: int = 3, by: str = "hash", **more: Any) -> Wanted:
-    return Wanted(
+def wanted(graph: Graph, parts: int = 3, by: str = "hash", **more: Any) -> PartitionRequest:
+    return PartitionRequest(
         **{"fold": 0, "reorder": False, "fingerprint": fingerprint(graph), **more}, parts=parts, by=by
     )
 
@@ -250,9 +250,9 @@ def no_word(_: str) -> None:
 
 def test_a_partition_is_made_once_and_then_found(graph: Graph, tmp_path: Path) -> None:
     said: list[str] = []
-    made = find_or_make(tmp_path / "home", graph, wanted(graph), say=said.append)
+    made = find_or_create(tmp_path / "home", graph, wanted(graph), say=said.append)
     assert said[-1] == f"writing 3 parts to {tmp_path / 'home' / '3-hash'}"
-    found = find_or_make(tmp_path / "home", graph, wanted(graph), say=said.append)
+    found = find_or_create(tmp_path / "home", graph, wanted(graph), say=said.append)
     assert (found.path, len(said)) == (made.path, len(said))
     for number, part in enumerate(cut_in_memory(graph, wanted(graph), say=no_word)):
         assert_same_part(found.part(number), part)
@@ -272,7 +272,7 @@ def test_names_tell_apart_all_that_parts_depend_on(graph: Graph, tmp_path: Path)
 def test_a_file_of_parts_is_followed(graph: Graph, tmp_path: Path) -> None:
     np.save(tmp_path / "given.npy", np.array(OWNERS))
     by = str(tmp_path / "given.npy")
-    found = find_or_make(tmp_path / "home", graph, wanted(graph, by=by), say=no_word)
+    found = find_or_create(tmp_path / "home", graph, wanted(graph, by=by), say=no_word)
     for number in range(3):
         owned = found.part(number).own.node_id
         assert owned is not None
@@ -283,31 +283,31 @@ def test_a_way_to_cut_that_is_neither_known_nor_a_file_is_refused(graph: Graph, 
     with pytest.raises(
         ValueError, match=r"partition\.by is 'strem', and there is no such file; expected stream"
     ):
-        find_or_make(tmp_path / "home", graph, wanted(graph, by="strem"), say=no_word)
+        find_or_create(tmp_path / "home", graph, wanted(graph, by="strem"), say=no_word)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_partition_of_another_graph_is_refused(graph: Graph, tmp_path: Path) -> None:
-    find_or_make(tmp_path, graph, wanted(graph), say=no_word)
+    find_or_create(tmp_path, graph, wanted(graph), say=no_word)
     assert graph.x is not None
     other = replace(graph, x=graph.x + 1)
     with pytest.raises(
         ValueError, match=r"3-hash: was made for another graph: .* remove the folder and make it"
     ):
-        find_or_make(tmp_path, other, wanted(other), say=no_word)
+        find_or_create(tmp_path, other, wanted(other), say=no_word)
 
 
 def test_what_another_process_made_meanwhile_is_taken(
     graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = find_or_make(tmp_path, graph, wanted(graph), say=no_word)
+    made = find_or_create(tmp_path, graph, wanted(graph), say=no_word)
     looks = iter([False])
-    monkeypatch.setattr("siafu.partition.make.is_partition", lambda path: next(looks, True))
-    assert find_or_make(tmp_path, graph, wanted(graph), say=no_word).path == made.path
+    monkeypatch.setattr("siafu.partition.create.is_partition", lambda path: next(looks, True))
+    assert find_or_create(tmp_path, graph, wanted(graph), say=no_word).path == made.path
     (tmp_path / "2-hash").mkdir()
-    monkeypatch.setattr("siafu.partition.make.is_partition", is_partition)
+    monkeypatch.setattr("siafu.partition.create.is_partition", is_partition)
     with pytest.raises(FileExistsError, match="2-hash exists already; remove it first"):
-        find_or_make(tmp_path, graph, wanted(graph, 2), say=no_word)
+        find_or_create(tmp_path, graph, wanted(graph, 2), say=no_word)
 
 
 # The commands.

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from siafu.events import Progress
+from siafu.event_log import Progress
 from siafu.results import progress
 from siafu.results.progress import LiveProgress, TrainingProgress
 

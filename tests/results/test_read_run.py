@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from written_run import epoch_fields, write_run
 
-from siafu.events import Events
+from siafu.event_log import EventLog
 from siafu.results.read import across_seeds, group_by_seed, read_run, summaries
 
 Make = Callable[..., Path]
@@ -51,7 +51,7 @@ def test_the_best_epoch_is_the_first_with_the_best_validation_score(make_run: Ma
 
 def test_of_an_epoch_trained_twice_the_later_counts(make_run: Make) -> None:
     folder = make_run(epochs=4)
-    events = Events(folder / "events.jsonl")
+    events = EventLog(folder / "events.jsonl")
     events.write("resume", epoch=2)
     events.write("epoch", **epoch_fields(3) | {"loss": 0.25})
     events.close()
@@ -63,7 +63,7 @@ def test_of_an_epoch_trained_twice_the_later_counts(make_run: Make) -> None:
 
 def test_repeated_epochs_without_a_resume_event_count_once(make_run: Make) -> None:
     folder = make_run(epochs=3)
-    events = Events(folder / "events.jsonl")
+    events = EventLog(folder / "events.jsonl")
     events.write("epoch", **epoch_fields(2) | {"loss": 0.5})
     events.close()
     record = read_run(folder)
@@ -73,7 +73,7 @@ def test_repeated_epochs_without_a_resume_event_count_once(make_run: Make) -> No
 
 def test_epochs_of_other_ranks_are_not_mixed_in(make_run: Make) -> None:
     folder = make_run(epochs=2)
-    events = Events(folder / "events.jsonl", rank=1)
+    events = EventLog(folder / "events.jsonl", rank=1)
     events.write("epoch", **epoch_fields(2) | {"loss": 99.0})
     events.close()
     assert read_run(folder).epochs.loss.max() < 99
@@ -81,7 +81,7 @@ def test_epochs_of_other_ranks_are_not_mixed_in(make_run: Make) -> None:
 
 def test_scores_that_were_not_measured_are_nan(make_run: Make) -> None:
     folder = make_run(epochs=1)
-    events = Events(folder / "events.jsonl")
+    events = EventLog(folder / "events.jsonl")
     events.write("epoch", epoch=2, loss=math.nan, val_score=None)
     events.close()
     record = read_run(folder)
@@ -95,7 +95,7 @@ def test_a_last_line_cut_anywhere_is_left_out_with_a_note(
 ) -> None:
     folder = tmp_path_factory.mktemp("cut")
     (folder / "config.toml").write_text("")
-    events = Events(folder / "events.jsonl")
+    events = EventLog(folder / "events.jsonl")
     events.write("epoch", **epoch_fields(1))
     events.write("epoch", **epoch_fields(2))
     events.close()
@@ -121,7 +121,7 @@ def test_an_event_appended_to_a_cut_line_by_the_resumed_run_is_found(make_run: M
     folder = make_run(epochs=2)
     with (folder / "events.jsonl").open("a") as file:
         file.write('{"time":17.5,"rank":0,"phase":"epo')
-    events = Events(folder / "events.jsonl")
+    events = EventLog(folder / "events.jsonl")
     events.write("resume", epoch=2)
     events.write("epoch", **epoch_fields(3))
     events.close()
@@ -205,7 +205,7 @@ def test_very_many_damaged_places_are_counted_and_not_listed(make_run: Make) -> 
 )
 def test_a_wrong_field_of_an_epoch_is_named(make_run: Make, fields: dict[str, object], message: str) -> None:
     folder = make_run()
-    events = Events(folder / "events.jsonl")
+    events = EventLog(folder / "events.jsonl")
     events.write("epoch", **fields)
     events.close()
     with pytest.raises(ValueError, match=message):
@@ -225,7 +225,7 @@ def test_a_damaged_confusion_matrix_is_refused(
     make_run: Make, result: dict[str, object], message: str
 ) -> None:
     folder = make_run()
-    events = Events(folder / "events.jsonl")
+    events = EventLog(folder / "events.jsonl")
     events.write("result", **result)
     events.close()
     with pytest.raises(ValueError, match=message):

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from written_run import GRAPH, epoch_fields, write_run
 
-from siafu.events import Events
+from siafu.event_log import EventLog
 from siafu.results.read import read_run
-from siafu.results.record import Epochs, Result
+from siafu.results.record import ConfusionMatrix, Epochs
 from siafu.results.report import write_report
 from siafu.results.report.classes import class_bars, confusion_map, row_shares
 from siafu.results.report.comparison import comparison
@@ -127,7 +127,7 @@ def test_text_from_files_is_never_markup(make_run: Make) -> None:
         metrics={"model": EVIL, "metric": EVIL, "bytes_by_label": {EVIL: 7}, "baseline": {"model": EVIL}},
     )
     (folder / "config.toml").write_text(f"\"{EVIL}\" = '{EVIL}'")
-    events = Events(folder / "events.jsonl")
+    events = EventLog(folder / "events.jsonl")
     events.write("stop", reason=EVIL)
     events.close()
     other = make_run("<i>other<i>", graph={"name": EVIL})
@@ -140,7 +140,7 @@ def test_text_from_files_is_never_markup(make_run: Make) -> None:
 
 def test_a_loss_that_is_not_a_number_leaves_a_gap(make_run: Make) -> None:
     folder = make_run(epochs=2)
-    events = Events(folder / "events.jsonl")
+    events = EventLog(folder / "events.jsonl")
     events.write("epoch", **epoch_fields(3) | {"loss": math.nan, "seconds": math.inf})
     events.close()
     page = report(folder)
@@ -209,7 +209,7 @@ def test_groups_of_several_seeds_are_named_by_their_model_and_folder(make_run: M
 
 def test_a_regression_has_no_classes_and_its_error_is_no_percentage(make_run: Make) -> None:
     folder = make_run(metrics={"metric": "mae", "test_score": 3.14159})
-    events = Events(folder / "events.jsonl")
+    events = EventLog(folder / "events.jsonl")
     events.write("result", score={"test": 3.14159})
     events.close()
     page = report(folder)
@@ -241,7 +241,7 @@ def test_whatever_metrics_hold_a_page_is_made(
 @pytest.mark.parametrize("count", [1, 7, 47, 172])
 def test_any_number_of_classes_makes_a_map(count: int) -> None:
     names = tuple(f"the class of things number {i}" for i in range(count))
-    result = Result(np.eye(count, dtype=np.int64) * 5, names)
+    result = ConfusionMatrix(np.eye(count, dtype=np.int64) * 5, names)
     figure = confusion_map(result)
     trace = figure["data"][0]
     assert len(set(trace["x"])) == count  # shortened names stay apart
@@ -315,7 +315,7 @@ BLOCKS = {"steps": [2, 1], "planned_bytes": [2000, 1500], "rss_bytes": [300_000_
 
 
 def with_events(folder: Path, **events: dict[str, Any]) -> Path:
-    writer = Events(folder / "events.jsonl")
+    writer = EventLog(folder / "events.jsonl")
     for phase, fields in events.items():
         writer.write(phase, **fields)
     writer.close()

@@ -10,7 +10,7 @@ import pytest
 from traced_run import add_tasks, tasks
 from written_run import epoch_fields
 
-from siafu.events import Events
+from siafu.event_log import EventLog
 from siafu.results.format import fmt_dollars
 from siafu.results.progress import TrainingProgress
 from siafu.results.read import read_run, summaries
@@ -18,13 +18,13 @@ from siafu.results.report import write_report
 from siafu.results.report.comparison import comparison
 from siafu.results.report.pipeline import busy_seconds, lanes_of, merge, pick, pipeline, pipeline_figure
 from siafu.results.report.run import run_page
-from siafu.results.trace import Bar, first_bars, write_trace
+from siafu.results.trace import Span, first_spans, write_trace
 
 Make = Callable[..., Path]
 
 
-def bar(start: float, seconds: float, **changes: Any) -> Bar:
-    whole = Bar(0, "worker 0", "stage 1", graph=False, epoch=1, interval=0, start=start, seconds=seconds)
+def bar(start: float, seconds: float, **changes: Any) -> Span:
+    whole = Span(0, "worker 0", "stage 1", graph=False, epoch=1, interval=0, start=start, seconds=seconds)
     return whole._replace(**changes)
 
 
@@ -34,7 +34,7 @@ def traced(run: Path) -> dict[str, Any]:
 
 
 def write_events(run: Path, *events: tuple[str, dict[str, Any]]) -> None:
-    out = Events(run / "events.jsonl")
+    out = EventLog(run / "events.jsonl")
     for phase, fields in events:
         out.write(phase, **fields)
     out.close()
@@ -100,7 +100,7 @@ def test_what_was_done_after_a_resume_comes_after_what_was_done_before(make_run:
     write_events(run, a_task(5.0), ("resume", {"epoch": 0, "time": began + 100.0}), a_task(1.0))
     complete = [event for event in traced(run)["traceEvents"] if event["ph"] == "X"]
     assert [event["ts"] for event in complete] == pytest.approx([5e6, 101e6])
-    assert [bar.start for bar in first_bars(run / "events.jsonl").bars] == pytest.approx([101.0])
+    assert [bar.start for bar in first_spans(run / "events.jsonl").bars] == pytest.approx([101.0])
 
 
 def test_a_run_without_tasks_has_no_trace_and_no_picture(make_run: Make) -> None:
@@ -128,7 +128,7 @@ def test_a_task_that_makes_no_sense_is_told(make_run: Make, field: str, found: A
     run = make_run()
     write_events(run, a_task(1.0, **{field: found}) if field != "start" else a_task(found))
     with pytest.raises(ValueError, match=rf"events\.jsonl: a task event has {field} = .*; expected"):
-        first_bars(run / "events.jsonl")
+        first_spans(run / "events.jsonl")
 
 
 def test_a_graph_task_may_be_of_no_interval(make_run: Make) -> None:
@@ -151,14 +151,14 @@ def test_the_picture_is_of_whole_epochs_as_many_as_fit(make_run: Make) -> None:
     run = make_run()
     add_tasks(run, ranks=1, epochs=5, intervals=4)  # 16 tasks an epoch
     for most, epochs in ((1000, {1, 2, 3}), (48, {1, 2, 3}), (47, {1, 2}), (16, {1})):
-        first = first_bars(run / "events.jsonl", most=most)
+        first = first_spans(run / "events.jsonl", most=most)
         assert ({bar.epoch for bar in first.bars}, first.cut) == (epochs, False)
         assert len(first.bars) == 16 * len(epochs)
-    cut = first_bars(run / "events.jsonl", most=10)
+    cut = first_spans(run / "events.jsonl", most=10)
     assert (len(cut.bars), cut.cut) == (10, True)
     assert (
         max(bar.start for bar in cut.bars)
-        < min(bar.start for bar in first_bars(run / "events.jsonl").bars) + 0.1
+        < min(bar.start for bar in first_spans(run / "events.jsonl").bars) + 0.1
     )
 
 

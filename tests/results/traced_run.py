@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from siafu.events import Events
+from siafu.event_log import EventLog
 
 
 def tasks(
@@ -30,7 +30,7 @@ def tasks(
 def add_tasks(folder: Path, **changes: Any) -> int:
     """Append them to the events of a run; returns how many."""
     made = list(tasks(**changes))
-    events = Events(folder / "events.jsonl")
+    events = EventLog(folder / "events.jsonl")
     for phase, fields in made:
         events.write(phase, **fields)
     events.close()

@@ -5,8 +5,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from siafu.events import Events
-from siafu.seals import checksum, seal_text
+from siafu.checksums import add_text_checksum, checksum
+from siafu.event_log import EventLog
 
 CONFIG = """\
 seed = {seed}
@@ -60,8 +60,8 @@ def write_run(
 ) -> Path:
     folder.mkdir(parents=True)
     config = CONFIG.format(seed=seed, epochs=epochs, hidden=hidden)
-    (folder / "config.toml").write_bytes(seal_text(config))
-    events = Events(folder / "events.jsonl")
+    (folder / "config.toml").write_bytes(add_text_checksum(config))
+    events = EventLog(folder / "events.jsonl")
     events.write("start", config={}, graph=graph or GRAPH, machine=MACHINE)
     for epoch in range(1, epochs + 1):
         events.write("epoch", **epoch_fields(epoch, seed))

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from siafu.data import community
-from siafu.events import Events
+from siafu.event_log import EventLog
 from siafu.graph import Graph
 from siafu.methods.full.procedure import FullProcedure
 from siafu.nn import Gnn, ModelConfig
@@ -52,7 +52,7 @@ def make_loop(graph: Graph) -> MakeLoop:
 @pytest.fixture
 def make_monitor(tmp_path: Path) -> Iterator[MakeMonitor]:
     """A monitor that writes below ``tmp_path``."""
-    events = Events(tmp_path / "events.jsonl")
+    events = EventLog(tmp_path / "events.jsonl")
 
     def make(**changes: Any) -> Monitor:
         return Monitor(

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import siafu
-from siafu.comm.codec import to_levels
+from siafu.comm.quantization import quantize_int8
 from siafu.data import community
 from siafu.data.config import DataConfig
 from siafu.graph import Graph
@@ -28,7 +28,7 @@ def wide() -> Graph:
 def narrow(wide: Graph) -> Graph:
     """The same nodes in int8."""
     assert wide.x is not None
-    levels, scale = to_levels(wide.x)
+    levels, scale = quantize_int8(wide.x)
     return replace(wide, x=levels, x_scale=scale)
 
 
@@ -73,7 +73,7 @@ def test_int8_trains_as_float32_does(
 
 def test_rows_of_int8_can_sum_to_one(wide: Graph, tmp_path: Path) -> None:
     assert wide.x is not None
-    levels, scale = to_levels(wide.x.relu())
+    levels, scale = quantize_int8(wide.x.relu())
     levels[5] = 0
     counts = replace(wide, x=levels, x_scale=scale)
     config = DataConfig(normalize="rows")

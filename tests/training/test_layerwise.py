@@ -16,7 +16,7 @@ from siafu.launch.local import run_threads
 from siafu.nn import Gnn, ModelConfig
 from siafu.nn.norm import BatchNorm
 from siafu.nn.streamed import Streamed
-from siafu.partition.cut import Part, cut, whole
+from siafu.partition.cut import Part, cut, whole_part
 from siafu.training.layerwise import Room, embeddings_by_layer, outputs_by_layer
 from siafu.training.spill import spill_to
 
@@ -54,7 +54,7 @@ def graph_of(*, weighted: bool) -> Graph:
 def parts_of(graph: Graph, ranks: int) -> list[Part]:
     """The last of several parts owns nothing."""
     if ranks == 1:
-        return [whole(graph)]
+        return [whole_part(graph)]
     draw = torch.Generator().manual_seed(ranks)
     part_of_node = torch.randint(max(2, ranks - 1), (NODES,), generator=draw).to(torch.int32)
     return [one.part(graph) for one in cut(graph, part_of_node, parts=ranks)]

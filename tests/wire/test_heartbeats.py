@@ -3,7 +3,7 @@
 import pytest
 
 from siafu.wire import heartbeats
-from siafu.wire.heartbeats import AwakeClock, FailureDetector, Heartbeat, Suspicion, Waits
+from siafu.wire.heartbeats import AwakeClock, FailureDetector, Heartbeat, Suspicion, WaitTracker
 
 DEADLINE_S, LIMIT_S = 10.0, 8.0  # with ticks of a second
 
@@ -142,10 +142,10 @@ def test_a_process_that_was_stopped_does_not_count_the_time_as_silence_of_others
 
 
 def test_the_wait_that_lasts_longest_is_the_one_that_is_told() -> None:
-    waits = Waits[int]()
+    waits = WaitTracker[int]()
     assert waits.current() == (None, "start")
-    with waits.entered(3, "halo"):
-        with waits.entered(5, "gradients"):
+    with waits.waiting_for(3, "halo"):
+        with waits.waiting_for(5, "gradients"):
             assert waits.current() == (3, "halo")
         assert waits.current() == (3, "halo")
     waits.phase = "halo"

@@ -10,7 +10,7 @@ from connections import PATIENCE_S, both, plain_pair
 
 from siafu.wire import handshake
 from siafu.wire.certificates import self_signed
-from siafu.wire.handshake import Stranger, Unanswered, authenticate
+from siafu.wire.handshake import HandshakeError, HandshakeUnanswered, authenticate
 from siafu.wire.tls import Certificate, dial
 
 SECRET = b"only the peers know this one"
@@ -38,7 +38,7 @@ def test_another_secret_is_refused_on_both_sides() -> None:
         found = both(
             lambda: shake(caller, listening=False, secret=b"guessed"), lambda: shake(listener, listening=True)
         )
-    assert all(isinstance(each, Stranger) for each in found)
+    assert all(isinstance(each, HandshakeError) for each in found)
     assert any("it holds another secret" in str(each) for each in found)
 
 
@@ -53,7 +53,7 @@ def test_an_empty_secret_is_refused_before_a_byte_is_sent() -> None:
 def test_another_protocol_is_recognised_by_its_first_wrong_byte_and_told_nothing(said: bytes) -> None:
     with plain_pair() as (caller, listener):
         caller.sendall(said)
-        with pytest.raises(Stranger, match="it speaks another protocol: it began with"):
+        with pytest.raises(HandshakeError, match="it speaks another protocol: it began with"):
             shake(listener, listening=True)
         assert _rest(caller) == b""
 
@@ -68,7 +68,7 @@ def _rest(sock: socket.socket) -> bytes:
 
 @pytest.mark.parametrize("listening", [True, False])
 def test_a_peer_that_says_nothing_is_waited_for_until_the_limit_alone(listening: bool) -> None:
-    with plain_pair() as (caller, listener), pytest.raises(Stranger, match="did not answer in time"):
+    with plain_pair() as (caller, listener), pytest.raises(HandshakeError, match="did not answer in time"):
         shake(listener if listening else caller, listening=listening, seconds=0.05)
 
 
@@ -89,7 +89,7 @@ def test_a_peer_that_drips_bytes_does_not_get_more_time(monkeypatch: pytest.Monk
         def sendall(self, data: bytes) -> None:
             raise AssertionError("a listener says nothing before the caller has")
 
-    with pytest.raises(Stranger, match="did not answer in time"):
+    with pytest.raises(HandshakeError, match="did not answer in time"):
         authenticate(Drip(), SECRET, {}, listening=True, until=5)  # type: ignore[arg-type]
     assert now[0] == 5
 
@@ -97,9 +97,9 @@ def test_a_peer_that_drips_bytes_does_not_get_more_time(monkeypatch: pytest.Monk
 def test_a_listener_that_hangs_up_at_once_may_have_been_busy() -> None:
     with plain_pair() as (caller, listener):
         listener.close()
-        with pytest.raises(Stranger) as raised:
+        with pytest.raises(HandshakeError) as raised:
             shake(caller, listening=False)
-    assert isinstance(raised.value, Unanswered) or "broke" in str(raised.value)
+    assert isinstance(raised.value, HandshakeUnanswered) or "broke" in str(raised.value)
 
 
 def test_an_identity_that_is_too_long_is_not_sent_and_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +127,7 @@ def test_recorded_proofs_do_not_serve_twice() -> None:
         both(lambda: shake(recorder, listening=False), lambda: shake(listener, listening=True))  # type: ignore[arg-type]
     with plain_pair() as (caller, listener):
         caller.sendall(recorder.sent)
-        with pytest.raises(Stranger, match="another secret, or somebody stands between"):
+        with pytest.raises(HandshakeError, match="another secret, or somebody stands between"):
             shake(listener, listening=True)
 
 
@@ -169,8 +169,8 @@ def test_somebody_between_two_with_a_certificate_of_its_own_cannot_pass_the_proo
             return shake(secure, listening=True, binding=right.fingerprint)
 
         (called, listened), _ = both(lambda: both(call, listen), lambda: _relay(front, back, own))  # type: ignore[misc]
-    assert isinstance(called, Stranger)
-    assert isinstance(listened, Stranger)
+    assert isinstance(called, HandshakeError)
+    assert isinstance(listened, HandshakeError)
 
 
 def _relay(front: socket.socket, back: socket.socket, certificate: Certificate) -> None:

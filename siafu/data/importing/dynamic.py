@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
-from siafu.checks import check_width
-from siafu.data.bundled import transactions
-from siafu.data.importing.arrays import NpyFile, open_npy, unpack_npz
-from siafu.data.importing.columns import Columns, columns_of, kind_of_labels
-from siafu.data.importing.event_spool import EventSpool, write_log
+from siafu.array_checks import check_width
+from siafu.data.builtin import transactions
+from siafu.data.importing.column_roles import Columns, column_roles, label_description
+from siafu.data.importing.event_sort import EventBuffer, write_log
 from siafu.data.importing.events import EventSource, array_events, table_events
 from siafu.data.importing.features import ArrayFeatures, array_features
+from siafu.data.importing.file_location import format_of
 from siafu.data.importing.graph import (
     fill,
     import_features,
@@ -21,18 +21,25 @@ from siafu.data.importing.graph import (
     refuse_lone_labels,
     with_readings,
 )
-from siafu.data.importing.ids import IdMap, RowNumbers
-from siafu.data.importing.inputs import Given, Inputs, Reading, open_features, open_label_table, scalar
+from siafu.data.importing.inputs import (
+    IdParsing,
+    ImportRequest,
+    Inputs,
+    open_features,
+    open_label_table,
+    scalar,
+)
 from siafu.data.importing.labels import LabelKind, Labels, check_label_kind, checked_labels, labels_of_nodes
 from siafu.data.importing.limits import DEFAULT, Limits
+from siafu.data.importing.node_ids import IdMap, RowNumbers
 from siafu.data.importing.nodes import NodeTable, NodeValues
-from siafu.data.importing.places import format_of
+from siafu.data.importing.numpy_files import NpyFile, open_npy, unpack_npz
 from siafu.data.temporal import KNOWN, read_temporal
 from siafu.data.transactions import CLASS_NAMES, PROTOCOL, Transactions
 from siafu.dynamic import Protocol
-from siafu.events import Progress, silent
+from siafu.event_log import Progress, no_progress
 from siafu.store import DynamicStore, DynamicWriter, write_dynamic
-from siafu.store.names import names_to_arrays
+from siafu.store.node_names import names_to_arrays
 
 _CHUNK_VALUES = 1 << 22
 _NPZ = ("src", "dst", "t", "w", "edge_y", "x", "y", "num_nodes", "undirected", "step")
@@ -69,7 +76,7 @@ def import_events(
     labels: str | Path | None = None,
     undirected: bool = False,
     name: str | None = None,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
     say: Callable[[str], None] = lambda _: None,
     label_kind: LabelKind | None = None,
     limits: Limits = DEFAULT,
@@ -111,7 +118,7 @@ def import_events(
         return _write_transactions(
             made, out, name=name, undirected=undirected, spec=str(events), progress=progress
         )
-    given = Given(Path(events), _path(features), _path(labels), None, label_kind, limits)
+    given = ImportRequest(Path(events), _path(features), _path(labels), None, label_kind, limits)
     if _is_known(given):
         graph = read_temporal(given.edges, step=step, steps=steps)
         graph = replace(graph, name=name or Path(out).name, undirected=graph.undirected or undirected)
@@ -132,7 +139,7 @@ class _Target:
 
 
 def _import_as(
-    reading: Reading, given: Given, target: _Target, progress: Progress, say: Callable[[str], None]
+    reading: IdParsing, given: ImportRequest, target: _Target, progress: Progress, say: Callable[[str], None]
 ) -> DynamicStore:
     """Import with ids that are read in one way."""
     with DynamicWriter(target.out) as store:
@@ -142,7 +149,9 @@ def _import_as(
         import_features(found.inputs, ids, store, "float32", progress)
         labelled = read_labels(found.inputs, ids, progress)
         spool, known = fill(
-            lambda: EventSpool(store.scratch, weighted=found.events.weighted, labelled=found.events.labelled),
+            lambda: EventBuffer(
+                store.scratch, weighted=found.events.weighted, labelled=found.events.labelled
+            ),
             found.inputs,
             ids,
             progress,
@@ -171,11 +180,11 @@ def _import_as(
 
 def _columns(found: EventInputs, ids: RowNumbers | IdMap, labels: Labels | None) -> Columns:
     """The role of each column and array."""
-    columns = columns_of(found.inputs, ids, events=True)
+    columns = column_roles(found.inputs, ids, events=True)
     if found.x is not None:
         columns["features"] = {"x": "an array, a row a step and node"}
     if labels is not None:
-        columns.setdefault("labels", {"y": "an array"})["kind"] = kind_of_labels(labels.y)
+        columns.setdefault("labels", {"y": "an array"})["kind"] = label_description(labels.y)
     return columns
 
 
@@ -213,13 +222,13 @@ def _path(path: str | Path | None) -> Path | None:
     return None if path is None else Path(path)
 
 
-def _is_known(given: Given) -> bool:
+def _is_known(given: ImportRequest) -> bool:
     """Whether it is one of the public sets, of which more is known than its file says."""
     alone = given.features is None and given.labels is None
     return alone and given.edges.suffix == ".npz" and given.edges.stem in KNOWN and given.edges.is_file()
 
 
-def _open(given: Given, scratch: Path) -> EventInputs:
+def _open(given: ImportRequest, scratch: Path) -> EventInputs:
     found = _open_events(given, scratch)
     inputs = found.inputs
     if given.features is not None:
@@ -236,7 +245,7 @@ def _open(given: Given, scratch: Path) -> EventInputs:
     return replace(found, inputs=_counted(replace(found, inputs=inputs)))
 
 
-def _open_events(given: Given, scratch: Path) -> EventInputs:
+def _open_events(given: ImportRequest, scratch: Path) -> EventInputs:
     path = given.edges
     match format_of(path, "events"):
         case "npz":
@@ -247,7 +256,7 @@ def _open_events(given: Given, scratch: Path) -> EventInputs:
     return EventInputs(Inputs(events), events)
 
 
-def _open_npz(given: Given, arrays: dict[str, NpyFile]) -> EventInputs:
+def _open_npz(given: ImportRequest, arrays: dict[str, NpyFile]) -> EventInputs:
     path = given.edges
     events = array_events(path, arrays)
     x = arrays.get("x") if given.features is None else None
@@ -331,7 +340,9 @@ def _check_labels(y: np.ndarray, shown: str, num_steps: int, num_nodes: int) -> 
         )
 
 
-def _tell(spool: EventSpool, counts: np.ndarray, *, length: float | None, say: Callable[[str], None]) -> None:
+def _tell(
+    spool: EventBuffer, counts: np.ndarray, *, length: float | None, say: Callable[[str], None]
+) -> None:
     """Say what was unusual about the events."""
     if spool.num_late:
         say(

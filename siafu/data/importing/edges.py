@@ -8,12 +8,12 @@ from typing import ClassVar, NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
-from siafu.data.importing.arrays import NpyFile
+from siafu.data.importing.file_location import FileLocation
 from siafu.data.importing.limits import DEFAULT, Limits
-from siafu.data.importing.places import Place
+from siafu.data.importing.numpy_files import NpyFile
 from siafu.data.importing.tables import Batch, Table, decoded, open_table, refuse_ids_as_names
-from siafu.events import Progress
-from siafu.store.names import is_string
+from siafu.event_log import Progress
+from siafu.store.node_names import is_string
 
 _BATCH_ROWS = 1 << 20
 
@@ -27,7 +27,7 @@ class EdgeBatch(NamedTuple):
     src: pa.Array
     dst: pa.Array
     weight: np.ndarray | None
-    place: Place
+    place: FileLocation
     time: np.ndarray | None = None
     label: np.ndarray | None = None
 
@@ -152,7 +152,7 @@ class ArrayEdges:
             rows = slice(start, min(start + _BATCH_ROWS, total))
             pair = self.array.read(slice(None), rows) if wide else self.array.read(rows).T
             src, dst = (native_ids(ids) for ids in pair)
-            place = Place(self.path, "edge", start)
+            place = FileLocation(self.path, "edge", start)
             weight = None if self.weight is None else finite(self.weight.read(rows), place)
             yield EdgeBatch(src, dst, weight, place)
             progress("edges", rows.stop, total)
@@ -237,7 +237,7 @@ def _weights(batch: Batch, name: str) -> np.ndarray:
     return finite(column.to_numpy(zero_copy_only=False), batch.place, name)
 
 
-def finite(weight: np.ndarray, place: Place, name: str = "weight") -> np.ndarray:
+def finite(weight: np.ndarray, place: FileLocation, name: str = "weight") -> np.ndarray:
     """Weights in float32, all of them finite."""
     with np.errstate(over="ignore"):
         weight = weight.astype(np.float32)

@@ -8,12 +8,12 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from siafu.data.importing.arrays import NpyFile, names_in_npz
 from siafu.data.importing.edges import EdgeBatch, TableEdges, end_columns, finite, native_ids, with_ids
+from siafu.data.importing.file_location import FileLocation
 from siafu.data.importing.limits import Limits
-from siafu.data.importing.places import Place
+from siafu.data.importing.numpy_files import NpyFile, names_in_npz
 from siafu.data.importing.tables import Batch, Table, open_table
-from siafu.events import Progress
+from siafu.event_log import Progress
 
 _BATCH_ROWS = 1 << 20
 _TIMES, _WEIGHTS, _LABEL = ("t", "time", "timestamp"), ("w", "weight"), "label"
@@ -96,7 +96,7 @@ class ArrayEvents:
         total = self.t.shape[0]
         for start in range(0, total, _BATCH_ROWS):
             rows = slice(start, min(start + _BATCH_ROWS, total))
-            place = Place(self.path, "event", start)
+            place = FileLocation(self.path, "event", start)
             yield EdgeBatch(
                 native_ids(self.src.read(rows)),
                 native_ids(self.dst.read(rows)),
@@ -177,7 +177,7 @@ def _times(batch: Batch, name: str) -> np.ndarray:
     return _numbers(column.to_numpy(zero_copy_only=False), batch.place, name)
 
 
-def _numbers(values: np.ndarray, place: Place, name: str) -> np.ndarray:
+def _numbers(values: np.ndarray, place: FileLocation, name: str) -> np.ndarray:
     times = values.astype(np.int64 if values.dtype.kind in "iu" else np.float64, copy=False)
     bad = ~np.isfinite(times)
     if bad.any():
@@ -188,7 +188,7 @@ def _numbers(values: np.ndarray, place: Place, name: str) -> np.ndarray:
     return times
 
 
-def _refuse_missing(column: pa.Array, place: Place, name: str) -> None:
+def _refuse_missing(column: pa.Array, place: FileLocation, name: str) -> None:
     if column.null_count:
         row = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
         raise ValueError(f"{place.at(row)}, column {name!r} is empty or NaN; expected the time of the event")
@@ -203,7 +203,7 @@ def _classes(batch: Batch, name: str) -> np.ndarray:
     return _known_classes(column.fill_null(-1).to_numpy(zero_copy_only=False), batch.place, name)
 
 
-def _known_classes(values: np.ndarray, place: Place, name: str) -> np.ndarray:
+def _known_classes(values: np.ndarray, place: FileLocation, name: str) -> np.ndarray:
     bad = values < -1 if values.dtype.kind == "i" else np.zeros(values.shape, bool)
     bad |= values >= 65536
     if bad.any():

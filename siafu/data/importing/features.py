@@ -10,15 +10,15 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from siafu.checks import check_width
-from siafu.comm.codec import to_levels
-from siafu.data.importing.arrays import NpyFile, names_in_npz, text_in_npz, unpack_npz
-from siafu.data.importing.ids import IdMap
+from siafu.array_checks import check_width
+from siafu.comm.quantization import quantize_int8
+from siafu.data.importing.file_location import FileLocation
 from siafu.data.importing.limits import Limits
-from siafu.data.importing.places import Place
+from siafu.data.importing.node_ids import IdMap
+from siafu.data.importing.numpy_files import NpyFile, names_in_npz, text_in_npz, unpack_npz
 from siafu.data.importing.tables import Batch, Table, column_named, decoded, refuse_numbers_as_names
-from siafu.events import Progress
-from siafu.store.writer import FolderWriter
+from siafu.event_log import Progress
+from siafu.store.writer import ArrayFolderWriter
 
 FeatureDType = Literal["float32", "bfloat16", "int8"]
 CSR = ("indptr", "indices", "data", "shape")
@@ -30,7 +30,7 @@ class FeatureRows(NamedTuple):
 
     ids: pa.Array | None
     x: np.ndarray
-    place: Place
+    place: FileLocation
 
 
 class FeatureSource(Protocol):
@@ -77,7 +77,7 @@ class ArrayFeatures:
         """See :class:`FeatureSource`."""
         for rows in _row_ranges(self.array.shape[0], len(self.columns)):
             x = self.array.read(rows).reshape(rows.stop - rows.start, -1)
-            yield FeatureRows(None, x, Place(self.path, "row", rows.start))
+            yield FeatureRows(None, x, FileLocation(self.path, "row", rows.start))
             progress("features", rows.stop, self.array.shape[0])
 
 
@@ -112,7 +112,7 @@ class SparseFeatures:
             if column.size and not 0 <= column.min() <= column.max() < self.width:
                 raise ValueError(f"{self.indices.shown}: a column lies outside 0 to {self.width - 1}")
             np.add.at(x, (row, column), self.data.read(part).astype(np.float32))
-            yield FeatureRows(None, x, Place(self.path, "row", rows.start))
+            yield FeatureRows(None, x, FileLocation(self.path, "row", rows.start))
             progress("features", rows.stop, total)
 
 
@@ -184,7 +184,11 @@ def sparse_features(path: Path, arrays: dict[str, NpyFile], *, prefix: str, limi
 
 
 def write_features(
-    source: FeatureSource, store: FolderWriter, ids: IdMap | None, dtype: FeatureDType, progress: Progress
+    source: FeatureSource,
+    store: ArrayFolderWriter,
+    ids: IdMap | None,
+    dtype: FeatureDType,
+    progress: Progress,
 ) -> int:
     """Write ``x`` row by row, giving new ids their rows; returns the number of rows."""
     x = store.array("x", dtype, row=(len(source.columns),))
@@ -194,7 +198,7 @@ def write_features(
             _add_ids(ids, block, source)
         rows = _finite(block, source.columns, dtype)
         if scale is not None:
-            rows, scales = to_levels(rows)
+            rows, scales = quantize_int8(rows)
             scale.append(scales)
         x.append(rows)
     if not x.num_rows:

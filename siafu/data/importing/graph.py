@@ -7,25 +7,25 @@ from typing import TypeVar, get_args
 
 import numpy as np
 
-from siafu.data.importing.columns import columns_of, kind_of_labels
-from siafu.data.importing.edge_spool import EdgeSpool, write_csr
+from siafu.data.importing.column_roles import column_roles, label_description
+from siafu.data.importing.edge_sort import EdgeBuffer, write_csr
+from siafu.data.importing.external_sort import DiskBuffer
 from siafu.data.importing.features import FeatureDType, TableFeatures, write_features
-from siafu.data.importing.id_text import TextIdsError
-from siafu.data.importing.ids import GuessedRows, IdMap, RowNumbers, SparseIdsError
-from siafu.data.importing.inputs import Given, Inputs, Reading, open_inputs
+from siafu.data.importing.inputs import IdParsing, ImportRequest, Inputs, open_inputs
 from siafu.data.importing.labels import LabelKind, Labels, check_label_kind, labels_of_nodes
 from siafu.data.importing.limits import DEFAULT, Limits
+from siafu.data.importing.node_ids import IdMap, InferredRowNumbers, RowNumbers, SparseIdsError
+from siafu.data.importing.node_split import masks_of_nodes
 from siafu.data.importing.nodes import NodeTable, NodeValues, read_nodes
-from siafu.data.importing.split import masks_of_nodes
-from siafu.data.importing.spool import Spool
-from siafu.events import Progress, silent
-from siafu.given import MAX_NODES
+from siafu.data.importing.text_ids import TextIdsError
+from siafu.event_log import Progress, no_progress
 from siafu.store import Store, StoreWriter
-from siafu.store.names import names_to_arrays
+from siafu.store.node_names import names_to_arrays
 from siafu.store.splits import check_disjoint
-from siafu.store.writer import FolderWriter
+from siafu.store.writer import ArrayFolderWriter
+from siafu.user_input import MAX_NODES
 
-S = TypeVar("S", bound=Spool)
+S = TypeVar("S", bound=DiskBuffer)
 T = TypeVar("T")
 
 
@@ -38,7 +38,7 @@ def import_graph(
     split: str | Path | None = None,
     undirected: bool = False,
     name: str | None = None,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
     feature_dtype: FeatureDType = "float32",
     label_kind: LabelKind | None = None,
     limits: Limits = DEFAULT,
@@ -84,14 +84,14 @@ def import_graph(
     check_label_kind(label_kind)
     if feature_dtype not in get_args(FeatureDType):
         raise ValueError(f"feature_dtype is {feature_dtype!r}; expected one of {get_args(FeatureDType)}")
-    given = Given(*(Path(edges), _path(features), _path(labels), _path(split)), label_kind, limits)
+    given = ImportRequest(*(Path(edges), _path(features), _path(labels), _path(split)), label_kind, limits)
     target = _Target(Path(out), name or Path(out).name, undirected, feature_dtype)
     return with_readings(lambda reading: _import_as(reading, given, target, progress))
 
 
-def with_readings(read: Callable[[Reading], T]) -> T:
+def with_readings(read: Callable[[IdParsing], T]) -> T:
     """Import with ids as integers, and again from the start where a text turns out to need another reading."""
-    reading = Reading()
+    reading = IdParsing()
     while True:
         try:
             return read(reading)
@@ -111,7 +111,7 @@ class _Target:
     feature_dtype: FeatureDType
 
 
-def _import_as(reading: Reading, given: Given, target: _Target, progress: Progress) -> Store:
+def _import_as(reading: IdParsing, given: ImportRequest, target: _Target, progress: Progress) -> Store:
     """Import with ids that are read in one way."""
     with StoreWriter(target.out) as store:
         inputs, ids = read_ids(open_inputs(given, store.scratch), given, reading)
@@ -124,9 +124,9 @@ def _import_as(reading: Reading, given: Given, target: _Target, progress: Progre
         if isinstance(ids, IdMap):
             for array, values in names_to_arrays(ids.names()).items():
                 store.add(array, values)
-        columns = columns_of(inputs, ids)
+        columns = column_roles(inputs, ids)
         if labels is not None:
-            columns["labels"]["kind"] = kind_of_labels(labels.y)
+            columns["labels"]["kind"] = label_description(labels.y)
         return store.finish(
             name=target.name,
             undirected=target.undirected or inputs.both_directions,
@@ -141,8 +141,8 @@ def _path(path: str | Path | None) -> Path | None:
 
 
 def read_ids(
-    inputs: Inputs, given: Given, reading: Reading
-) -> tuple[Inputs, RowNumbers | GuessedRows | IdMap]:
+    inputs: Inputs, given: ImportRequest, reading: IdParsing
+) -> tuple[Inputs, RowNumbers | InferredRowNumbers | IdMap]:
     """The inputs, whose ids are read alike, and what knows the row of each id."""
     ids = ids_for(inputs, given)
     if isinstance(ids, RowNumbers):  # zeros in front of a row number change nothing
@@ -151,7 +151,7 @@ def read_ids(
     return inputs, ids_for(inputs, given)
 
 
-def ids_for(inputs: Inputs, given: Given) -> RowNumbers | GuessedRows | IdMap:
+def ids_for(inputs: Inputs, given: ImportRequest) -> RowNumbers | InferredRowNumbers | IdMap:
     """What knows the row of each id: see :func:`import_graph`."""
     counted = inputs.counted(given)
     if counted is not None:
@@ -167,13 +167,13 @@ def ids_for(inputs: Inputs, given: Given) -> RowNumbers | GuessedRows | IdMap:
         or isinstance(inputs.labels, NodeTable)
     ):
         return IdMap(strings=inputs.strings)
-    return GuessedRows(inputs.edges.most_edges)
+    return InferredRowNumbers(inputs.edges.most_edges)
 
 
 def import_features(
     inputs: Inputs,
-    ids: RowNumbers | GuessedRows | IdMap,
-    store: FolderWriter,
+    ids: RowNumbers | InferredRowNumbers | IdMap,
+    store: ArrayFolderWriter,
     dtype: FeatureDType,
     progress: Progress,
 ) -> None:
@@ -192,7 +192,7 @@ def import_features(
 
 
 def read_labels(
-    inputs: Inputs, ids: RowNumbers | GuessedRows | IdMap, progress: Progress
+    inputs: Inputs, ids: RowNumbers | InferredRowNumbers | IdMap, progress: Progress
 ) -> NodeValues | None:
     """Read a table of labels; it comes before the edges, since it may be what names the nodes."""
     if not isinstance(inputs.labels, NodeTable):
@@ -202,14 +202,14 @@ def read_labels(
 
 def _import_edges(
     inputs: Inputs,
-    ids: RowNumbers | GuessedRows | IdMap,
+    ids: RowNumbers | InferredRowNumbers | IdMap,
     store: StoreWriter,
     undirected: bool,
     progress: Progress,
-) -> tuple[Spool, RowNumbers | IdMap]:
+) -> tuple[DiskBuffer, RowNumbers | IdMap]:
     """Write the edges; returns what is known of them, and the ids of all nodes."""
     spool, known = fill(
-        lambda: EdgeSpool(store.scratch, weighted=inputs.edges.weighted, undirected=undirected),
+        lambda: EdgeBuffer(store.scratch, weighted=inputs.edges.weighted, undirected=undirected),
         inputs,
         ids,
         progress,
@@ -219,14 +219,14 @@ def _import_edges(
 
 
 def fill(
-    make: Callable[[], S], inputs: Inputs, ids: RowNumbers | GuessedRows | IdMap, progress: Progress
+    make: Callable[[], S], inputs: Inputs, ids: RowNumbers | InferredRowNumbers | IdMap, progress: Progress
 ) -> tuple[S, RowNumbers | IdMap]:
     """Write down the edges of the inputs; returns them, and the ids of all nodes. It may take a second reading."""
     path = str(inputs.edges.path)
     spool = make()
     try:
         spool.fill(inputs.edges, ids, progress)
-        if isinstance(ids, GuessedRows):
+        if isinstance(ids, InferredRowNumbers):
             ids = ids.settled(path)
     except SparseIdsError:
         ids = IdMap(strings=False)
@@ -234,11 +234,11 @@ def fill(
         spool.fill(inputs.edges, ids, progress)
     if isinstance(ids, IdMap) and ids.closed_by is None:
         ids.closed_by = path
-    assert not isinstance(ids, GuessedRows)
+    assert not isinstance(ids, InferredRowNumbers)
     return spool, ids
 
 
-def refuse_lone_labels(inputs: Inputs, labelled: NodeValues | None, edges: Spool) -> None:
+def refuse_lone_labels(inputs: Inputs, labelled: NodeValues | None, edges: DiskBuffer) -> None:
     """Refuse a label whose id nothing else has: it is a slip of the pen more likely than a node."""
     if labelled is None or inputs.features is not None or inputs.num_nodes is not None:
         return
@@ -259,7 +259,7 @@ def import_labels(
     inputs: Inputs,
     labelled: NodeValues | None,
     num_nodes: int,
-    store: FolderWriter,
+    store: ArrayFolderWriter,
     kind: LabelKind | None,
 ) -> Labels | None:
     """Write the labels, and return them."""

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from siafu.data.importing.arrays import NpyFile, names_in_npz, open_npy, unpack_npz
 from siafu.data.importing.edges import (
     EdgeSource,
     TableEdges,
@@ -25,15 +24,16 @@ from siafu.data.importing.features import (
     sparse_features,
     table_features,
 )
-from siafu.data.importing.id_text import TextIdsError
+from siafu.data.importing.file_location import format_of
 from siafu.data.importing.labels import LabelKind, Labels, label_table, labels_of_array
 from siafu.data.importing.limits import DEFAULT, Limits
+from siafu.data.importing.node_split import masks_of_array, split_table
 from siafu.data.importing.nodes import NodeTable
+from siafu.data.importing.numpy_files import NpyFile, names_in_npz, open_npy, unpack_npz
 from siafu.data.importing.ogb import open_ogb, read_ogb_split
-from siafu.data.importing.places import format_of
-from siafu.data.importing.split import masks_of_array, split_table
 from siafu.data.importing.tables import Table, open_table
-from siafu.store.names import is_string
+from siafu.data.importing.text_ids import TextIdsError
+from siafu.store.node_names import is_string
 from siafu.store.splits import MASKS
 
 Masks = dict[str, np.ndarray]
@@ -50,7 +50,7 @@ _NPZ = (
 
 
 @dataclass(frozen=True)
-class Given:
+class ImportRequest:
     """The paths that a user gave, what labels are (None: they tell it themselves), and limits on what files claim."""
 
     edges: Path
@@ -84,7 +84,7 @@ class Inputs:
     num_nodes: tuple[int, str] | None = None
     both_directions: bool = False
 
-    def counted(self, given: Given) -> tuple[int, str] | None:
+    def counted(self, given: ImportRequest) -> tuple[int, str] | None:
         """Return N and what says so, where ids are row numbers; None where they must be mapped or guessed."""
         counts = [] if self.num_nodes is None else [self.num_nodes]
         if self.features is not None and self.features.num_rows is not None:
@@ -116,7 +116,7 @@ class Inputs:
         kinds = [table.type_of(column) for table, column in self._id_columns()]
         return self.edges.strings or any(is_string(value_type(kind)) for kind in kinds)
 
-    def read_ids(self, reading: "Reading") -> "Inputs":
+    def read_ids(self, reading: "IdParsing") -> "Inputs":
         """Read the ids of every text in one way: as strings where some of them are, else as integers."""
         reading = replace(reading, text=True) if self.strings else reading
         edges, features, labels, split = self.edges, self.features, self.labels, self.split
@@ -139,7 +139,7 @@ class Inputs:
 
 
 @dataclass(frozen=True)
-class Reading:
+class IdParsing:
     """How ids in text are read.
 
     Attributes:
@@ -150,7 +150,7 @@ class Reading:
     text: bool = False
     whole: frozenset[Path] = frozenset()
 
-    def after(self, error: TextIdsError) -> "Reading":
+    def after(self, error: TextIdsError) -> "IdParsing":
         """The next one to try, after a table was found to need it."""
         if error.needs == "whole" and error.path not in self.whole:
             return replace(self, whole=self.whole | {error.path})
@@ -168,7 +168,7 @@ class Reading:
         return replace(table, watched=columns)
 
 
-def open_inputs(given: Given, scratch: Path) -> Inputs:
+def open_inputs(given: ImportRequest, scratch: Path) -> Inputs:
     """Open every file that was given; arrays in an archive are unpacked into ``scratch``."""
     inputs = _open_edges(given, scratch)
     if given.features is not None:
@@ -180,7 +180,7 @@ def open_inputs(given: Given, scratch: Path) -> Inputs:
     return inputs
 
 
-def _open_edges(given: Given, scratch: Path) -> Inputs:
+def _open_edges(given: ImportRequest, scratch: Path) -> Inputs:
     path = given.edges
     match format_of(path, "edges"):
         case "npy":
@@ -195,7 +195,7 @@ def _open_edges(given: Given, scratch: Path) -> Inputs:
             return Inputs(table_edges(path, given.limits))
 
 
-def _open_npz(given: Given, arrays: dict[str, NpyFile]) -> Inputs:
+def _open_npz(given: ImportRequest, arrays: dict[str, NpyFile]) -> Inputs:
     path = given.edges
     if "edge_index" not in arrays:
         raise ValueError(
@@ -230,7 +230,7 @@ def open_features(path: Path, scratch: Path, limits: Limits) -> FeatureSource:
             return table_features(_id_table(path, limits))
 
 
-def _open_labels(path: Path, given: Given) -> Labels | NodeTable:
+def _open_labels(path: Path, given: ImportRequest) -> Labels | NodeTable:
     match format_of(path, "labels"):
         case "npy":
             return labels_of_array(open_npy(path), given.label_kind)

@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from siafu.data.importing.arrays import NpyFile
 from siafu.data.importing.nodes import NodeTable, NodeValues, node_table
+from siafu.data.importing.numpy_files import NpyFile
 from siafu.data.importing.tables import Table
-from siafu.store.names import is_string
+from siafu.store.node_names import is_string
 
 LabelKind = Literal["class", "multilabel", "number"]
 _MOST_CLASSES = 65536

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from siafu.data.importing.ids import Ids
-from siafu.data.importing.places import Place
+from siafu.data.importing.file_location import FileLocation
+from siafu.data.importing.node_ids import RowLookup
 from siafu.data.importing.tables import (
     Table,
     column_named,
@@ -16,8 +16,8 @@ from siafu.data.importing.tables import (
     refuse_ids_as_names,
     refuse_numbers_as_names,
 )
-from siafu.events import Progress
-from siafu.store.names import is_string
+from siafu.event_log import Progress
+from siafu.store.node_names import is_string
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class NodeValues:
     rows: np.ndarray
     columns: dict[str, pa.ChunkedArray]
     starts: tuple[int, ...]
-    places: tuple[Place, ...]
+    places: tuple[FileLocation, ...]
 
     def at(self, row: int) -> str:
         """Name a row, for messages."""
@@ -68,7 +68,7 @@ def node_table(table: Table, *, named: tuple[str, ...]) -> NodeTable:
     return NodeTable(table, id_column, columns)
 
 
-def read_nodes(source: NodeTable, ids: Ids, *, label: str, progress: Progress) -> NodeValues:
+def read_nodes(source: NodeTable, ids: RowLookup, *, label: str, progress: Progress) -> NodeValues:
     """Read a table of nodes; a node that stands there twice is refused."""
     rows: list[np.ndarray] = []
     batches, starts, places = [], [0], []

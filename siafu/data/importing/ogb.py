@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from siafu.data.importing.arrays import NpyFile, names_in_npz, open_npy, unpack_npz
 from siafu.data.importing.edges import EdgeSource, array_edges, edges_in
 from siafu.data.importing.features import FeatureSource, TableFeatures, array_features
 from siafu.data.importing.labels import LabelKind, Labels, checked_labels, whole_classes
 from siafu.data.importing.limits import DEFAULT, Limits
+from siafu.data.importing.numpy_files import NpyFile, names_in_npz, open_npy, unpack_npz
 from siafu.data.importing.tables import Table, open_table
-from siafu.events import silent
+from siafu.event_log import no_progress
 from siafu.store import TEST, TRAIN, UNUSED, VALIDATION, split_masks
 
 _ARRAYS = ("edge_index", "num_nodes_list", "num_nodes", "node_feat")
@@ -152,7 +152,7 @@ def _plain_table(path: Path, kind: pa.DataType, limits: Limits = DEFAULT) -> Tab
 def _numbers(path: Path) -> np.ndarray:
     """Read a table of numbers without header, (n, columns) float64 with NaN for an empty field."""
     table = _plain_table(path, pa.float64())
-    batches = [b.columns for b in table.batches(table.names, label="labels", progress=silent)]
+    batches = [b.columns for b in table.batches(table.names, label="labels", progress=no_progress)]
     return np.concatenate(
         [np.stack([c.to_numpy(zero_copy_only=False) for c in b.columns], 1) for b in batches]
     )

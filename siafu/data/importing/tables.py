@@ -23,12 +23,12 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from siafu.data.importing.id_text import Needs, TextIdsError, WatchedText, has_padded_ids, whole_numbers
+from siafu.data.importing.file_location import FileLocation, parquet_files
 from siafu.data.importing.limits import BLOCK_BYTES, DEFAULT, Limits
 from siafu.data.importing.page_headers import unpacked_bytes
-from siafu.data.importing.places import Place, parquet_files
-from siafu.events import Progress, silent
-from siafu.store.names import is_string
+from siafu.data.importing.text_ids import Needs, PaddedIdScanner, TextIdsError, has_padded_ids, whole_numbers
+from siafu.event_log import Progress, no_progress
+from siafu.store.node_names import is_string
 
 _BATCH_ROWS = 1 << 18
 _BATCH_BYTES = 1 << 27  # of strings from dictionaries, in a batch
@@ -43,7 +43,7 @@ class Batch:
     """Rows of a table, and where they stand."""
 
     columns: pa.RecordBatch
-    place: Place
+    place: FileLocation
 
 
 @dataclass(frozen=True)
@@ -118,20 +118,20 @@ class Table:
         total, line = self.path.stat().st_size, self.skipped + 1
         watches = any(name in self.watched and pa.types.is_integer(kind) for name, kind in types.items())
         with _telling(self.path, self.names, self.watched, self.limits), pa.OSFile(str(self.path)) as raw:
-            stream = WatchedText(_unpacked(raw, self.path), watch=watches)
+            stream = PaddedIdScanner(_unpacked(raw, self.path), watch=watches)
             for columns_read in _open_csv(stream, self, types):
                 progress(label, raw.tell(), total)
                 self.limits.check_unpacked(str(self.path), stream.num_bytes, total)
                 if watches and stream.padded:
                     self._refuse_padded_ids()
                     watches = False  # it was another column
-                yield Batch(columns_read, Place(self.path, "line", line))
+                yield Batch(columns_read, FileLocation(self.path, "line", line))
                 line += columns_read.num_rows
 
     def _refuse_padded_ids(self) -> None:
         """Look whether any id has zeros in front, now that some field has."""
         text = replace(self.read_as(dict.fromkeys(self.watched, pa.string())), watched=(), whole=())
-        for batch in text.batches(self.watched, label="ids", progress=silent):
+        for batch in text.batches(self.watched, label="ids", progress=no_progress):
             for name in self.watched:
                 if has_padded_ids(batch.columns.column(name)):
                     self._fail("text", f"{self.path}: column {name!r} has ids with zeros in front")
@@ -150,7 +150,7 @@ class Table:
                 for batch in _read_groups(source, file, columns, strings):
                     written_out += sum(_written_out(batch.column(name)) for name in strings)
                     self.limits.check_unpacked(str(file), written_out, size)
-                    yield Batch(batch.select(list(columns)), Place(file, "row", row))
+                    yield Batch(batch.select(list(columns)), FileLocation(file, "row", row))
                     row += batch.num_rows
                     done += batch.num_rows
                     progress(label, done, total)

@@ -19,7 +19,7 @@ from typing import Any
 from torch import Tensor
 from xxhash import xxh3_64_hexdigest
 
-from siafu.comm.memory import bytes_of
+from siafu.comm.tensor_bytes import byte_view
 from siafu.launch.sites.policy import Refused, What
 
 
@@ -123,7 +123,7 @@ class Ledger:
     def _named(self, rows: Tensor) -> str:
         """The name of a set of rows, which is written out where it is new."""
         ids = rows.contiguous()
-        name = xxh3_64_hexdigest(bytes_of(ids))
+        name = xxh3_64_hexdigest(byte_view(ids))
         if name not in self._sets:
             self._append({"rows": name, "ids": ids.tolist()})
             self._sets.add(name)

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
 
-from siafu.extras import needed_for
+from siafu.extras import require_extra
 from siafu.launch.sites.config import COORDINATOR
 from siafu.launch.sites.schema import MAX_MESSAGE_BYTES, BadMessage
-from siafu.wire.certificates import Shown, dns_name, shown
+from siafu.wire.certificates import SiteCertificate, dns_name, parse_certificate
 from siafu.wire.tls import Certificate
 
 # Ciphers of TLS before 1.3 that need an RSA key, which no site has: so nothing before 1.3 can be agreed on.
@@ -36,7 +36,7 @@ _OPTIONS = [
 ]
 
 
-class Unreachable(ConnectionError):
+class CallFailed(ConnectionError):
     """A call that was not answered; ``refused`` where the other side said why."""
 
     def __init__(self, text: str, *, refused: bool) -> None:
@@ -80,7 +80,7 @@ class Service(Protocol):
 class Listed:
     """Who may call: the certificates of each, by name."""
 
-    pins: Mapping[str, tuple[Shown, ...]]
+    pins: Mapping[str, tuple[SiteCertificate, ...]]
 
     @property
     def roots(self) -> bytes:
@@ -148,7 +148,7 @@ class Server:
         pem = next(iter(facts.get("x509_pem_cert", [])), b"")
         version = next(iter(facts.get("ssl_tls_version", [])), b"TLSv1.3")
         name = (
-            self._credentials()[1].name_of(shown(pem, "the caller's certificate").fingerprint)
+            self._credentials()[1].name_of(parse_certificate(pem, "the caller's certificate").fingerprint)
             if pem
             else None
         )
@@ -213,10 +213,12 @@ def _code(grpc: Any, error: NotNow) -> Any:
     return grpc.StatusCode.UNAVAILABLE if error.busy else grpc.StatusCode.FAILED_PRECONDITION
 
 
-class Dialled:
+class SiteConnection:
     """A connection to one site, made when it is first needed and again when it was lost."""
 
-    def __init__(self, address: str, name: str, pins: tuple[Shown, ...], identity: Certificate) -> None:
+    def __init__(
+        self, address: str, name: str, pins: tuple[SiteCertificate, ...], identity: Certificate
+    ) -> None:
         grpc = _grpc()
         self.address, self.name = address, name
         roots = b"".join(pin.pem for pin in pins)
@@ -232,12 +234,12 @@ class Dialled:
         self._channel = grpc.secure_channel(address, tls, options=options)
 
     def ask(self, method: str, data: bytes, *, timeout_s: float) -> bytes:
-        """One message there and one back; raises Unreachable."""
+        """One message there and one back; raises CallFailed."""
         with self._told():
             return self._channel.unary_unary(_SERVICE + method)(data, timeout=timeout_s)
 
     def give(self, method: str, pieces: Iterator[bytes], *, timeout_s: float) -> bytes:
-        """Many messages there and one back; raises Unreachable."""
+        """Many messages there and one back; raises CallFailed."""
         with self._told():
             return self._channel.stream_unary(_SERVICE + method)(pieces, timeout=timeout_s)
 
@@ -258,9 +260,9 @@ class Dialled:
 
 
 class Call:
-    """What comes back over a call, message by message; iterating raises Unreachable where it breaks."""
+    """What comes back over a call, message by message; iterating raises CallFailed where it breaks."""
 
-    def __init__(self, dialled: Dialled, call: Any) -> None:
+    def __init__(self, dialled: SiteConnection, call: Any) -> None:
         self._dialled, self._call = dialled, call
 
     def __iter__(self) -> Iterator[bytes]:
@@ -275,7 +277,7 @@ class Call:
 class _Told:
     """Makes our error of gRPC's."""
 
-    def __init__(self, dialled: Dialled) -> None:
+    def __init__(self, dialled: SiteConnection) -> None:
         self._dialled = dialled
 
     def __enter__(self) -> None:
@@ -290,9 +292,9 @@ class _Told:
             details = (error.details() or "") if hasattr(error, "details") else str(error)
             why = details if refused else _plainly(details, code.name)
             text = f"{dialled.name} at {dialled.address}: {why}"
-            raise Unreachable(text, refused=refused) from None
+            raise CallFailed(text, refused=refused) from None
         if isinstance(error, ValueError) and "closed channel" in str(error):
-            raise Unreachable(f"{self._dialled.name}: the connection was closed", refused=False) from None
+            raise CallFailed(f"{self._dialled.name}: the connection was closed", refused=False) from None
 
 
 def _plainly(details: str, code: str) -> str:
@@ -313,5 +315,5 @@ def _grpc() -> Any:
     """The package, which reads two settings from the environment alone, when it is first imported."""
     os.environ.setdefault("GRPC_SSL_CIPHER_SUITES", _NO_EARLIER_TLS)
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    with needed_for("training among sites", "grpc"):
+    with require_extra("training among sites", "grpc"):
         return import_module("grpc")

@@ -7,13 +7,13 @@ privacy; whoever does not know them must refuse a message that has them, not ski
 
 from typing import Any
 
-from siafu.extras import needed_for
+from siafu.extras import require_extra
 
-with needed_for("training among sites", "google.protobuf"):
+with require_extra("training among sites", "google.protobuf"):
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
     from google.protobuf.message import DecodeError
 
-from siafu.comm.frames import CHUNK_BYTES
+from siafu.comm.message_frames import CHUNK_BYTES
 from siafu.wire.frames import FrameError
 
 PROTOCOL = 2

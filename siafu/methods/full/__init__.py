@@ -3,7 +3,7 @@
 from torch import nn
 
 from siafu.methods.full.procedure import FullProcedure
-from siafu.methods.method import Method, RankContext, RunConfig
+from siafu.methods.method import ConfigLike, Method, RankContext
 from siafu.methods.static import build_static_model, node_inputs, static_inputs
 from siafu.nn.norm import BatchNorm
 from siafu.nn.streamed import Rows, Streamed
@@ -24,7 +24,7 @@ class Full(Method):
         return FullProcedure(model, block, x, task, config.train, seed=config.seed, wire=config.comm)
 
     def build_model(
-        self, config: RunConfig, *, in_features: int, out_features: int, num_nodes: int
+        self, config: ConfigLike, *, in_features: int, out_features: int, num_nodes: int
     ) -> nn.Module:
         """Build the model of a run, without its weights."""
         return build_static_model(

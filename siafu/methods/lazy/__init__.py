@@ -15,8 +15,8 @@ from siafu.methods.lazy.config import DEFAULTS, LazyConfig
 from siafu.methods.lazy.frugal_clients import FrugalClientsProcedure
 from siafu.methods.lazy.frugal_procedure import FrugalProcedure, unfitted_model
 from siafu.methods.lazy.procedure import LazyProcedure
-from siafu.methods.lazy.stage import build_staged
-from siafu.methods.method import Method, RankContext, RunConfig
+from siafu.methods.lazy.stage_specs import build_staged
+from siafu.methods.method import ConfigLike, Method, RankContext
 from siafu.methods.static import NodeInputs, node_inputs
 from siafu.nn.staged import Staged
 from siafu.nn.streamed import Streamed
@@ -28,7 +28,7 @@ class Lazy(Method):
 
     defaults = DEFAULTS
 
-    def check(self, config: RunConfig) -> None:
+    def check(self, config: ConfigLike) -> None:
         """Refuse a precision of rows that is not that of lazy.bits."""
         if config.comm.precision != "fp32":
             raise ValueError(
@@ -48,14 +48,14 @@ class Lazy(Method):
             raise ValueError("method lazy holds what a stage reads in memory; set data.inputs to memory")
         return self._build_staged(rank.config, lazy, inputs, inputs.x)
 
-    def _build_frugal(self, config: RunConfig, lazy: LazyConfig, inputs: NodeInputs) -> Procedure:
+    def _build_frugal(self, config: ConfigLike, lazy: LazyConfig, inputs: NodeInputs) -> Procedure:
         part, block, x, task = inputs
         if lazy.clients != "none" and not isinstance(x, Streamed):
             owner = owners(part.own, lazy.clients, by=config.partition.by, ranks=config.ranks)
             return FrugalClientsProcedure(part, block, x, task, seed=config.seed, lazy=lazy, owner=owner)
         return FrugalProcedure(part, block, x, task, seed=config.seed, features=lazy.features)
 
-    def _build_staged(self, config: RunConfig, lazy: LazyConfig, inputs: NodeInputs, x: Tensor) -> Procedure:
+    def _build_staged(self, config: ConfigLike, lazy: LazyConfig, inputs: NodeInputs, x: Tensor) -> Procedure:
         part, block, _, task = inputs
         model = self.build_model(
             config, in_features=x.shape[1], out_features=task.num_outputs, num_nodes=part.num_nodes
@@ -81,7 +81,7 @@ class Lazy(Method):
         )
 
     def build_model(
-        self, config: RunConfig, *, in_features: int, out_features: int, num_nodes: int
+        self, config: ConfigLike, *, in_features: int, out_features: int, num_nodes: int
     ) -> nn.Module:
         """Build the model of a run, without its weights."""
         lazy = config.of(LazyConfig)
@@ -89,10 +89,10 @@ class Lazy(Method):
             return unfitted_model(in_features, out_features)
         return build_staged(config.model, lazy, in_features=in_features, out_features=out_features)
 
-    def max_epochs(self, config: RunConfig) -> int:
+    def max_epochs(self, config: ConfigLike) -> int:
         """As many rounds as epochs in each stage."""
         return config.train.epochs * config.of(LazyConfig).num_stages(config.model)
 
-    def streams_inputs(self, config: RunConfig) -> bool:
+    def streams_inputs(self, config: ConfigLike) -> bool:
         """A stage holds the rows that it reads in memory."""
         return False

@@ -14,19 +14,24 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from siafu.comm.attendance import Attendance
-from siafu.comm.codec import rounded
+from siafu.comm.availability import Attendance
 from siafu.comm.config import Precision
-from siafu.comm.lengths import UpdateWire
-from siafu.comm.rounds import links_of
-from siafu.comm.simulated import SimulatedRounds
+from siafu.comm.quantization import quantize_dequantize
+from siafu.comm.rounds import member_links
+from siafu.comm.simulated_rounds import SimulatedRounds
+from siafu.comm.wire_sizes import UpdateWire
 from siafu.graph import Graph
-from siafu.methods.lazy.known import Known
-from siafu.methods.lazy.local import Gradients, flat_gradient, local_moves, one_by_one
+from siafu.methods.lazy.averaging import flat, put
+from siafu.methods.lazy.delivery_history import Known
+from siafu.methods.lazy.local_steps import (
+    ClientGradients,
+    flat_gradient,
+    run_local_steps,
+    sequential_gradients,
+)
 from siafu.methods.lazy.procedure import LazyProcedure
-from siafu.methods.lazy.reading import Reading, read_alone
 from siafu.methods.lazy.stacked import dense_form, stacked
-from siafu.methods.lazy.updates import flat, put
+from siafu.methods.lazy.stage_inputs import StageInputs, read_alone
 from siafu.nn.staged import parameters_of
 from siafu.partition.assign import assign
 from siafu.training.checkpoint import under
@@ -54,7 +59,7 @@ class ClientsProcedure(LazyProcedure):
             quorum=self.lazy.quorum,
         )
         needed = [self._holders(self.task, split) for split in ("train", "val") if self.task.count[split]]
-        links = links_of(self.block.indptr, self.block.indices, owner)
+        links = member_links(self.block.indptr, self.block.indices, owner)
         self.rounds = SimulatedRounds(attendance, links, self.comm.meter, needed=needed)
         self._present: list[Tensor] = []  # who was there, of each stage that was opened
         self._travelled: set[int] = set()  # stages whose rows are rounded
@@ -99,7 +104,7 @@ class ClientsProcedure(LazyProcedure):
         owner = self.owner[nodes[rows]]
         clients = [rows[owner == client] for client in owner.unique()]
         shares = [self.task.weight_of(nodes[mine]) for mine in clients]
-        return local_moves(
+        return run_local_steps(
             flat(self._learned()),
             clients,
             [share / (sum(shares) or 1.0) for share in shares],
@@ -109,7 +114,7 @@ class ClientsProcedure(LazyProcedure):
             wire=self._updates,
         )
 
-    def _gradients(self, epoch: int) -> Gradients:
+    def _gradients(self, epoch: int) -> ClientGradients:
         """How gradients of clients are computed: of many at once, where the stage has a form for it."""
 
         def begin(local: int) -> None:
@@ -120,7 +125,7 @@ class ClientsProcedure(LazyProcedure):
         if self._training is not None:
             form = dense_form(self.model, self.current, self._training)
         if form is None:
-            return one_by_one(self._learned(), self._loss_of, begin)
+            return sequential_gradients(self._learned(), self._loss_of, begin)
         return stacked(
             form,
             self._learned(),
@@ -157,7 +162,7 @@ class ClientsProcedure(LazyProcedure):
             self._output = self.model(self.block.with_static(self._rows[0]), self._rows[0])
         return self._output
 
-    def _open(self) -> Reading:
+    def _open(self) -> StageInputs:
         if self._reading is None:
             there = self._there(self.current)
             self.task = of_those(self._everything, there[self.owner])
@@ -170,7 +175,7 @@ class ClientsProcedure(LazyProcedure):
         return self._present[stage]
 
     @torch.no_grad()
-    def _exchanged(self, stage: int) -> Reading:
+    def _exchanged(self, stage: int) -> StageInputs:
         """What a stage reads, after who was away has caught up; counted the first time."""
         there, new = self._there(stage), stage >= self._counted
         self._catch_up(stage, new=new)
@@ -178,7 +183,9 @@ class ClientsProcedure(LazyProcedure):
         self._counted = max(self._counted, stage + 1)
         return reading
 
-    def _reading_of(self, stage: int, senders: Tensor, readers: Tensor, *, label: str, new: bool) -> Reading:
+    def _reading_of(
+        self, stage: int, senders: Tensor, readers: Tensor, *, label: str, new: bool
+    ) -> StageInputs:
         """What some clients read of the rows of a stage that others send, both (P,) bool."""
         model, own = self.model, torch.arange(self.block.num_dst)
         if model.sends(stage) == "nothing":
@@ -188,7 +195,7 @@ class ClientsProcedure(LazyProcedure):
         came = self.rounds.exchange(self._rows[stage], asked, label=label)[1] if new else asked
         stands_in = self.lazy.missing == "last" and model.sends(stage) == "logits"
         block, x_src = self._known.block(stage, self._rows, came, stands_in=stands_in)
-        reading = Reading(block.with_static(x_src), x_src)
+        reading = StageInputs(block.with_static(x_src), x_src)
         if not model.frozen(stage):
             return reading
         model.aggregate(stage, reading.block, x_src)
@@ -207,7 +214,9 @@ class ClientsProcedure(LazyProcedure):
             rows = back[self.owner].nonzero()[:, 0]
             made = self.model.passed(missed, reading.block, reading.x_src)[rows]
             travelled = missed + 1 in self._travelled
-            self._rows[missed + 1][rows] = rounded(made, self.lazy.precision) if travelled else made
+            self._rows[missed + 1][rows] = (
+                quantize_dequantize(made, self.lazy.precision) if travelled else made
+            )
 
     def _away_since(self, first: int, stage: int) -> Tensor:
         """Who was away from stage ``first`` up to the one before ``stage``, (P,) bool."""
@@ -219,7 +228,7 @@ class ClientsProcedure(LazyProcedure):
     def _round(self, stage: int) -> Tensor:
         """The rows of a stage as they travel, rounded once."""
         if stage not in self._travelled:
-            self._rows[stage] = rounded(self._rows[stage], self.lazy.precision)
+            self._rows[stage] = quantize_dequantize(self._rows[stage], self.lazy.precision)
             self._travelled.add(stage)
         return self._rows[stage]
 
@@ -282,7 +291,7 @@ class ClientsProcedure(LazyProcedure):
             missed = self._away_since(stage, len(self.stages))
             self._tell_again(stage, missed)
             if model.sends(stage) != "nothing":
-                rows[stage] = rounded(rows[stage], self.lazy.precision)
+                rows[stage] = quantize_dequantize(rows[stage], self.lazy.precision)
                 self.rounds.exchange(
                     rows[stage], self._known.asked(everybody, everybody), label="halo answers"
                 )

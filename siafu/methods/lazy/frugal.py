@@ -27,17 +27,17 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from siafu.comm.carry import PackedHalo
 from siafu.comm.comm import Comm
+from siafu.comm.compressed_halo import CompressedHalo
 from siafu.comm.config import Precision
 from siafu.comm.route import Route
 from siafu.graph import Block
-from siafu.methods.lazy.degrees import ByDegree, beside_each_other, by_hop, knots_of, scales_of_hops
-from siafu.methods.lazy.hops import hop_rows
-from siafu.methods.lazy.judged import first_best, val_scores
-from siafu.methods.lazy.refit import confident
+from siafu.methods.lazy.degree_heads import ByDegree, beside_each_other, by_hop, knots_of, scales_of_hops
+from siafu.methods.lazy.hop_features import hop_rows
 from siafu.methods.lazy.ridge import Head, Picked, Ridge, fit_head
-from siafu.methods.lazy.smooth import search_smoothing
+from siafu.methods.lazy.self_training import confident
+from siafu.methods.lazy.smoothing import search_smoothing
+from siafu.methods.lazy.validation import first_best, val_scores
 from siafu.nn.aggregates import gcn_scales
 from siafu.nn.propagated import Propagated, of_unit_length, shares_of_knots
 from siafu.nn.streamed import Rows
@@ -150,7 +150,7 @@ class Recipe:
         _check(task)
         self.comm, self.route, self.task, self.config = comm, route, task, config
         self.x = of_unit_length(x)
-        self.halo = PackedHalo(comm, route, num_own=block.num_dst)
+        self.halo = CompressedHalo(comm, route, num_own=block.num_dst)
         others = None if block.others is None else self.halo
         self.block = replace(block, others=others, memo={})
         self.train, self.val = task.rows["train"], task.rows["val"]

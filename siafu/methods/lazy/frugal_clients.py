@@ -16,25 +16,25 @@ import torch
 from torch import Tensor
 
 from siafu import native
-from siafu.comm import Comm, alone
-from siafu.comm.attendance import Attendance
-from siafu.comm.carry import PackedHalo
-from siafu.comm.codec import rounded
+from siafu.comm import Comm, single_rank_comm
+from siafu.comm.availability import Attendance
+from siafu.comm.compressed_halo import CompressedHalo
 from siafu.comm.config import Precision
-from siafu.comm.lengths import EXACT, UpdateWire
-from siafu.comm.rounds import links_of
-from siafu.comm.route import no_route
-from siafu.comm.simulated import SimulatedRounds
+from siafu.comm.quantization import quantize_dequantize
+from siafu.comm.rounds import member_links
+from siafu.comm.route import empty_route
+from siafu.comm.simulated_rounds import SimulatedRounds
+from siafu.comm.wire_sizes import EXACT, UpdateWire
 from siafu.graph import Block, Fetch
+from siafu.methods.lazy.averaging import flat
 from siafu.methods.lazy.clients import holders, of_those
 from siafu.methods.lazy.config import LazyConfig
+from siafu.methods.lazy.delivery_history import Known
 from siafu.methods.lazy.frugal import Candidate, Frugal, FrugalConfig, Recipe
 from siafu.methods.lazy.frugal_procedure import FrugalProcedure
-from siafu.methods.lazy.hops import hop_rows
-from siafu.methods.lazy.judged import val_scores
-from siafu.methods.lazy.known import Known
+from siafu.methods.lazy.hop_features import hop_rows
 from siafu.methods.lazy.ridge import SHARE_A_SCALE, Head, Picked, Ridge
-from siafu.methods.lazy.updates import flat
+from siafu.methods.lazy.validation import val_scores
 from siafu.nn.aggregates import gcn_scales
 from siafu.nn.propagated import Propagated
 from siafu.partition.cut import Part
@@ -57,7 +57,7 @@ class FrugalClientsProcedure(FrugalProcedure):
             quorum=lazy.quorum,
         )
         needed = [holders(self.task, split, owner) for split in ("train", "val") if self.task.count[split]]
-        links = links_of(self.block.indptr, self.block.indices, owner)
+        links = member_links(self.block.indptr, self.block.indices, owner)
         self.rounds = SimulatedRounds(attendance, links, self.comm.meter, needed=needed)
         self._sums = 0
 
@@ -100,7 +100,7 @@ class _AmongClients(Recipe):
         heard, known = _Heard(task.comm, self._hear), Known(block, rounds.links, owner)
         task, asked = of_those(task, there[owner]), known.asked(there, there)
         left, _ = known.block(0, [x], asked, stands_in=False)
-        super().__init__(heard, left, no_route(), x, replace(task, comm=heard), config)
+        super().__init__(heard, left, empty_route(), x, replace(task, comm=heard), config)
         self.rounds, self.owner, self.sums, self.heads = rounds, owner, 0, 0
         self.halo = _Passing(rounds, block.num_dst, asked)
         self.block = replace(self.block, others=self.halo)
@@ -189,7 +189,7 @@ class _AmongClients(Recipe):
         precision = self.config.scores
         every = hop_rows(self.comm, self.block, self.route, x, wanted=nodes, hops=hops, precision=precision)
         rows = torch.zeros_like(x)
-        rows[nodes] = rounded(every[-1].double(), precision).to(x.dtype)
+        rows[nodes] = quantize_dequantize(every[-1].double(), precision).to(x.dtype)
         return rows
 
     def _messages_to(self, nodes: Tensor) -> Tensor:
@@ -276,11 +276,11 @@ class _Heard(Comm):
         return super().all_reduce(values, label=label)
 
 
-class _Passing(PackedHalo):
+class _Passing(CompressedHalo):
     """Nobody holds rows that are not here; but what is passed on in the messages ``asked``, (M,) bool, is counted."""
 
     def __init__(self, rounds: SimulatedRounds, num_own: int, asked: Tensor) -> None:
-        super().__init__(alone(), no_route(), num_own=num_own)
+        super().__init__(single_rank_comm(), empty_route(), num_own=num_own)
         self._rounds, self._asked = rounds, asked
 
     def start_fetch(self, x_own: Tensor, how: Fetch) -> Callable[[], Tensor]:

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from siafu.graph import Block
-from siafu.methods.lazy.bytes_sent import message_bytes, parameter_bytes
 from siafu.methods.lazy.frugal import Frugal, FrugalConfig, Tried, train_frugal
+from siafu.methods.lazy.traffic import message_bytes, parameter_bytes
 from siafu.nn.aggregates import widened
 from siafu.nn.propagated import Propagated
 from siafu.nn.streamed import Rows

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from siafu.comm.config import CommConfig
 from siafu.graph import Block
-from siafu.methods.lazy.bytes_sent import MESSAGES, PARAMETERS, message_bytes, parameter_bytes
+from siafu.methods.lazy.averaging import average, flat
 from siafu.methods.lazy.config import LazyConfig
-from siafu.methods.lazy.reading import Reading, exchange, read_alone, settle, without
-from siafu.methods.lazy.stage import stages_of
-from siafu.methods.lazy.updates import average, flat
+from siafu.methods.lazy.stage_inputs import StageInputs, exchange, read_alone, settle, without
+from siafu.methods.lazy.stage_specs import stages_of
+from siafu.methods.lazy.traffic import MESSAGES, PARAMETERS, message_bytes, parameter_bytes
 from siafu.nn.aggregates import widened
 from siafu.nn.dropout import set_keys
 from siafu.nn.gcn import Gcn
@@ -68,7 +68,7 @@ class LazyProcedure(Procedure):
         self._route, self._wire = part.route, wire
         self._settled: Block | None = None
         self._rows = [widened(x_own)]  # of own nodes: the inputs, then what each stage passed on
-        self._reading: Reading | None = None  # of the stage that is being learned
+        self._reading: StageInputs | None = None  # of the stage that is being learned
         self._output: Tensor | None = None  # of the chosen stage
 
     def begin_stage(self, number: int, *, epoch: int) -> None:
@@ -124,7 +124,7 @@ class LazyProcedure(Procedure):
     def _label(self, what: str) -> str:
         return f"{what} {self.current + 1}"
 
-    def _open(self) -> Reading:
+    def _open(self) -> StageInputs:
         """What the current stage reads; exchanged when it is first asked for. Collective then."""
         if self._reading is None:
             self._reading = self._read(self.current)
@@ -138,7 +138,7 @@ class LazyProcedure(Procedure):
     def _learned(self) -> list[torch.nn.Parameter]:
         return list(parameters_of(self.model.learned(self.current)))
 
-    def _read(self, stage: int) -> Reading:
+    def _read(self, stage: int) -> StageInputs:
         """What a stage reads, after those before it have passed on theirs once more where that is lost. Collective."""
         while len(self._rows) <= stage:
             earlier = len(self._rows) - 1
@@ -146,7 +146,7 @@ class LazyProcedure(Procedure):
         return self._exchanged(stage)
 
     @torch.no_grad()
-    def _exchanged(self, stage: int) -> Reading:
+    def _exchanged(self, stage: int) -> StageInputs:
         """What a stage reads: rows of own nodes and of the halo, or their aggregate alone. Collective."""
         model, own = self.model, torch.arange(self.block.num_dst)
         if model.sends(stage) == "nothing":
@@ -158,7 +158,7 @@ class LazyProcedure(Procedure):
         precision = self.lazy.precision
         x_src = exchange(self.comm, self._route, self._rows[stage], precision=precision, label=label)
         self._rows[stage] = x_src[: own.numel()]
-        reading = Reading(self._readable(label, x_src).with_static(x_src), x_src)
+        reading = StageInputs(self._readable(label, x_src).with_static(x_src), x_src)
         if not model.frozen(stage):
             return reading
         model.aggregate(stage, reading.block, x_src)
@@ -167,14 +167,14 @@ class LazyProcedure(Procedure):
     def _readable(self, label: str, x_src: Tensor) -> Block:
         """What a stage reads over: without edges from halo rows of which nothing is known, where some are away."""
         assert self._settled is not None
-        unknown = self._route.unknown(label=label, width=x_src.shape[1])
+        unknown = self._route.missing_rows(label=label, width=x_src.shape[1])
         if unknown is None:
             return self._settled
         own = torch.zeros(self.block.num_dst, dtype=torch.bool)
         return without(self._settled, torch.cat([own, unknown]))
 
     @torch.no_grad()
-    def _pass_on(self, stage: int, reading: Reading) -> None:
+    def _pass_on(self, stage: int, reading: StageInputs) -> None:
         """Have a stage make the rows that the next one reads."""
         self.model.eval()
         self._rows.append(self.model.passed(stage, reading.block, reading.x_src))

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from siafu.comm.comm import Comm
 from siafu.comm.config import Precision
-from siafu.comm.rounded import RoundedSum
-from siafu.methods.lazy.judged import first_best, val_scores
+from siafu.comm.quantized_all_reduce import QuantizedAllReduce
+from siafu.methods.lazy.validation import first_best, val_scores
 from siafu.nn.streamed import Rows, Streamed
 from siafu.training.task import Task
 
@@ -108,7 +108,7 @@ class Ridge:
         weight: Tensor | None = None,
     ) -> None:
         self._rows, self._comm, self._precision = rows, comm, precision
-        self._sums = RoundedSum(comm, precision, width=SHARE_A_SCALE, remember=False)
+        self._sums = QuantizedAllReduce(comm, precision, width=SHARE_A_SCALE, error_feedback=False)
         count = target.shape[0]
         self._weight = (torch.ones(count) if weight is None else weight).double()[:, None]
         target = target.double()
@@ -164,7 +164,7 @@ class Ridge:
     def _sum(self, values: Tensor) -> Tensor:
         """``X' V`` over the rows of all ranks: (R, K) -> (F, K) float64."""
         term = self._rows.turned(values)
-        return self._sums.add(term.reshape(-1), label="gradients ridge").view_as(term).double()
+        return self._sums.all_reduce(term.reshape(-1), label="gradients ridge").view_as(term).double()
 
 
 def fit_head(

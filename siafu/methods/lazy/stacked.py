@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
-from siafu.methods.lazy.local import Gradients
-from siafu.methods.lazy.reading import Reading
+from siafu.methods.lazy.local_steps import ClientGradients
+from siafu.methods.lazy.stage_inputs import StageInputs
 from siafu.nn.dense import Dense
 from siafu.nn.dropout import Dropout
 from siafu.nn.gcn import Gcn
@@ -66,7 +66,7 @@ class Dense2:
         return mask
 
 
-def dense_form(model: Staged, stage: int, reading: Reading) -> Dense2 | None:
+def dense_form(model: Staged, stage: int, reading: StageInputs) -> Dense2 | None:
     """A stage in that form, on rows that do not change and whose aggregates are kept; None where it has another."""
     if isinstance(model, Logits):
         mlp, x = model.dense(stage, reading.block, reading.x_src)
@@ -84,7 +84,7 @@ def stacked(
     loss: Callable[[Tensor, Tensor], Tensor],
     weight: Callable[[Tensor], float],
     begin: Callable[[int], None],
-) -> Gradients:
+) -> ClientGradients:
     """Gradients of many clients at once; ``loss`` is the sum for outputs, (R, C), of rows, (R,)."""
     sizes = [parameter.numel() for parameter in learned]
 
@@ -107,7 +107,7 @@ def _of_layers(
     place: int,
     terms: tuple[tuple[Tensor, nn.Parameter], ...],
     head: nn.Module | None,
-    reading: Reading,
+    reading: StageInputs,
 ) -> Dense2 | None:
     layer, drops = gnn.layers[place], gnn.drops
     assert isinstance(layer, Layer)
@@ -124,7 +124,9 @@ def _of_layers(
     return Dense2(terms, layer.bias, (first, second), norm, head, None if ids is None else ids)
 
 
-def _terms(model: Layered, stage: int, reading: Reading) -> tuple[tuple[Tensor, nn.Parameter], ...] | None:
+def _terms(
+    model: Layered, stage: int, reading: StageInputs
+) -> tuple[tuple[Tensor, nn.Parameter], ...] | None:
     """What a layer multiplies by its weights."""
     if stage == len(model.inner.layers):  # what reads all layers
         return None
@@ -139,7 +141,7 @@ def _terms(model: Layered, stage: int, reading: Reading) -> tuple[tuple[Tensor, 
     return None
 
 
-def _rows(layer: Layer, reading: Reading) -> Tensor:
+def _rows(layer: Layer, reading: StageInputs) -> Tensor:
     """The aggregate that is kept."""
     kept = layer.aggregate(reading.block, reading.x_src)
     assert isinstance(kept, Tensor)

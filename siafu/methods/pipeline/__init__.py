@@ -10,18 +10,18 @@ import os
 from torch import nn
 
 from siafu.machine import usable_cores
-from siafu.methods.method import Method, RankContext, RunConfig
+from siafu.methods.method import ConfigLike, Method, RankContext
 from siafu.methods.pipeline.config import PipelineConfig
 from siafu.methods.pipeline.procedure import PipelineProcedure
 from siafu.methods.static import build_static_model, require_features, static_inputs
-from siafu.workers.crew import BILLED
 from siafu.workers.signing import lease_key
+from siafu.workers.worker_pool import BILLED
 
 
 class Pipeline(Method):
     """Graph servers aggregate, workers without a graph do the tensor work, in a bounded-asynchronous pipeline."""
 
-    def check(self, config: RunConfig) -> None:
+    def check(self, config: ConfigLike) -> None:
         """Refuse settings with which a pipeline cannot train, among them a missing key of leases."""
         pipeline = config.of(PipelineConfig)
         if pipeline.workers in BILLED:
@@ -56,7 +56,7 @@ class Pipeline(Method):
         )
 
     def build_model(
-        self, config: RunConfig, *, in_features: int, out_features: int, num_nodes: int
+        self, config: ConfigLike, *, in_features: int, out_features: int, num_nodes: int
     ) -> nn.Module:
         """Build the model of a run, without its weights."""
         return build_static_model(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from siafu.comm import Comm
-from siafu.methods.pipeline.messages import Kind, Message
+from siafu.methods.pipeline.peer_messages import Kind, Message
 from siafu.workers.task import Arrays
 
 Step = Callable[[int, list[Tensor]], None]

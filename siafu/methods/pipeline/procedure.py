@@ -21,19 +21,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siafu.comm.codec import Feedback
+from siafu.comm.all_gather import all_gather_texts
 from siafu.comm.config import CommConfig
-from siafu.comm.everyone import gather_texts
+from siafu.comm.quantization import ErrorFeedback
 from siafu.comm.route import Route
 from siafu.cost import Meter, charge, read_prices, value
 from siafu.graph import Block
 from siafu.methods.full.procedure import infer_whole
+from siafu.methods.pipeline.autoscaler import Tuned
 from siafu.methods.pipeline.config import PipelineConfig
 from siafu.methods.pipeline.intervals import cut_intervals
 from siafu.methods.pipeline.parameters import Parameters, weights_of
 from siafu.methods.pipeline.rows import KeptRows
 from siafu.methods.pipeline.server import GRAPH_LANE, PATIENCE_S, GraphServer
-from siafu.methods.pipeline.tuned import Tuned
 from siafu.nn.model import Model
 from siafu.nn.streamed import Rows
 from siafu.training.byte_counter import ByteCounter
@@ -43,11 +43,11 @@ from siafu.training.optimizer import DistributedOptimizer
 from siafu.training.procedure import EpochPosition, EpochStats, Monitor, Procedure, State
 from siafu.training.residuals import load_residuals, residuals_of
 from siafu.training.task import Task
-from siafu.workers.crew import BILLED, MOST, Crew, Wanted
 from siafu.workers.setup import Setup
-from siafu.workers.shared import Segments
-from siafu.workers.tasks import Tasks
+from siafu.workers.shared_memory import Segments
+from siafu.workers.task_queue import Tasks
 from siafu.workers.trace import trace
+from siafu.workers.worker_pool import BILLED, MOST, Crew, Wanted
 
 _MOST_INTERVALS, _LEAST_ROWS = 32, 4096  # where nobody says how many; smaller ones cost more than they hide
 _PATIENCE_S = 30.0  # for the first worker; without one, training begins and waits there
@@ -92,7 +92,7 @@ class PipelineProcedure(Procedure):
         self.spent = Spent()
         self.epoch = 0  # epochs done
         self.pipeline, self._route, self._cores, self.folder = pipeline, route, cores, folder
-        self._feedback, self._deadline_s = Feedback(wire.precision), wire.deadline
+        self._feedback, self._deadline_s = ErrorFeedback(wire.precision), wire.deadline
         self._rates = read_prices(Path(pipeline.prices) if pipeline.prices else None).rates(
             pipeline.instance,
             pipeline.function_price or ("cloud-run" if pipeline.workers == "http" else "lambda-x86"),
@@ -202,7 +202,7 @@ class PipelineProcedure(Procedure):
         )
         server.patience_s = min(PATIENCE_S, self._deadline_s / 3)
         tasks.publish(self.epoch, server.parameters.weights())
-        channel.on_arrival(server.arrived)
+        channel.on_post(server.arrived)
         self._server, self._began_s = server, time.monotonic()
         gc.freeze()  # all that lives now lives to the end: it need not be looked through again and again
         return server
@@ -224,7 +224,7 @@ class PipelineProcedure(Procedure):
         """Write a lease for workers that people start, and say where it lies. Collective."""
         crew.write_lease(self._lease)
         here = json.dumps([socket.gethostname(), str(self._lease)])
-        for rank, text in enumerate(gather_texts(self.comm, here, label="control")):
+        for rank, text in enumerate(all_gather_texts(self.comm, here, label="control")):
             host, path = json.loads(text)
             if self.comm.rank == 0 and (rank == 0 or Path(path).parent != self._lease.parent):
                 where = f"rank {rank} on {host}: " if self.comm.world_size > 1 else ""
@@ -329,7 +329,7 @@ class PipelineProcedure(Procedure):
             return
         here = [[*each._replace(start_s=each.start_s - self._began_s)] for each in server.trace]
         server.trace.clear()
-        for rank, text in enumerate(gather_texts(self.comm, json.dumps(here), label="control")):
+        for rank, text in enumerate(all_gather_texts(self.comm, json.dumps(here), label="control")):
             for lane, name, epoch, interval, start, seconds in json.loads(text):
                 monitor.events.write(
                     "graph" if lane == GRAPH_LANE else "task",

@@ -13,7 +13,7 @@ from siafu.nn.model import Model
 from siafu.nn.streamed import Rows, Streamed
 from siafu.training.task import Task as NodeTask
 from siafu.workers.setup import Setup
-from siafu.workers.shared import Segments
+from siafu.workers.shared_memory import Segments
 from siafu.workers.stages import adds_to_grad, earlier, has_grad_h, reads_x, returns_h, rows_with_grad
 from siafu.workers.task import Arrays, Direction, Key, Result
 

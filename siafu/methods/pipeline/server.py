@@ -16,18 +16,18 @@ from torch import Tensor
 
 from siafu import native
 from siafu.comm import Comm
-from siafu.comm.codec import Feedback, decode
-from siafu.methods.pipeline.gate import Gate
-from siafu.methods.pipeline.gates import Gates
+from siafu.comm.quantization import ErrorFeedback, decode
+from siafu.methods.pipeline.interval_gates import Gates
 from siafu.methods.pipeline.intervals import Intervals, Sent
-from siafu.methods.pipeline.messages import Kind, Message
 from siafu.methods.pipeline.parameters import Parameters
+from siafu.methods.pipeline.peer_messages import Kind, Message
+from siafu.methods.pipeline.peer_watcher import Watcher
 from siafu.methods.pipeline.rows import KeptRows
-from siafu.methods.pipeline.watcher import Watcher
+from siafu.methods.pipeline.staleness_gate import Gate
+from siafu.workers.autoscaling import Seen
 from siafu.workers.stages import reads_static
 from siafu.workers.task import Direction, Key, Task
-from siafu.workers.tasks import Done, Tasks
-from siafu.workers.tuner import Seen
+from siafu.workers.task_queue import Done, Tasks
 
 PATIENCE_S = 5.0  # in which something is expected to happen
 BATCH_S = 0.001  # for which graph work may go on before tasks that are ready are handed over
@@ -83,7 +83,7 @@ class GraphServer:
         *,
         first: int,
         staleness: int,
-        feedback: Feedback,
+        feedback: ErrorFeedback,
         inline: Callable[[], bool] | None,
         stalled: Callable[[], None] = lambda: None,
     ) -> None:

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from siafu.methods.method import Method, RankContext, RunConfig
+from siafu.methods.method import ConfigLike, Method, RankContext
 from siafu.methods.sampled.config import SampledConfig
 from siafu.methods.sampled.procedure import SampledProcedure
 from siafu.methods.static import build_static_model, layer_room, require_features, static_inputs
@@ -13,7 +13,7 @@ class Sampled(Method):
 
     tasks = ("node", "link")
 
-    def check(self, config: RunConfig) -> None:
+    def check(self, config: ConfigLike) -> None:
         """Refuse batch norm on several ranks."""
         if config.ranks > 1 and config.model.norm == "batch":
             raise ValueError(
@@ -50,13 +50,13 @@ class Sampled(Method):
         )
 
     def build_model(
-        self, config: RunConfig, *, in_features: int, out_features: int, num_nodes: int
+        self, config: ConfigLike, *, in_features: int, out_features: int, num_nodes: int
     ) -> nn.Module:
         """Build the model of a run, without its weights."""
         return build_static_model(
             config, in_features=in_features, out_features=out_features, num_nodes=num_nodes
         )
 
-    def streams_inputs(self, config: RunConfig) -> bool:
+    def streams_inputs(self, config: ConfigLike) -> bool:
         """Every model of siafu's own reads minibatches from disk."""
         return config.model.kind != "custom"

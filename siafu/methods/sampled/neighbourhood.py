@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from siafu import native
-from siafu.checks import check_ids
+from siafu.array_checks import check_ids
 from siafu.comm import Comm
-from siafu.comm.codec import decode, encode
 from siafu.comm.config import Precision
+from siafu.comm.quantization import decode, encode
 from siafu.graph import Block
 from siafu.native import Csr
 from siafu.nn.streamed import Spill
 from siafu.partition.cut import Part
-from siafu.sampling import Drawn, Met
+from siafu.sampling import SampledEdges, SampledHop
 
 _FEW = 255  # edges a node that a byte can count
 
@@ -45,20 +45,22 @@ class Neighbourhood:
             self._name = torch.cat([torch.arange(first, first + num_own, dtype=torch.int32), halo])
         self._csr, self._weight = _canonical(block, spill)
 
-    def meet(self, nodes: list[Tensor], *, key: Tensor, fanout: int, replace: bool) -> Met:
-        """Draw in-edges of nodes; see :class:`siafu.sampling.Neighbours`. Collective."""
+    def sample_hop(self, nodes: list[Tensor], *, key: Tensor, fanout: int, replace: bool) -> SampledHop:
+        """Draw in-edges of nodes; see :class:`siafu.sampling.NeighborSampler`. Collective."""
         if self._comm.world_size == 1:
             weighted = self._weight is not None
             how: dict[str, Any] = {"node_id": self._node_id, "edges": weighted}
-            met = native.draw_met(self._csr, nodes, key=key, fanout=fanout, replace=replace, **how)
-            return Met(met.indptr, met.places, met.fresh, self._weight_of(met.edge))
+            met = native.sample_and_relabel(self._csr, nodes, key=key, fanout=fanout, replace=replace, **how)
+            return SampledHop(met.indptr, met.src_row, met.new_nodes, self._weight_of(met.edge))
         sizes = torch.tensor([known.numel() for known in nodes])
         drawn = self.draw(torch.cat(nodes), sizes=sizes, key=key, fanout=fanout, replace=replace)
         ends = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
-        places, fresh = native.first_met(nodes, drawn.source, drawn.indptr[ends].diff().tolist())
-        return Met(drawn.indptr, places, fresh, drawn.weight)
+        places, fresh = native.local_rows(nodes, drawn.source, drawn.indptr[ends].diff().tolist())
+        return SampledHop(drawn.indptr, places, fresh, drawn.weight)
 
-    def draw(self, position: Tensor, *, sizes: Tensor, key: Tensor, fanout: int, replace: bool) -> Drawn:
+    def draw(
+        self, position: Tensor, *, sizes: Tensor, key: Tensor, fanout: int, replace: bool
+    ) -> SampledEdges:
         """Draw in-edges of nodes, (R,) int32, group after group; ``sizes`` and ``key``, (G,) int64, are the groups'.
 
         Collective.
@@ -79,9 +81,9 @@ class Neighbourhood:
         """Which of some nodes this rank owns, (R,) bool."""
         return (position >= self.own.start) & (position < self.own.stop)
 
-    def _draw(self, rows: Tensor, sizes: Tensor, key: Tensor, fanout: int, replace: bool) -> Drawn:
+    def _draw(self, rows: Tensor, sizes: Tensor, key: Tensor, fanout: int, replace: bool) -> SampledEdges:
         """Draw in-edges of own nodes, (R,) int32."""
-        drawn = native.draw(
+        drawn = native.sample_edges(
             self._csr,
             rows,
             sizes=sizes,
@@ -92,7 +94,7 @@ class Neighbourhood:
             name=self._name,
             edges=self._weight is not None,
         )
-        return Drawn(drawn.indptr, drawn.source, self._weight_of(drawn.edge))
+        return SampledEdges(drawn.indptr, drawn.source, self._weight_of(drawn.edge))
 
     def _weight_of(self, edge: Tensor | None) -> Tensor | None:
         return None if self._weight is None or edge is None else self._weight[edge]
@@ -126,7 +128,7 @@ class Asked:
         """The own rows that others ask for, rank after rank, group after group: (Q,) int32."""
         return self._rows.wait()
 
-    def answer(self, drawn: Drawn, *, few: bool) -> Drawn:
+    def answer(self, drawn: SampledEdges, *, few: bool) -> SampledEdges:
         """Give others what was drawn for them; returns what they drew for us, as we asked. Collective.
 
         ``few`` says that a byte can count the edges of a node.
@@ -142,7 +144,7 @@ class Asked:
         weight = drawn.weight
         if weight is not None:
             weight = self._comm.all_to_all(weight, given, expected, label="sample")
-        answers = Drawn(torch.cat([came.new_zeros(1), came.cumsum(0)]), source, weight)
+        answers = SampledEdges(torch.cat([came.new_zeros(1), came.cumsum(0)]), source, weight)
         return _merged(came.numel(), [(self._order, answers)])
 
     def answer_rows(self, rows: Tensor, *, precision: Precision = "fp32") -> Tensor:
@@ -155,7 +157,7 @@ class Asked:
         return out
 
 
-def _merged(num_rows: int, pieces: list[tuple[Tensor, Drawn]]) -> Drawn:
+def _merged(num_rows: int, pieces: list[tuple[Tensor, SampledEdges]]) -> SampledEdges:
     """What was drawn for different rows, in the order of the rows."""
     counts = torch.empty(num_rows, dtype=torch.int64)
     for rows, drawn in pieces:
@@ -165,10 +167,10 @@ def _merged(num_rows: int, pieces: list[tuple[Tensor, Drawn]]) -> Drawn:
     weighted = pieces[0][1].weight is not None
     weight = torch.empty(source.numel(), dtype=torch.float32) if weighted else None
     for rows, drawn in pieces:
-        native.spread_rows(drawn.indptr, drawn.source, rows, indptr, source)
+        native.scatter_rows(drawn.indptr, drawn.source, rows, indptr, source)
         if weight is not None and drawn.weight is not None:
-            native.spread_rows(drawn.indptr, drawn.weight.float(), rows, indptr, weight)
-    return Drawn(indptr, source, weight)
+            native.scatter_rows(drawn.indptr, drawn.weight.float(), rows, indptr, weight)
+    return SampledEdges(indptr, source, weight)
 
 
 def _canonical(block: Block, spill: Spill | None) -> tuple[Csr, Tensor | None]:

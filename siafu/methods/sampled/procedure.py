@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from siafu import native
-from siafu.ahead import ahead
 from siafu.comm.config import CommConfig, Precision
 from siafu.graph import Block, Whole
 from siafu.methods.full.procedure import infer_whole
@@ -34,7 +33,8 @@ from siafu.nn.ops import TorchOps
 from siafu.nn.product import PROJECTED
 from siafu.nn.streamed import Rows, Streamed
 from siafu.partition.cut import Part
-from siafu.sampling import Grown, grow
+from siafu.prefetch import prefetch
+from siafu.sampling import Minibatch, sample_minibatches
 from siafu.training.byte_counter import ByteCounter
 from siafu.training.config import TrainConfig
 from siafu.training.layerwise import Room, outputs_by_layer
@@ -57,7 +57,7 @@ class Macrobatch(NamedTuple):
     """
 
     first: int
-    grown: list[Grown]
+    grown: list[Minibatch]
     fetched: Fetched
 
 
@@ -131,7 +131,7 @@ class SampledProcedure(Procedure):
             epoch, batch_size=self.sampled.batch_size, seed=self.seed, node_id=self.block.node_id
         )
         made = self._macrobatches(epoch, batches, first=position.minibatch)
-        for macrobatch in ahead(made) if self.prefetch else made:
+        for macrobatch in prefetch(made) if self.prefetch else made:
             loss = self._train_on(macrobatch, epoch, batches, loss)
             done = macrobatch.first + len(macrobatch.grown)
             if done < self.num_batches:
@@ -177,7 +177,7 @@ class SampledProcedure(Procedure):
 
     def _sampled(self, epoch: int, first: int, seeds: Sequence[Tensor]) -> Macrobatch:
         start = time.perf_counter()
-        grown = grow(
+        grown = sample_minibatches(
             self.near,
             [(rows + self.near.own.start).int() for rows in seeds],
             self._keys(epoch, first, len(seeds)),
@@ -227,7 +227,7 @@ class SampledProcedure(Procedure):
         rows = widened(self.static.read(_X, place, macrobatch.fetched))
         return _Projected(position, self.model.layer(0).project(TorchOps(None), rows))
 
-    def _assemble(self, grown: Grown, fetched: Fetched) -> tuple[list[Block], Tensor]:
+    def _assemble(self, grown: Minibatch, fetched: Fetched) -> tuple[list[Block], Tensor]:
         """The blocks of a minibatch, and the rows that the first of them reads."""
         place = self.static.place(grown.position, fetched)
         node_id = self.static.read(_ID, place, fetched)[:, 0].long()

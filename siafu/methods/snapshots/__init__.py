@@ -8,12 +8,12 @@ from torch import nn
 
 from siafu.comm import Comm
 from siafu.dynamic import DynamicGraph
-from siafu.methods.method import Method, RankContext, RunConfig
+from siafu.methods.method import ConfigLike, Method, RankContext
 from siafu.methods.snapshots.build import build_predictor, build_task, build_timeline
-from siafu.methods.snapshots.config import DEFAULTS, SnapshotsConfig, wanted_of
+from siafu.methods.snapshots.config import DEFAULTS, SnapshotsConfig, task_config_of
 from siafu.methods.snapshots.procedure import SnapshotsProcedure
-from siafu.methods.snapshots.reads import shares_of
-from siafu.partition.log import deliver_log
+from siafu.methods.snapshots.shard_plan import plan_shards
+from siafu.partition.distribute_log import distribute_log
 
 
 class Snapshots(Method):
@@ -28,7 +28,7 @@ class Snapshots(Method):
         config, graph, snapshots = rank.config, rank.part, rank.config.of(SnapshotsConfig)
         assert isinstance(graph, DynamicGraph)
         timeline = build_timeline(graph, snapshots, config.model)
-        task = build_task(graph, wanted_of(config), rank.comm)
+        task = build_task(graph, task_config_of(config), rank.comm)
         model = build_predictor(
             config.model,
             config.link,
@@ -42,14 +42,16 @@ class Snapshots(Method):
         )
 
     def build_model(
-        self, config: RunConfig, *, in_features: int, out_features: int, num_nodes: int
+        self, config: ConfigLike, *, in_features: int, out_features: int, num_nodes: int
     ) -> nn.Module:
         """Build the model of a run, without its weights."""
         return build_predictor(
             config.model, config.link, task=config.task, in_features=in_features, out_features=out_features
         )
 
-    def receive_part(self, comm: Comm, path: Path, config: RunConfig) -> DynamicGraph:
+    def receive_part(self, comm: Comm, path: Path, config: ConfigLike) -> DynamicGraph:
         """Receive the events that this rank reads, of the log in ``path``. Collective."""
-        shares = partial(shares_of, model=config.model, wanted=wanted_of(config), ranks=comm.world_size)
-        return deliver_log(comm, path, shares)
+        shares = partial(
+            plan_shards, model=config.model, wanted=task_config_of(config), ranks=comm.world_size
+        )
+        return distribute_log(comm, path, shares)

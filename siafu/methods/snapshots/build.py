@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from siafu.comm import Comm
 from siafu.dynamic import DynamicGraph
-from siafu.methods.snapshots.config import SnapshotsConfig, Wanted
-from siafu.methods.snapshots.labels import EdgeTask, NodeTask
+from siafu.methods.snapshots.config import SnapshotsConfig
 from siafu.methods.snapshots.links import LinkTask
 from siafu.methods.snapshots.task import SPLITS, TemporalTask, known, split_steps
 from siafu.methods.snapshots.timeline import Timeline
@@ -17,7 +16,7 @@ from siafu.nn.config import ModelConfig
 from siafu.nn.dense import Dense
 from siafu.nn.link import LinkHead
 from siafu.nn.temporal import TemporalLayer, TemporalModel, build_temporal
-from siafu.sampling.shuffle import Shuffled
+from siafu.sampling.permutation import KeyedPermutation
 from siafu.training.link.config import LinkConfig
 from siafu.training.link.memory import Memory
 from siafu.training.link.recency import Recency
@@ -120,19 +119,23 @@ def _link_task(graph: DynamicGraph, wanted: Wanted, common: dict[str, Any]) -> L
     if link.evaluation == "all":
         judged = len(common["samples"]["val"]) + len(common["samples"]["test"])
         check_all_pairs(graph.num_nodes, steps=judged, most=link.most_pairs)
-    how: dict[str, Any] = {"config": link, "memory": remembered(graph, wanted), "lately": lately_of(wanted)}
+    how: dict[str, Any] = {
+        "config": link,
+        "memory": build_link_memory(graph, wanted),
+        "lately": lately_of(wanted),
+    }
     if wanted.class_weights != "none":
         raise ValueError("train.class_weights is for classes; with task link leave it at none")
     metric = _metric(wanted, "map", "mrr")
     return LinkTask(**common, **how, kind="link", metric=metric, num_outputs=1, num_counts=4)
 
 
-def remembered(graph: DynamicGraph, wanted: Wanted) -> Memory:
+def build_link_memory(graph: DynamicGraph, wanted: Wanted) -> Memory:
     """What the head reads of how lately and how often nodes and pairs met."""
     link, pairs = wanted.link, None
     if link.recency:
         step = torch.arange(graph.num_steps).repeat_interleave(graph.step_ptr.diff())
-        pairs = Recency.of_events(
+        pairs = Recency.from_events(
             graph.src,
             graph.dst,
             step,
@@ -208,7 +211,7 @@ def _class_weight(labels: Iterable[Tensor], classes: int, comm: Comm) -> Tensor:
 def _split_nodes(y: Tensor) -> dict[str, Tensor]:
     """Labelled nodes in an order of no meaning, always the same, cut in three."""
     labelled = (y >= 0).nonzero()[:, 0]
-    order = labelled[Shuffled(labelled.numel(), key=0).at(torch.arange(labelled.numel()))]
+    order = labelled[KeyedPermutation(labelled.numel(), key=0).at(torch.arange(labelled.numel()))]
     first_val, first_test = (int(share * order.numel()) for share in _SHARES)
     parts = order[:first_val], order[first_val:first_test], order[first_test:]
     return {split: part.sort().values for split, part in zip(SPLITS, parts, strict=True)}

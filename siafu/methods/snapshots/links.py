@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from siafu.methods.snapshots.drawn import Draw, Drawn, draw_pairs
+from siafu.methods.snapshots.pair_sampling import Draw, Drawn, draw_pairs
 from siafu.methods.snapshots.task import TemporalTask
 from siafu.native import Csr
-from siafu.native.scatter import scattered
+from siafu.native.splitmix import splitmix64
 from siafu.nn.dropout import mix
 from siafu.nn.link import LinkHead
-from siafu.sampling.negatives import Edges, draw_negatives
+from siafu.sampling.negatives import EdgeSet, sample_negatives
 from siafu.training.link.config import LinkConfig
 from siafu.training.link.memory import Memory
 from siafu.training.link.scores import StepScore, rank_all, rank_sampled, row_codes
@@ -43,12 +43,12 @@ class LinkTask(TemporalTask):
     def loss_of(self, head: nn.Module, step: int, h: Tensor, *, epoch: int) -> Tensor:
         """The mean binary cross-entropy of the next step's pairs and of negatives."""
         assert isinstance(head, LinkHead)
-        known = self.memory.pairs_at(step)
+        known = self.memory.pair_table(step)
         drawn = self._drawn(step, epoch, known)
         if not drawn.y.numel():
             return 0 * h.sum()
-        recency = self.memory.of_pairs(step, drawn.src, drawn.dst)
-        out = head(self.memory.beside(h, step, known), drawn.src, drawn.dst, recency)
+        recency = self.memory.pair_features(step, drawn.src, drawn.dst)
+        out = head(self.memory.append_node_features(h, step, known), drawn.src, drawn.dst, recency)
         return nn.functional.binary_cross_entropy_with_logits(
             out + drawn.offset.to(out.dtype), drawn.y.to(out.dtype)
         )
@@ -78,31 +78,31 @@ class LinkTask(TemporalTask):
         """The same with losses of a part of the links."""
         return replace(self, part=part)
 
-    def _ranked(self, head: LinkHead, step: int, h: Tensor, edges: Edges) -> StepScore:
+    def _ranked(self, head: LinkHead, step: int, h: Tensor, edges: EdgeSet) -> StepScore:
         """How well a sample ranks its links, among all pairs or among sampled targets of their sources."""
         src, dst = edges.code // self.graph.num_nodes, edges.code % self.graph.num_nodes
-        known = self.memory.pairs_at(step)
-        h = self.memory.beside(h, step, known)
+        known = self.memory.pair_table(step)
+        h = self.memory.append_node_features(h, step, known)
         if self.config.evaluation == "all":
             return rank_all(head, h, src, dst, recency=known).scores()
         each = self.config.evaluation
         number, source = torch.arange(src.numel() * each), src.repeat_interleave(each)
         key = mix(mix(self.seed) ^ step)
-        _, target = draw_negatives(number, key=key, edges=edges, src=source)
+        _, target = sample_negatives(number, key=key, edges=edges, src=source)
         scores = [
-            head(h, first, second, self.memory.of_pairs(step, first, second))
+            head(h, first, second, self.memory.pair_features(step, first, second))
             for first, second in ((src, dst), (source, target))
         ]
         return rank_sampled(src, scores[0], scores[1].view(-1, each)).scores()
 
-    def _edges(self, step: int) -> Edges:
+    def _edges(self, step: int) -> EdgeSet:
         """The pairs that are joined in a step."""
         if step not in self._known:
             events = self.graph.events(step, step + 1)
             src, dst = self.graph.src[events].long(), self.graph.dst[events].long()
             if self.graph.undirected:
                 src, dst = torch.cat([src, dst]), torch.cat([dst, src])
-            self._known[step] = Edges(src, dst, num_nodes=self.graph.num_nodes)
+            self._known[step] = EdgeSet(src, dst, num_nodes=self.graph.num_nodes)
         return self._known[step]
 
     def _drawn(self, step: int, epoch: int, known: tuple[Csr, Tensor] | None) -> Drawn:
@@ -119,7 +119,7 @@ class LinkTask(TemporalTask):
             return code
         ends = torch.stack([code // self.graph.num_nodes, code % self.graph.num_nodes])
         number = ends.min(0).values * self.graph.num_nodes + ends.max(0).values
-        drawn = scattered(number.numpy().astype(np.uint64) ^ np.uint64(mix(self.seed)))
+        drawn = splitmix64(number.numpy().astype(np.uint64) ^ np.uint64(mix(self.seed)))
         held = torch.from_numpy(drawn % np.uint64(_HELD) == 0)
         return code[held if self.part == "held" else ~held]
 
@@ -137,5 +137,5 @@ class LinkTask(TemporalTask):
         return torch.arange(graph.num_nodes).repeat_interleave(often)
 
     @cached_property
-    def _known(self) -> dict[int, Edges]:
+    def _known(self) -> dict[int, EdgeSet]:
         return {}

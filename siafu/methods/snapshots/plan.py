@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from siafu.methods.snapshots.config import SnapshotsConfig
-from siafu.methods.snapshots.cut import Cut, cut_blocks, even_lengths
+from siafu.methods.snapshots.time_partition import Cut, cut_blocks, even_lengths
 from siafu.methods.snapshots.timeline import Timeline
 from siafu.nn.temporal import TemporalModel
-from siafu.nn.temporal.cut import Need, cut_time, need_of
 from siafu.nn.temporal.evolve import EvolveGcnO
+from siafu.nn.temporal.segment_plan import Need, cut_time, estimate_memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +65,7 @@ def plan_passes(
     """The plan of a run that learns from the samples ``train``: as many blocks as were asked for, or as few as fit."""
     window, nodes = config.window or 0, timeline.graph.num_nodes
     last_alone = window > 0 and all(type(layer) is EvolveGcnO for layer in model.layers)
-    need = need_of(model, nodes, own_nodes=-(-nodes // ranks))
+    need = estimate_memory(model, nodes, own_nodes=-(-nodes // ranks))
     need = need._replace(step=-(-need.step // ranks))
     steps = window + 1 if window else train.stop
     lengths = [steps] if last_alone else _lengths(steps, need, config, ranks)

@@ -10,24 +10,24 @@ from torch import Tensor
 from siafu import native
 from siafu.comm.config import CommConfig
 from siafu.dynamic import change_of
+from siafu.methods.snapshots.activity import Marks
 from siafu.methods.snapshots.build import Predictor
 from siafu.methods.snapshots.config import SnapshotsConfig
-from siafu.methods.snapshots.cut import Cut
-from siafu.methods.snapshots.known import Known
+from siafu.methods.snapshots.distributed_comm import RankTurn
 from siafu.methods.snapshots.links import LinkTask
 from siafu.methods.snapshots.live import Losses, Passes, restored, tune
-from siafu.methods.snapshots.marks import Marks
 from siafu.methods.snapshots.plan import plan_passes
+from siafu.methods.snapshots.state_cache import Known
 from siafu.methods.snapshots.task import Judge, TemporalTask
+from siafu.methods.snapshots.time_partition import Cut
 from siafu.methods.snapshots.timeline import Timeline, stacked
-from siafu.methods.snapshots.turn import RankTurn
 from siafu.nn.dropout import mix
 from siafu.nn.link import LinkHead
-from siafu.nn.temporal import Span, passed_in_blocks
+from siafu.nn.temporal import Span, checkpointed_backward
 from siafu.nn.temporal import State as TemporalState
 from siafu.nn.temporal.recurrent import Recurrent
-from siafu.nn.temporal.turn import Alone, Busy, Turn
-from siafu.sampling.shuffle import Shuffled
+from siafu.nn.temporal.temporal_comm import Alone, Busy, Turn
+from siafu.sampling.permutation import KeyedPermutation
 from siafu.training.adam import Adam, Group
 from siafu.training.byte_counter import ByteCounter
 from siafu.training.config import TrainConfig
@@ -120,7 +120,7 @@ class SnapshotsProcedure(Procedure):
         if not self._plan.window:
             return [list(train)]
         key = mix(mix(self.seed) ^ (epoch << 1))
-        order = Shuffled(len(train), key=key).at(torch.arange(len(train))).tolist()
+        order = KeyedPermutation(len(train), key=key).at(torch.arange(len(train))).tolist()
         samples, size = [train[place] for place in order], self.snapshots.batch
         return [samples[start : start + size] for start in range(0, len(samples), size)]
 
@@ -145,11 +145,11 @@ class SnapshotsProcedure(Procedure):
                 return task.loss_of(self.model.head, step, h, epoch=epoch) / len(samples)
 
             temporal = self.model.temporal
-            total += passed_in_blocks(
+            total += checkpointed_backward(
                 temporal,
                 span_of,
                 loss_of,
-                num_blocks=len(cuts),
+                num_segments=len(cuts),
                 state=temporal.begin(self.timeline.graph.num_nodes, turn),
                 turn=turn,
                 known=self._known.taken(),

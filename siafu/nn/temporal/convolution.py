@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from siafu import native
-from siafu.native import After, Dropout, Term
+from siafu.native import Dropout, Epilogue, Term
 from siafu.nn.product import products
 from siafu.nn.temporal.layer import Span
 from siafu.nn.temporal.step import Step, StepRows, rows_of, snapshots_in, stacked, sum_step
@@ -109,9 +109,9 @@ def followed(z: Tensor, activation: str) -> Tensor:
             return z
 
 
-def after(activation: str) -> After:
+def after(activation: str) -> Epilogue:
     """What follows a product: the activation alone."""
-    return After(None, activation, Dropout(), None)
+    return Epilogue(None, activation, Dropout(), None)
 
 
 def stepwise(m: StepRows, weights: Tensor, activation: str) -> Tensor:

@@ -8,7 +8,7 @@ from siafu.nn.temporal.convolution import followed, stepwise
 from siafu.nn.temporal.layer import Numbers, Span, State, TemporalLayer, where_present
 from siafu.nn.temporal.step import StepRows, snapshots_in, stacked
 from siafu.nn.temporal.summary import summaries
-from siafu.nn.temporal.turn import Turn, alone
+from siafu.nn.temporal.temporal_comm import Turn, alone
 
 
 class EvolveGcnO(TemporalLayer):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from siafu.nn.temporal.step import Step, StepRows, stacked
-from siafu.nn.temporal.turn import Busy, Turn, alone
+from siafu.nn.temporal.temporal_comm import Busy, Turn, alone
 
 State = list[Tensor]  # what is known of all steps before a block of time; no layer hides any
 

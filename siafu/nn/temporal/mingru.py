@@ -9,7 +9,7 @@ from siafu.nn.layer import first_generator, glorot
 from siafu.nn.temporal.convolution import convolved
 from siafu.nn.temporal.layer import Numbers, Span, State, TemporalLayer, where_present, zero_state
 from siafu.nn.temporal.step import snapshots_in
-from siafu.nn.temporal.turn import Turn, alone
+from siafu.nn.temporal.temporal_comm import Turn, alone
 
 
 class MinGru(TemporalLayer):

@@ -10,8 +10,8 @@ from siafu.nn.temporal.evolve import EvolveGcnH, EvolveGcnO
 from siafu.nn.temporal.layer import Span, State, TemporalLayer
 from siafu.nn.temporal.mingru import MinGru
 from siafu.nn.temporal.recurrent import CdGcn, GcnGru
+from siafu.nn.temporal.temporal_comm import Turn, alone
 from siafu.nn.temporal.tmgcn import TmGcn
-from siafu.nn.temporal.turn import Turn, alone
 
 
 class TemporalModel(nn.Module):

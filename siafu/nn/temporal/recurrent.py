@@ -7,13 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from siafu import native
-from siafu.native import Lstm, Term
-from siafu.native.recurrent_reference import chosen
+from siafu.native import LstmInputs, Term
+from siafu.native.recurrent_reference import where_present
 from siafu.nn.layer import first_generator, glorot
 from siafu.nn.temporal.convolution import convolved, with_idle
 from siafu.nn.temporal.layer import Numbers, Span, State, TemporalLayer, own_number, zero_state
 from siafu.nn.temporal.step import snapshots_in
-from siafu.nn.temporal.turn import Busy, Turn, alone
+from siafu.nn.temporal.temporal_comm import Busy, Turn, alone
 
 
 class Way(NamedTuple):
@@ -190,10 +190,10 @@ class _Lstm(torch.autograd.Function):
         return None, None, None, *found
 
 
-def _lstm(present: Tensor | None, given: Sequence[Tensor]) -> Lstm:
+def _lstm(present: Tensor | None, given: Sequence[Tensor]) -> LstmInputs:
     *flat, weight_h, bias, h, c = given
     inputs = [Term(x, weight) for x, weight in zip(flat[::2], flat[1::2], strict=True)]
-    return Lstm(inputs, weight_h, bias, present, (h, c), flat[0].shape[0])
+    return LstmInputs(inputs, weight_h, bias, present, (h, c), flat[0].shape[0])
 
 
 class GcnGru(Recurrent):
@@ -217,6 +217,6 @@ class GcnGru(Recurrent):
             z, r = (given[:, : 2 * width] + h @ of_gates).sigmoid().chunk(2, 1)
             new = (given[:, 2 * width :] + (r * h) @ of_new).tanh()
             h_new = (1 - z) * h + z * new
-            outputs.append(chosen(there, h_new, torch.zeros_like(h_new)))
-            h = chosen(there, h_new, h)
+            outputs.append(where_present(there, h_new, torch.zeros_like(h_new)))
+            h = where_present(there, h_new, h)
         return torch.stack(outputs), [h]

@@ -10,7 +10,7 @@ from siafu.nn.layer import first_generator, glorot
 from siafu.nn.temporal.convolution import convolved
 from siafu.nn.temporal.layer import Numbers, Span, State, TemporalLayer, where_present
 from siafu.nn.temporal.step import snapshots_in, stacked
-from siafu.nn.temporal.turn import Turn, alone
+from siafu.nn.temporal.temporal_comm import Turn, alone
 
 BAND = 20
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from siafu.results.record import Result
+from siafu.results.record import ConfusionMatrix
 from siafu.results.report.frame import (
     Figure,
     bars,
@@ -23,7 +23,7 @@ _MOST_CELL_TEXTS = 10
 _MOST_BESIDE = 20
 
 
-def confusion_map(result: Result) -> Figure:
+def confusion_map(result: ConfusionMatrix) -> Figure:
     """Draw the share of each true class that was predicted as each class; counts on hover."""
     count = len(result.class_names)
     many = count > _MOST_BESIDE
@@ -57,7 +57,7 @@ def confusion_map(result: Result) -> Figure:
     return figure | {"min_width": min(160 + 11 * count, 900), "wide": many}
 
 
-def class_bars(result: Result) -> Figure:
+def class_bars(result: ConfusionMatrix) -> Figure:
     """Draw the share of each class that was found: a bar a class, dots where classes are many."""
     share = np.diag(row_shares(result.confusion))
     size = result.confusion.sum(1)
@@ -81,7 +81,7 @@ def row_shares(confusion: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def _class_dots(
-    result: Result, order: list[int], share: NDArray[np.float64], size: NDArray[np.int64]
+    result: ConfusionMatrix, order: list[int], share: NDArray[np.float64], size: NDArray[np.int64]
 ) -> Figure:
     trace: dict[str, Any] = {
         "type": "scatter",

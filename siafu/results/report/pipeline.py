@@ -8,7 +8,7 @@ from siafu.results.format import fmt_seconds, fmt_value
 from siafu.results.record import RunRecord
 from siafu.results.report.frame import Figure, frame, plain, rounded, shorten
 from siafu.results.report.page import Html, element, figure, section, table
-from siafu.results.trace import Bar, FirstBars, first_bars
+from siafu.results.trace import FirstSpans, Span, first_spans
 
 _COLORS = [f"--run{i}" for i in (0, 6, 3, 1, 4, 2, 5)]
 _OTHER = "--run7"
@@ -41,7 +41,7 @@ def pipeline(record: RunRecord, key: str) -> Html:
     """Show the first epochs of a pipeline; nothing where no task was traced."""
     if not record.traced:
         return Html()
-    first = first_bars(record.path / "events.jsonl")
+    first = first_spans(record.path / "events.jsonl")
     if not first.bars:
         return Html()
     lanes = lanes_of(first.bars)
@@ -51,9 +51,9 @@ def pipeline(record: RunRecord, key: str) -> Html:
     return section("Pipeline", picture, busy)
 
 
-def lanes_of(bars: Sequence[Bar]) -> list[Lane]:
+def lanes_of(bars: Sequence[Span]) -> list[Lane]:
     """How busy each lane was from the first task's start to the last one's end; graph lanes before workers."""
-    by_lane: dict[tuple[int, str], list[Bar]] = {}
+    by_lane: dict[tuple[int, str], list[Span]] = {}
     for bar in bars:
         by_lane.setdefault((bar.rank, bar.lane), []).append(bar)
     span = max(bar.end for bar in bars) - min(bar.start for bar in bars)
@@ -74,7 +74,7 @@ def pick(lanes: Sequence[Lane], most: int) -> list[Lane]:
     return [lanes[place] for place in sorted(place for _, _, place in sorted(places)[:most])]
 
 
-def busy_seconds(bars: Sequence[Bar]) -> float:
+def busy_seconds(bars: Sequence[Span]) -> float:
     """The time in which at least one of these tasks was under way."""
     busy, until = 0.0, float("-inf")
     for bar in sorted(bars, key=lambda bar: bar.start):
@@ -83,7 +83,7 @@ def busy_seconds(bars: Sequence[Bar]) -> float:
     return busy
 
 
-def pipeline_figure(bars: Sequence[Bar], lanes: Sequence[Lane]) -> Figure:
+def pipeline_figure(bars: Sequence[Span], lanes: Sequence[Lane]) -> Figure:
     """Draw the tasks of some lanes: a colour for each kind of task, times since the first of all."""
     begin = min(bar.start for bar in bars)
     span = max(bar.end for bar in bars) - begin
@@ -92,7 +92,7 @@ def pipeline_figure(bars: Sequence[Bar], lanes: Sequence[Lane]) -> Figure:
     shown = [bar for bar in bars if (bar.rank, bar.lane) in row_of]
     kinds = _kinds(shown)
     thinnest = span / _PIXELS if len(shown) > _MANY_BARS else 0.0
-    by_kind: dict[str, list[Bar]] = {}
+    by_kind: dict[str, list[Span]] = {}
     for bar in shown:
         by_kind.setdefault(kinds[bar.name], []).append(bar)
     traces = [
@@ -108,12 +108,12 @@ def pipeline_figure(bars: Sequence[Bar], lanes: Sequence[Lane]) -> Figure:
     return figure | {"wide": True}
 
 
-def merge(bars: Sequence[Bar], thinnest: float) -> list[tuple[Bar, int]]:
+def merge(bars: Sequence[Span], thinnest: float) -> list[tuple[Span, int]]:
     """Bars of one kind, and how many tasks each is: on a lane, those too thin to be seen apart are one.
 
     ``bars`` are in the order of their starts; ``thinnest`` is the width in seconds that can be seen.
     """
-    merged: list[tuple[Bar, int]] = []
+    merged: list[tuple[Span, int]] = []
     last: dict[tuple[int, str], int] = {}  # the place of each lane's last bar
     for bar in bars:
         place = last.get((bar.rank, bar.lane))
@@ -128,7 +128,7 @@ def merge(bars: Sequence[Bar], thinnest: float) -> list[tuple[Bar, int]]:
 
 
 def _bars(
-    merged: Sequence[tuple[Bar, int]],
+    merged: Sequence[tuple[Span, int]],
     row_of: dict[tuple[int, str], int],
     begin: float,
     scale: float,
@@ -150,14 +150,14 @@ def _bars(
     }
 
 
-def _describe(bar: Bar, tasks: int) -> str:
+def _describe(bar: Span, tasks: int) -> str:
     place = "" if bar.interval is None else f", interval {bar.interval}"
     if tasks > 1:
         return plain(f"{tasks} tasks from {bar.name}{place}, epoch {bar.epoch}: {fmt_seconds(bar.seconds)}")
     return plain(f"{bar.name}{place}, epoch {bar.epoch}: {fmt_seconds(bar.seconds)}")
 
 
-def _kinds(bars: Sequence[Bar]) -> dict[str, str]:
+def _kinds(bars: Sequence[Span]) -> dict[str, str]:
     """The kind of each task by its name, "stage backward" of "stage 2 backward", graph work first."""
     order = dict.fromkeys(bar.name for bar in sorted(bars, key=lambda bar: not bar.graph))
     kinds = {name: " ".join(re.sub(r"\d+", " ", name).split()) or "task" for name in order}
@@ -185,7 +185,7 @@ def _lane_axis(lanes: Sequence[Lane]) -> dict[str, Any]:
     }
 
 
-def _note(first: FirstBars, lanes: Sequence[Lane]) -> str:
+def _note(first: FirstSpans, lanes: Sequence[Lane]) -> str:
     epochs = sorted({bar.epoch for bar in first.bars})
     which = f"epoch {epochs[0]}" if len(epochs) == 1 else f"epochs {epochs[0]} to {epochs[-1]}"
     note = f"of {which}, with the share of the time that each lane was busy"

@@ -6,7 +6,7 @@ import numpy as np
 
 from siafu.results.format import fmt_bytes, fmt_dollars, fmt_metric, fmt_score, fmt_seconds, fmt_value
 from siafu.results.read import Summary, summaries
-from siafu.results.record import Result, RunRecord, flatten
+from siafu.results.record import ConfusionMatrix, RunRecord, flatten
 from siafu.results.report import classes, curves, frame
 from siafu.results.report.over_time import over_time
 from siafu.results.report.page import Html, element, figure, join, section, table
@@ -98,7 +98,7 @@ def _notes(record: RunRecord) -> Html:
         else f"At epoch {epoch}: still running, or killed."
     ]
     resumed = [str(event.get("epoch")) for event in record.events if event["phase"] == "resume"]
-    lines += [f"Resumed from epoch {', '.join(resumed)}."] if resumed else []
+    lines += [f"ResumePoint from epoch {', '.join(resumed)}."] if resumed else []
     lines += [f"Note: {note}." for note in record.notes]
     return element("ul", *(element("li", line) for line in lines), class_="notes")
 
@@ -125,7 +125,7 @@ def _money(record: RunRecord, key: str) -> list[Html]:
     return parts
 
 
-def _classes(result: Result | None, key: str) -> Html:
+def _classes(result: ConfusionMatrix | None, key: str) -> Html:
     if result is None:
         return Html()
     note = "per cent of each true class, test nodes"
@@ -134,7 +134,7 @@ def _classes(result: Result | None, key: str) -> Html:
     return section("Classes", element("div", confusion, found, class_="grid"), _class_table(result))
 
 
-def _class_table(result: Result) -> Html:
+def _class_table(result: ConfusionMatrix) -> Html:
     confusion, names = result.confusion, result.class_names
     right, predicted, size = np.diag(confusion), confusion.sum(0), confusion.sum(1)
     wrong = confusion - np.diag(right)

@@ -26,7 +26,7 @@ class Memory:
     decays: tuple[float, ...]
     lately: int
 
-    def pairs_at(self, step: int) -> tuple[Csr, Tensor] | None:
+    def pair_table(self, step: int) -> tuple[Csr, Tensor] | None:
         """All pairs that are remembered at a step, and what of them."""
         return None if self.pairs is None else self.pairs.all_at(step)
 
@@ -35,7 +35,7 @@ class Memory:
         return None if self.pairs is None else self.pairs.at(step, src, dst)
 
     def beside(self, h: Tensor, step: int, known: tuple[Csr, Tensor] | None) -> Tensor:
-        """Rows with what is remembered of their nodes; ``known`` is what :meth:`pairs_at` gave.
+        """Rows with what is remembered of their nodes; ``known`` is what :meth:`pair_table` gave.
 
         (N, H) -> (N, H + K).
         """

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from siafu import native
 from siafu.native import Csr
-from siafu.sampling.negatives import codes
+from siafu.sampling.negatives import edge_codes
 
 DECAY = 0.2
 
@@ -58,7 +58,7 @@ class Recency:
             )
         if undirected:
             src, dst, step = torch.cat([src, dst]), torch.cat([dst, src]), torch.cat([step, step])
-        entry = codes(src, dst, num_nodes=num_nodes) * num_steps + step.long()
+        entry = edge_codes(src, dst, num_nodes=num_nodes) * num_steps + step.long()
         entry, count = entry.unique(return_counts=True)
         first = count.double()[:, None].expand(-1, len(decays))
         if steps_too:
@@ -67,7 +67,7 @@ class Recency:
 
     def at(self, step: int, src: Tensor, dst: Tensor) -> Tensor:
         """What is remembered of some pairs at a step, with its events: (P,), (P,) -> (P, K) float32."""
-        pair = codes(src, dst, num_nodes=self.num_nodes)
+        pair = edge_codes(src, dst, num_nodes=self.num_nodes)
         place = torch.searchsorted(self.entry, pair * self.num_steps + step, right=True) - 1
         known = place >= 0
         place = place.clamp_(min=0)

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from siafu import native
-from siafu.native import Above, Csr, Factors
+from siafu.native import Csr, Factors, RankCounts
 from siafu.nn.link import LinkHead
-from siafu.sampling.negatives import codes, found_in
+from siafu.sampling.negatives import edge_codes, find_sorted
 
 MOST_PAIRS = 10**10  # of a step: minutes, beyond which somebody has to ask for it
 HITS = (1, 3, 10, 50)
@@ -83,16 +83,16 @@ def all_pairs(
     ranks that take a range each add up, see :meth:`Counted.plus`.
     """
     num_src, num_dst = factors.a_src.shape[0], factors.b_dst.shape[0]
-    code = codes(src, dst, num_nodes=num_dst).unique()
+    code = edge_codes(src, dst, num_nodes=num_dst).unique()
     src, dst = code // num_dst, code % num_dst
     score = native.pair_scores(factors, src.int(), dst.int())
     if given is not None:
         csr, values = given
-        there, place = found_in(row_codes(csr, num_dst), code)
+        there, place = find_sorted(row_codes(csr, num_dst), code)
         score = torch.where(there, values[place], score) if values.numel() else score
     _check_finite(score)
     indptr = torch.searchsorted(src, torch.arange(num_src + 1))
-    above = native.count_above(factors, indptr, score, given=given, rows=rows)
+    above = native.count_ranks(factors, indptr, score, given=given, rows=rows)
     return Counted(src, score, above, num_src * num_dst)
 
 
@@ -138,7 +138,7 @@ def rank_sampled(src: Tensor, score: Tensor, negative: Tensor) -> "Counted":
     every = torch.cat([negative.reshape(-1), score]).sort().values
     below, up_to = (torch.searchsorted(every, score, right=right) for right in (False, True))
     return Counted(
-        src, score, Above(every.numel() - up_to, up_to - below, row_above, row_same), every.numel()
+        src, score, RankCounts(every.numel() - up_to, up_to - below, row_above, row_same), every.numel()
     )
 
 
@@ -154,7 +154,7 @@ def rank_targets(factors: Factors, src: Tensor, dst: Tensor, *, known: Csr) -> t
     _check_finite(score)
     left_out = torch.full((there.indices.numel(),), -torch.inf)
     some = Factors(factors.a_src[source], factors.b_dst, factors.weight)
-    found = native.count_above(some, indptr, score, given=(there, left_out))
+    found = native.count_ranks(some, indptr, score, given=(there, left_out))
     return found.row_above, found.row_same + 1
 
 
@@ -165,9 +165,9 @@ def _rows(src: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def row_codes(csr: Csr, num_dst: int) -> Tensor:
-    """One number for each pair that stands in rows, see :func:`siafu.sampling.negatives.codes`: (E,) int64."""
+    """One number for each pair that stands in rows, see :func:`siafu.sampling.negatives.edge_codes`: (E,) int64."""
     row = torch.arange(csr.indptr.numel() - 1).repeat_interleave(csr.indptr.diff())
-    return codes(row, csr.indices, num_nodes=num_dst)
+    return edge_codes(row, csr.indices, num_nodes=num_dst)
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,12 +183,12 @@ class Counted:
 
     src: Tensor
     score: Tensor
-    above: Above
+    above: RankCounts
     pairs: int
 
     def plus(self, counts: Tensor) -> "Counted":
         """The same with the counts of all ranks, (4, P); see :attr:`counts`."""
-        return Counted(self.src, self.score, Above(*counts), self.pairs)
+        return Counted(self.src, self.score, RankCounts(*counts), self.pairs)
 
     @property
     def counts(self) -> Tensor:

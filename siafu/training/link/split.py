@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from siafu.graph import Graph
-from siafu.native.scatter import scattered
-from siafu.sampling.negatives import Edges, codes
+from siafu.native.splitmix import splitmix64
+from siafu.sampling.negatives import EdgeSet, edge_codes
 
 SIDES = {"train": 0, "val": 1, "test": 2}
 
@@ -26,7 +26,7 @@ class PairSplit:
 
     graph: Graph
     pairs: dict[str, Tensor]
-    known: Edges
+    known: EdgeSet
 
 
 def split_edges(graph: Graph, *, shares: tuple[float, float, float], fold: int) -> PairSplit:
@@ -37,7 +37,7 @@ def split_edges(graph: Graph, *, shares: tuple[float, float, float], fold: int) 
     """
     num_nodes, block = graph.num_nodes, graph.block
     src, dst = _ids(graph, block.indices), _ids(graph, block.row_edge)
-    there, back = (codes(*ends, num_nodes=num_nodes) for ends in ((src, dst), (dst, src)))
+    there, back = (edge_codes(*ends, num_nodes=num_nodes) for ends in ((src, dst), (dst, src)))
     alike = torch.equal(there.unique(), back.unique())
     pair = torch.minimum(there, back) if alike or graph.edge_split is None else there
     own = src != dst
@@ -53,7 +53,7 @@ def split_edges(graph: Graph, *, shares: tuple[float, float, float], fold: int) 
         found = there[own & (side_edge == number)].unique()
         pairs[name] = torch.stack([found // num_nodes, found % num_nodes])
     _check(graph, pairs)
-    return PairSplit(_without(graph, side_edge == 0), pairs, Edges(src, dst, num_nodes=num_nodes))
+    return PairSplit(_without(graph, side_edge == 0), pairs, EdgeSet(src, dst, num_nodes=num_nodes))
 
 
 def _ids(graph: Graph, rows: Tensor) -> Tensor:
@@ -62,8 +62,8 @@ def _ids(graph: Graph, rows: Tensor) -> Tensor:
 
 def _drawn(code: Tensor, shares: tuple[float, float, float], fold: int) -> Tensor:
     """The side of each pair, uint8: those with the lowest hashes test, the next validate."""
-    key = scattered(np.array([fold], dtype=np.uint64))
-    order = np.argsort(scattered(scattered(code.numpy().astype(np.uint64)) ^ key), kind="stable")
+    key = splitmix64(np.array([fold], dtype=np.uint64))
+    order = np.argsort(splitmix64(splitmix64(code.numpy().astype(np.uint64)) ^ key), kind="stable")
     num_test, num_val = (round(share * len(order)) for share in (shares[2], shares[1]))
     side = torch.zeros(code.numel(), dtype=torch.uint8)
     side[torch.from_numpy(order[:num_test])] = 2

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from siafu import native
-from siafu.comm import Comm, alone
+from siafu.comm import Comm, single_rank_comm
 from siafu.graph import Graph
 from siafu.native import Csr, Factors
 from siafu.nn.dropout import mix
 from siafu.nn.link import LinkHead
-from siafu.sampling.negatives import Edges, codes, draw_negatives
-from siafu.sampling.shuffle import Shuffled
+from siafu.sampling.negatives import EdgeSet, edge_codes, sample_negatives
+from siafu.sampling.permutation import KeyedPermutation
 from siafu.training import metrics
 from siafu.training.config import TrainConfig
 from siafu.training.link.config import LinkConfig
@@ -69,7 +69,7 @@ class LinkTask(Task):
     head: LinkHead
     link: LinkConfig
     pairs: dict[str, Tensor]
-    known: Edges
+    known: EdgeSet
     row: Tensor | None
     seed: int
     fold: int
@@ -92,7 +92,7 @@ class LinkTask(Task):
     ) -> "list[PairBatch]":
         """Shuffle the training edges into minibatches; the seeds are the ends of edges and of their negatives."""
         count = self.count["train"]
-        order = Shuffled(count, key=mix(mix(seed) ^ (epoch << 1))).at(torch.arange(count))
+        order = KeyedPermutation(count, key=mix(mix(seed) ^ (epoch << 1))).at(torch.arange(count))
         batches = []
         for number in order.split(batch_size):
             positive, negative = self.pairs["train"][:, number], self.drawn(number, epoch)
@@ -114,7 +114,7 @@ class LinkTask(Task):
         each = self.negatives
         number = (positive[:, None] * each + torch.arange(each)).reshape(-1)
         key = mix(mix(mix(self.seed) ^ epoch) ^ (1 << 48))
-        found = draw_negatives(number, key=key, edges=self._learned, among=self._among, loops=False)
+        found = sample_negatives(number, key=key, edges=self._learned, among=self._among, loops=False)
         return torch.stack(found)
 
     def loss_on(
@@ -169,7 +169,7 @@ class LinkTask(Task):
     def _ranks(self, out: Tensor, split: str) -> dict[str, float | None]:
         factors = self.head.all_pairs(out)
         src, dst = self._rows(self._scored[split])
-        order = codes(src, dst, num_nodes=out.shape[0]).argsort()
+        order = edge_codes(src, dst, num_nodes=out.shape[0]).argsort()
         src, dst = src[order], dst[order]
         if self.link.evaluation == "all":
             check_all_pairs(out.shape[0], width=factors.a_src.shape[1], most=self.link.most_pairs)
@@ -187,10 +187,10 @@ class LinkTask(Task):
         key = mix(mix(self.fold) ^ (SIDES[split] + 11))
         found = []
         for part in torch.arange(src.numel()).split(max(1, (1 << 20) // each)):
-            number = codes(user[src[part]], user[dst[part]], num_nodes=user.numel())
+            number = edge_codes(user[src[part]], user[dst[part]], num_nodes=user.numel())
             number = (number[:, None] * each + torch.arange(each)).reshape(-1)
             source = user[src[part]].repeat_interleave(each)
-            u, v = draw_negatives(number, key=key, edges=self.known, src=source, loops=False)
+            u, v = sample_negatives(number, key=key, edges=self.known, src=source, loops=False)
             negative = native.pair_scores(factors, *self._rows(torch.stack([u, v]))).view(-1, each)
             score = native.pair_scores(factors, src[part].int(), dst[part].int())
             found.append(rank_sampled(src[part], score, negative).above)
@@ -203,8 +203,8 @@ class LinkTask(Task):
         return rows[0], rows[1]
 
     @cached_property
-    def _learned(self) -> Edges:
-        return Edges(*self.pairs["train"], num_nodes=self.known.num_nodes)
+    def _learned(self) -> EdgeSet:
+        return EdgeSet(*self.pairs["train"], num_nodes=self.known.num_nodes)
 
     @cached_property
     def _among(self) -> Tensor | None:
@@ -223,7 +223,7 @@ class LinkTask(Task):
         for split, pairs in self._scored.items():
             key = mix(mix(self.fold) ^ (SIDES[split] + 1))
             number = torch.arange(pairs.shape[1])
-            found[split] = torch.stack(draw_negatives(number, key=key, edges=self.known, loops=False))
+            found[split] = torch.stack(sample_negatives(number, key=key, edges=self.known, loops=False))
         return found
 
     @cached_property
@@ -237,7 +237,7 @@ class LinkTask(Task):
         return native.deduplicate(native.sort_rows(native.build_csr(src, dst, num_rows=num_nodes)))
 
 
-def link_task(
+def build_link_task(
     graph: Graph,
     split: PairSplit,
     head: LinkHead,
@@ -265,7 +265,7 @@ def link_task(
         weight={name: float(number) for name, number in count.items()},
         y=torch.empty(0),
         class_weight=None,
-        comm=alone() if comm is None else comm,
+        comm=single_rank_comm() if comm is None else comm,
         head=head,
         link=link,
         pairs=split.pairs,

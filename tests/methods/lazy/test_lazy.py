@@ -14,13 +14,13 @@ from torch.nn import functional
 from siafu.comm import Comm
 from siafu.comm.config import CommConfig
 from siafu.comm.halo import Halo
-from siafu.events import Unheard
+from siafu.event_log import NullEventLog
 from siafu.graph import Graph
 from siafu.launch.local import run_threads
-from siafu.methods.lazy.bytes_sent import message_bytes
 from siafu.methods.lazy.config import LazyConfig
 from siafu.methods.lazy.procedure import LazyProcedure
-from siafu.methods.lazy.stage import build_staged
+from siafu.methods.lazy.stage_specs import build_staged
+from siafu.methods.lazy.traffic import message_bytes
 from siafu.nn.aggregates import gcn_in
 from siafu.nn.config import ModelConfig
 from siafu.nn.staged import Layered
@@ -31,7 +31,7 @@ from siafu.training.procedure import Callbacks, Monitor, train_epoch
 from siafu.training.task import task_of
 
 KINDS = [name for name, model in MODELS.items() if model.get("norm") != "batch"]
-QUIET = Monitor(Unheard())
+QUIET = Monitor(NullEventLog())
 SHORT = {"epochs": 3, "patience": 0}
 
 

@@ -10,20 +10,20 @@ from ranked import MODELS, NODES, graph_of
 from test_lazy import QUIET, SHORT, loop_of
 from torch import Tensor
 
-from siafu.comm import alone
+from siafu.comm import single_rank_comm
 from siafu.comm.config import CommConfig, Precision
 from siafu.comm.rounds import QuorumMissed
-from siafu.comm.simulated import short_bytes
+from siafu.comm.simulated_rounds import framed_bytes
 from siafu.graph import Graph
+from siafu.methods.lazy.averaging import flat, put
 from siafu.methods.lazy.clients import ClientsProcedure, owners
 from siafu.methods.lazy.config import LazyConfig
-from siafu.methods.lazy.local import flat_gradient
+from siafu.methods.lazy.local_steps import flat_gradient
 from siafu.methods.lazy.procedure import LazyProcedure
 from siafu.methods.lazy.stacked import dense_form
-from siafu.methods.lazy.stage import build_staged
-from siafu.methods.lazy.updates import flat, put
+from siafu.methods.lazy.stage_specs import build_staged
 from siafu.nn.config import ModelConfig
-from siafu.partition.cut import whole
+from siafu.partition.cut import whole_part
 from siafu.training.config import TrainConfig
 from siafu.training.procedure import Callbacks, train_epoch
 from siafu.training.task import task_of
@@ -42,7 +42,7 @@ def trainer_of(
 ) -> LazyProcedure:
     """A trainer in float64, among the clients of ``owner`` or on one rank."""
     config, settings = TrainConfig.model_validate(SHORT | train), LazyConfig.model_validate(lazy or {})
-    task, part = task_of(graph, config, alone()), whole(graph)
+    task, part = task_of(graph, config, single_rank_comm()), whole_part(graph)
     assert graph.x is not None
     made = build_staged(
         ModelConfig.model_validate({"hidden": 8, "dropout": 0.4, "norm": "layer"} | model),
@@ -164,12 +164,12 @@ def test_bytes_of_a_run_are_those_counted_by_hand() -> None:
         (2 * 8 + 8 + 2 * 8) + (8 * 2 + 2),
         *2 * [(4 * 8 + 8 + 2 * 8) + (8 * 2 + 2)],
     ]  # layer, norm; layer
-    up = sum(rounds * short_bytes(4 * size) for size in sizes)
+    up = sum(rounds * framed_bytes(4 * size) for size in sizes)
     assert found.rounds.counts["up"][[0, 2]].tolist() == [up, up]
-    scores = 3 * rounds * short_bytes(16)
+    scores = 3 * rounds * framed_bytes(16)
     assert found.rounds.counts["up"][[1, 3]].tolist() == [scores, 0]
     best = [stage["best_epoch"] for stage in found.results]
-    down = [short_bytes(4 * size) for size in sizes]
+    down = [framed_bytes(4 * size) for size in sizes]
     assert found.rounds.counts["down"][3] == sum(down), "who neither trains nor validates hears a stage once"
     ends = [rounds * (stage + 1) for stage in range(3)]
     heard = [
@@ -177,7 +177,7 @@ def test_bytes_of_a_run_are_those_counted_by_hand() -> None:
     ]  # each round before, and the best
     assert found.rounds.counts["down"][0] == sum(n * size for n, size in zip(heard, down, strict=True))
     row = 2 + 2 * 8  # two numbers of 8 bytes, in a form of two
-    links = [2 * short_bytes(row)] * 4
+    links = [2 * framed_bytes(row)] * 4
     assert found.rounds.by_link.tolist() == links
     assert found.rounds.counts["sent"].tolist() == [links[0], 2 * links[0], links[0], 0]
     told = found.metrics(0.0)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from lazily import Given, gathered, on_ranks
+from lazy_parts import Given, gathered, on_ranks
 from torch import Tensor
 
 from siafu.data import community

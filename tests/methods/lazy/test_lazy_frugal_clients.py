@@ -5,19 +5,19 @@ import torch
 from ranked import NODES, graph_of
 from torch import Tensor
 
-from siafu.comm import alone
-from siafu.comm.attendance import Attendance
-from siafu.comm.lengths import UpdateWire
-from siafu.comm.rounds import QuorumMissed, links_of
-from siafu.comm.simulated import SimulatedRounds, short_bytes
+from siafu.comm import single_rank_comm
+from siafu.comm.availability import Attendance
+from siafu.comm.rounds import QuorumMissed, member_links
+from siafu.comm.simulated_rounds import SimulatedRounds, framed_bytes
+from siafu.comm.wire_sizes import UpdateWire
 from siafu.graph import Graph
 from siafu.methods.lazy.clients import holders, of_those
 from siafu.methods.lazy.config import LazyConfig
+from siafu.methods.lazy.delivery_history import Known
 from siafu.methods.lazy.frugal import Frugal, FrugalConfig, train_frugal
 from siafu.methods.lazy.frugal_clients import FrugalClientsProcedure, _AmongClients, _ByClient
-from siafu.methods.lazy.known import Known
 from siafu.methods.lazy.ridge import Picked
-from siafu.partition.cut import whole
+from siafu.partition.cut import whole_part
 from siafu.training.config import TrainConfig
 from siafu.training.task import task_of
 
@@ -25,9 +25,9 @@ EXACT = FrugalConfig(sums="fp32")
 
 
 def fitted(graph: Graph, owner: Tensor, config: FrugalConfig) -> tuple[Frugal, _AmongClients]:
-    task = task_of(graph, TrainConfig(), alone())
+    task = task_of(graph, TrainConfig(), single_rank_comm())
     rounds = SimulatedRounds(
-        Attendance(int(owner.max()) + 1), links_of(graph.indptr, graph.indices, owner), task.comm.meter
+        Attendance(int(owner.max()) + 1), member_links(graph.indptr, graph.indices, owner), task.comm.meter
     )
     there = torch.ones(rounds.num_members, dtype=torch.bool)
     made = _AmongClients(rounds, owner, graph.block, graph.x, task, config, there=there)
@@ -37,7 +37,7 @@ def fitted(graph: Graph, owner: Tensor, config: FrugalConfig) -> tuple[Frugal, _
 @pytest.mark.parametrize("owner", [torch.arange(NODES), torch.arange(NODES) % 7], ids=["node", "seven"])
 def test_where_sums_are_not_rounded_it_is_the_recipe_on_one_rank(owner: Tensor) -> None:
     graph = graph_of()
-    task, part = task_of(graph, TrainConfig(), alone()), whole(graph)
+    task, part = task_of(graph, TrainConfig(), single_rank_comm()), whole_part(graph)
     assert graph.x is not None
     wanted = train_frugal(task.comm, part.block(None), part.route, graph.x, task, EXACT)
     found, made = fitted(graph, owner, EXACT)
@@ -66,24 +66,24 @@ def test_what_a_client_gives_and_hears_is_counted_by_hand() -> None:
     config = FrugalConfig(ridge_rounds=1, penalties=(1.0,), smooth_rounds=1, temperatures=(8.0,))
     found, made = fitted(graph, owner, config)
     assert graph.x is not None
-    task, rounds = task_of(graph, TrainConfig(), alone()), made.rounds
+    task, rounds = task_of(graph, TrainConfig(), single_rank_comm()), made.rounds
     classes, width = 4, graph.x.shape[1]
-    means = short_bytes(4 * (width + 3 + classes))
-    term = short_bytes(-(-width * classes // 64) * (64 + 4))
+    means = framed_bytes(4 * (width + 3 + classes))
+    term = framed_bytes(-(-width * classes // 64) * (64 + 4))
     heads = sum("head" in tried.name for tried in found.tried) - 1
     assert found.tried[-1].name == "D: heads on hops by degree"
     wide = 3 * (2 * width + 1)  # knots of degrees up to 16, hops and a one
-    by_degree = short_bytes(4 * (wide + 3 + classes))
+    by_degree = framed_bytes(4 * (wide + 3 + classes))
     for columns in (classes, classes - 1):  # of targets that add up to 1, a direction less
-        by_degree += short_bytes(4 * wide * columns)
-    by_degree += short_bytes(4 * 4) + short_bytes(4 * 16)
+        by_degree += framed_bytes(4 * wide * columns)
+    by_degree += framed_bytes(4 * 4) + framed_bytes(4 * 16)
     trains = holders(task, "train", owner)
     up = rounds.counts["up"][trains]
     assert up.unique().tolist() == [heads * (means + 2 * term) + by_degree]
-    head = short_bytes(-(-(width * classes + classes) // 64) * (64 + 4))
-    by_degree = short_bytes(4 * (wide * classes + classes))
+    head = framed_bytes(-(-(width * classes + classes) // 64) * (64 + 4))
+    by_degree = framed_bytes(4 * (wide * classes + classes))
     down = rounds.counts["down"][~(trains | holders(task, "val", owner))]
-    assert down.unique().tolist() == [heads * head + by_degree + short_bytes(4)]
+    assert down.unique().tolist() == [heads * head + by_degree + framed_bytes(4)]
     lone = rounds.counts["sent"] + rounds.counts["received"]
     assert lone[-1] == 0, "a node without neighbours has nobody to send to"
     assert (
@@ -93,7 +93,7 @@ def test_what_a_client_gives_and_hears_is_counted_by_hand() -> None:
 
 def trainer_of(graph: Graph, lazy: LazyConfig, *, seed: int = 0) -> FrugalClientsProcedure:
     """A trainer among seven clients."""
-    task, part = task_of(graph, TrainConfig(), alone()), whole(graph)
+    task, part = task_of(graph, TrainConfig(), single_rank_comm()), whole_part(graph)
     given = (part, part.block(None), graph.x, task)
     return FrugalClientsProcedure(*given, lazy=lazy, owner=torch.arange(NODES) % 7, seed=seed)
 
@@ -104,17 +104,17 @@ def test_who_is_away_is_done_without_and_answered_in_the_end() -> None:
     rounds, owner = trainer.rounds, trainer.owner
     there = rounds.meet(0)
     assert 3 < int(there.sum()) < 7
-    found, part = trainer._fit(EXACT), whole(graph)
+    found, part = trainer._fit(EXACT), whole_part(graph)
     assert graph.x is not None
     block, known = part.block(None), Known(graph.block, rounds.links, owner)
     left, _ = known.block(0, [graph.x], known.asked(there, there), stands_in=False)
-    task = of_those(task_of(graph, TrainConfig(), alone()), there[owner])
+    task = of_those(task_of(graph, TrainConfig(), single_rank_comm()), there[owner])
     wanted = train_frugal(task.comm, left, part.route, graph.x, task, EXACT)
     scores = [[(each.name, each.score) for each in one.tried[:4]] for one in (found, wanted)]
     assert scores[0] == scores[1]
     torch.testing.assert_close(found.out, found.model(block, graph.x))
     assert rounds.counts["up"][~there].tolist() == [0] * int((~there).sum())
-    told = short_bytes(4 * sum(each.numel() for each in found.model.parameters()))
+    told = framed_bytes(4 * sum(each.numel() for each in found.model.parameters()))
     assert rounds.counts["down"][~there].unique().tolist() == [told]
 
 

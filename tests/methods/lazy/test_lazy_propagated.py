@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from lazily import dense_s
+from lazy_parts import dense_s
 from ranked import graph_of
 from torch import Tensor
 
-from siafu.comm.codec import rounded
+from siafu.comm.quantization import quantize_dequantize
 from siafu.graph import Graph
 from siafu.nn.propagated import Propagated
 from siafu.store.tensors import load_tensors, save_tensors
@@ -44,8 +44,8 @@ def test_the_model_is_what_its_equation_says(hops: list[int], rounds: int, weigh
 def test_rows_are_rounded_before_they_are_passed_on() -> None:
     graph = graph_of()
     s, x = dense_s(graph), unit_rows(graph)
-    p = (0.7 * (s @ rounded(x @ WEIGHT[1], "int8") + BIAS)).softmax(1)
-    wanted = 0.8 * s @ rounded(p, "int4") + 0.2 * p
+    p = (0.7 * (s @ quantize_dequantize(x @ WEIGHT[1], "int8") + BIAS)).softmax(1)
+    wanted = 0.8 * s @ quantize_dequantize(p, "int4") + 0.2 * p
     out = model_of([1], 1, scores="int8", probabilities="int4")(graph.block, graph.x)
     torch.testing.assert_close(out, wanted.log(), rtol=1e-6, atol=1e-6)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from lazily import Given, on_ranks
+from lazy_parts import Given, on_ranks
 from torch import Tensor
 from torch.nn.functional import one_hot
 

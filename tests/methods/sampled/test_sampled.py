@@ -19,7 +19,7 @@ from siafu.launch.local import run_threads
 from siafu.methods.sampled.config import SampledConfig
 from siafu.methods.sampled.procedure import SampledProcedure
 from siafu.nn import Gnn, ModelConfig
-from siafu.partition.cut import Part, cut, whole
+from siafu.partition.cut import Part, cut, whole_part
 from siafu.training.config import TrainConfig
 from siafu.training.procedure import train_epoch
 from siafu.training.task import task_of
@@ -59,7 +59,7 @@ def graph_of(*, weighted: bool = False) -> Graph:
 
 def parts_of(graph: Graph, ranks: int) -> list[Part]:
     if ranks == 1:
-        return [whole(graph)]
+        return [whole_part(graph)]
     draw = torch.Generator().manual_seed(ranks)
     part_of_node = torch.randint(ranks, (NODES,), generator=draw).to(torch.int32)
     order = torch.randperm(NODES, generator=draw)

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from siafu.comm import Comm, alone
+from siafu.comm import Comm, single_rank_comm
 from siafu.dynamic import DynamicGraph, Protocol
 from siafu.launch.local import run_threads
 from siafu.methods.snapshots.build import build_task
-from siafu.methods.snapshots.config import SnapshotsConfig, Wanted
-from siafu.methods.snapshots.labels import EdgeTask, NodeTask
+from siafu.methods.snapshots.config import SnapshotsConfig
+from siafu.methods.snapshots.labels import TemporalEdgeTask, TemporalNodeTask
 from siafu.nn.dense import Dense
 from siafu.nn.link import LinkHead
 from siafu.training.link.config import LinkConfig
@@ -39,9 +39,9 @@ def wanted(task: str, **how: Any) -> Wanted:
 
 
 def test_rare_classes_weigh_more_in_the_loss_of_nodes() -> None:
-    task = build_task(graph_of(), wanted("node", class_weights="balanced"), alone())
-    plain = build_task(graph_of(), wanted("node"), alone())
-    assert isinstance(task, NodeTask)
+    task = build_task(graph_of(), wanted("node", class_weights="balanced"), single_rank_comm())
+    plain = build_task(graph_of(), wanted("node"), single_rank_comm())
+    assert isinstance(task, TemporalNodeTask)
     train = [LABELS[step][LABELS[step] >= 0] for step in task.samples["train"]]
     count = torch.bincount(torch.cat(train), minlength=2).float()
     assert task.class_weight is not None
@@ -58,8 +58,8 @@ def test_rare_classes_weigh_more_in_the_loss_of_nodes() -> None:
 def test_labels_that_hold_for_all_time_are_weighed_too() -> None:
     y = torch.tensor([0, 0, 0, 1, 0, 0, 0, 1, 0, 0])
     graph = DynamicGraph.from_events([0, 1, 2], [1, 2, 3], [0, 1, 2], y=y, num_nodes=10)
-    task = build_task(graph, wanted("node", class_weights="balanced"), alone())
-    assert isinstance(task, NodeTask)
+    task = build_task(graph, wanted("node", class_weights="balanced"), single_rank_comm())
+    assert isinstance(task, TemporalNodeTask)
     assert task.rows is not None
     assert task.class_weight is not None
     count = torch.bincount(y[task.rows["train"]], minlength=2).float()
@@ -67,8 +67,8 @@ def test_labels_that_hold_for_all_time_are_weighed_too() -> None:
 
 
 def test_rare_classes_weigh_more_in_the_loss_of_events() -> None:
-    task = build_task(graph_of(), wanted("edge", class_weights="balanced"), alone())
-    assert isinstance(task, EdgeTask)
+    task = build_task(graph_of(), wanted("edge", class_weights="balanced"), single_rank_comm())
+    assert isinstance(task, TemporalEdgeTask)
     assert task.class_weight is not None
     head = LinkHead(3, 4, classes=2)
     head.reset(torch.Generator().manual_seed(0))
@@ -83,7 +83,7 @@ def test_all_ranks_know_the_same_weights() -> None:
     def rank(comm: Comm) -> Tensor:
         y = LABELS if comm.rank == 0 else torch.zeros_like(LABELS)  # what a rank does not hold reads as 0
         task = build_task(graph_of(y), wanted("node", class_weights="balanced"), comm)
-        assert isinstance(task, NodeTask)
+        assert isinstance(task, TemporalNodeTask)
         assert task.class_weight is not None
         return task.class_weight
 
@@ -96,7 +96,7 @@ def test_all_ranks_know_the_same_weights() -> None:
     ("task", "metric"), [("node", "macro_f1"), ("edge", "accuracy"), ("edge", "macro_f1"), ("link", "mrr")]
 )
 def test_the_metric_that_a_run_asks_for_selects_the_weights(task: str, metric: Any) -> None:
-    found = build_task(graph_of(), wanted(task, metric=metric), alone())
+    found = build_task(graph_of(), wanted(task, metric=metric), single_rank_comm())
     assert found.metric == metric
     assert metric in found.scores_of(torch.zeros(1, found.num_counts + 1, dtype=torch.float64))
 
@@ -112,9 +112,9 @@ def test_the_metric_that_a_run_asks_for_selects_the_weights(task: str, metric: A
 )
 def test_what_a_task_does_not_have_is_refused(task: str, how: dict[str, Any], match: str) -> None:
     with pytest.raises(ValueError, match=match):
-        build_task(graph_of(), wanted(task, **how), alone())
+        build_task(graph_of(), wanted(task, **how), single_rank_comm())
 
 
 def test_numbers_have_no_classes_to_weigh() -> None:
     with pytest.raises(ValueError, match="labels are numbers, not classes; set it to none"):
-        build_task(graph_of(LABELS.float()), wanted("node", class_weights="balanced"), alone())
+        build_task(graph_of(LABELS.float()), wanted("node", class_weights="balanced"), single_rank_comm())

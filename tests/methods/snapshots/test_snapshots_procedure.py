@@ -12,11 +12,10 @@ from siafu.comm import Comm
 from siafu.comm.config import CommConfig
 from siafu.dynamic import DynamicGraph, Protocol
 from siafu.launch.local import run_threads
-from siafu.methods.snapshots import marks, pieces
 from siafu.methods.snapshots.build import build_predictor, build_task, build_timeline
-from siafu.methods.snapshots.config import SnapshotsConfig, Wanted
+from siafu.methods.snapshots.config import SnapshotsConfig
+from siafu.methods.snapshots.distributed_comm import RankTurn
 from siafu.methods.snapshots.procedure import SnapshotsProcedure
-from siafu.methods.snapshots.turn import RankTurn
 from siafu.nn.config import TEMPORAL, ModelConfig
 from siafu.training.config import TrainConfig
 from siafu.training.link.config import LinkConfig

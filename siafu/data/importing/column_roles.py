@@ -1,0 +1,63 @@
+"""The role of each column and array of an import, for messages and for the provenance of a store."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from siafu.data.importing.features import FeatureSource, TableFeatures
+from siafu.data.importing.inputs import Inputs
+from siafu.data.importing.labels import Labels
+from siafu.data.importing.node_ids import IdMap, RowNumbers
+from siafu.data.importing.nodes import NodeTable
+
+Columns = dict[str, dict[str, str]]
+_SHOWN = 4
+
+
+def column_roles(inputs: Inputs, ids: RowNumbers | IdMap, *, events: bool = False) -> Columns:
+    """The columns of each input by what they were read as, such as ``{"edges": {"src": "from", "dst": "to"}}``."""
+    found = {"events" if events else "edges": inputs.edges.roles | {"ids": _kind_of(ids)}}
+    if inputs.features is not None:
+        found["features"] = _of_features(inputs.features)
+    for name, values, role in (("labels", inputs.labels, "y"), ("split", inputs.split, "split")):
+        if isinstance(values, NodeTable):
+            found[name] = {"id": values.id_column, role: _listed(values.columns)}
+        elif isinstance(values, Labels | dict):
+            found[name] = {role: "an array, a row a node"}
+    return found
+
+
+def label_description(y: np.ndarray) -> str:
+    """Say what labels were read as."""
+    if y.dtype.kind == "f":
+        return "numbers"
+    if y.dtype == np.uint8:
+        return f"{y.shape[1]} labels of 0 or 1"
+    return f"{int(y.max(initial=-1)) + 1} classes"
+
+
+def format_column_roles(columns: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """A line for each input, for people to read."""
+    return [
+        f"{name}: " + ", ".join(f"{role} = {column}" for role, column in roles.items())
+        for name, roles in columns.items()
+    ]
+
+
+def _kind_of(ids: RowNumbers | IdMap) -> str:
+    if isinstance(ids, RowNumbers):
+        return "row numbers"
+    return "strings" if ids.strings else "integers of your own"
+
+
+def _of_features(features: FeatureSource) -> dict[str, str]:
+    if isinstance(features, TableFeatures):
+        of_id = {} if features.id_column is None else {"id": features.id_column}
+        return of_id | {"x": _listed(features.columns)}
+    return {"x": f"an array of {len(features.columns)} columns"}
+
+
+def _listed(names: Sequence[str]) -> str:
+    if len(names) <= _SHOWN:
+        return ", ".join(names)
+    return f"{len(names)} columns, {names[0]} to {names[-1]}"

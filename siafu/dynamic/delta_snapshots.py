@@ -1,0 +1,65 @@
+"""Snapshots that are held as one of them and what changed after it: what an unpacked chunk of such is walked by."""
+
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from siafu import native
+from siafu.array_checks import ValidatedCsr
+from siafu.dynamic.chunk import Chunk, Packer, difference, taken
+from siafu.graph import Block
+from siafu.native import Csr
+from siafu.prefetch import prefetch
+
+
+class DeltaSnapshots:
+    """The snapshots of a chunk in which an edge lives for one step; it keeps the chunk and the last one made."""
+
+    def __init__(self, chunk: Chunk) -> None:
+        self.chunk = chunk
+        self._last: tuple[int, Csr] | None = None
+
+    def block(self, step: int) -> Block:
+        """The snapshot of one step; from the last one made where that is not later, else from the first."""
+        self._check(step)
+        at, csr = (
+            self._last if self._last is not None and self._last[0] <= step else (self.chunk.start - 1, None)
+        )
+        while at < step:
+            at, csr = at + 1, self._next(at + 1, csr)
+        assert csr is not None
+        self._last = step, csr
+        known = ValidatedCsr(
+            csr.indptr, csr.indices, self.chunk.num_nodes
+        )  # pairs out of range are not unpacked
+        return Block(csr.indptr, csr.indices, self.chunk.num_nodes, checked=known)
+
+    def walk(self, start: int, stop: int) -> Iterator[Block]:
+        """The snapshots of steps ``start`` to before ``stop``, each made while the one before is used."""
+        if stop <= start:
+            return iter(())
+        self._check(start)
+        self._check(stop - 1)
+        return prefetch(map(self.block, range(start, stop)))
+
+    def _check(self, step: int) -> None:
+        if not self.chunk.start <= step < self.chunk.stop:
+            raise IndexError(f"step {step} of a chunk of steps {self.chunk.start} to {self.chunk.stop - 1}")
+
+    def _next(self, step: int, csr: Csr | None) -> Csr:
+        add = native.build_csr(*self.chunk.pairs(step), num_rows=self.chunk.num_nodes)
+        if csr is None:
+            return add
+        return native.apply_delta(csr, add=add, drop=taken(csr, self.chunk.places(step, csr.indices.numel())))
+
+
+def pack_deltas(snapshots: Iterator[Csr], num_nodes: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Counts, lengths and data of a chunk of snapshots, the first whole and each other as its difference."""
+    packer, before = Packer(num_nodes), None
+    for csr in snapshots:
+        if before is None:
+            packer.add(csr)
+        else:
+            packer.add(*difference(before, csr))
+        before = csr
+    return packer.arrays()

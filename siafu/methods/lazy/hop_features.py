@@ -1,0 +1,92 @@
+"""Inputs of some hops for some nodes: ``S^k X`` of the rows asked for, and of no others.
+
+Ranks first tell each other which rows they will need, hop by hop backwards; only those travel, packed.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from siafu import native
+from siafu.comm.comm import Comm
+from siafu.comm.compressed_halo import exchange_rows, subset_route
+from siafu.comm.config import Precision
+from siafu.comm.quantization import quantize_dequantize
+from siafu.comm.route import Route
+from siafu.graph import Block
+from siafu.nn.aggregates import Scales, edge_weights, gcn_scales
+
+_ASKS, _ROWS = "halo asks", "halo features"
+
+
+@dataclass(frozen=True, eq=False)
+class _Hop:
+    """What one hop reads.
+
+    Attributes:
+        count: of the own rows that the hop gives; the first of those that it reads.
+        halo: (H,) bool, the halo rows that it reads.
+        route: that brings them.
+    """
+
+    count: int
+    halo: Tensor
+    route: Route
+
+
+def hop_rows(
+    comm: Comm, block: Block, route: Route, x_own: Tensor, *, wanted: Tensor, hops: int, precision: Precision
+) -> list[Tensor]:
+    """``S X``, …, ``S^hops X`` of the own rows ``wanted``, (W,) int64: (D, F) -> each (W, F). Collective.
+
+    Inputs travel as they are. What hops make of them is rounded to ``precision``, here as elsewhere.
+    """
+    by = gcn_scales(block, torch.float64)
+    order, plan = _plan(comm, block, route, wanted, hops)
+    rows, found = x_own[order], []
+    for number, hop in enumerate(plan):
+        rows = rows if number == 0 else quantize_dequantize(rows.double(), precision).to(rows.dtype)
+        rows = _pass_on(comm, block, by, order[: rows.shape[0]], rows, hop)
+        found.append(rows[: wanted.numel()])
+    return found
+
+
+def _plan(comm: Comm, block: Block, route: Route, wanted: Tensor, hops: int) -> tuple[Tensor, list[_Hop]]:
+    """The own rows that are read, those that later hops read first; and the hops, from the first."""
+    order, plan = wanted, []
+    for _ in range(hops):
+        read = native.mark_columns(block.csr, order, num_cols=block.num_src)
+        halo = read[block.num_dst :]
+        some = subset_route(comm, route, halo, label=_ASKS)
+        plan.append(_Hop(order.numel(), halo, some))
+        new = read[: block.num_dst]
+        new[some.index] = True
+        new[order] = False
+        order = torch.cat([order, new.nonzero()[:, 0]])
+    return order, plan[::-1]
+
+
+def _pass_on(comm: Comm, block: Block, by: Scales, order: Tensor, rows: Tensor, hop: _Hop) -> Tensor:
+    """``S`` times rows, for the first of them: (R, F) -> (count, F)."""
+    place = torch.zeros(block.num_src, dtype=torch.int32)
+    place[order] = torch.arange(order.numel(), dtype=torch.int32)
+    index = place[hop.route.index].long()
+    some = Route(index, hop.route.send, hop.route.recv)
+    came = exchange_rows(comm, some, rows, label=_ROWS, own_row=hop.route.index)
+    halo = hop.halo.nonzero()[:, 0] + block.num_dst
+    place[halo] = torch.arange(order.numel(), order.numel() + halo.numel(), dtype=torch.int32)
+    weight = edge_weights(block, rows.dtype, transposed=False)
+    out_rows = order[: hop.count]
+    csr = native.take_rows(block.csr, out_rows, name=place, origin=weight is not None)
+    assert by.pre is not None
+    assert by.post is not None
+    assert by.loop is not None
+    return native.spmm(
+        csr,
+        torch.cat([rows, came]),
+        weight=None if weight is None or csr.origin is None else weight[csr.origin],
+        pre=by.pre[torch.cat([order, halo])].to(rows.dtype),
+        post=by.post[out_rows].to(rows.dtype),
+        loop=by.loop[out_rows].to(rows.dtype),
+    )

@@ -1,0 +1,186 @@
+"""A run's folder: where it lies, who writes it, what its files are called, and whether they are still as written."""
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from siafu.checksums import (
+    add_fields_checksum,
+    add_text_checksum,
+    checksum,
+    verify_fields_checksum,
+    verify_text_checksum,
+)
+from siafu.files import lock_file, write_atomically
+
+_EPOCH = b'"phase":"epoch"'
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The files of a run, by name."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        """The resolved settings."""
+        return self.path / "config.toml"
+
+    @property
+    def events(self) -> Path:
+        """Everything that happened, a line each."""
+        return self.path / "events.jsonl"
+
+    @property
+    def trace(self) -> Path:
+        """The tasks of a pipeline, for Perfetto."""
+        return self.path / "trace.json"
+
+    @property
+    def metrics(self) -> Path:
+        """What ``--json`` prints."""
+        return self.path / "metrics.json"
+
+    @property
+    def checkpoint(self) -> Path:
+        """The newest exact state."""
+        return self.path / "checkpoint" / "latest.safetensors"
+
+    @property
+    def weights(self) -> Path:
+        """The trained model."""
+        return self.path / "model.safetensors"
+
+    @property
+    def measured(self) -> Path:
+        """What the rank processes of this run have measured, until the command has read it."""
+        return self.path / ".measured.json"
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its end."""
+        return self.metrics.is_file() and (self.weights.is_file() or self.seed(0).is_dir())
+
+    @property
+    def trained(self) -> bool:
+        """Whether an epoch of the run, or of a run in a folder within, was trained."""
+        events = [path for path in (self.events, *self.path.glob("*/events.jsonl")) if path.is_file()]
+        return self.checkpoint.is_file() or any(_EPOCH in path.read_bytes() for path in events)
+
+    def seed(self, place: int) -> Path:
+        """The folder of one of several seeds."""
+        return self.path / f"seed-{place}"
+
+    def write_config(self, text: str) -> None:
+        """Write the settings with a last line that holds their checksum."""
+        write_atomically(self.config, add_text_checksum(text))
+
+    def read_config(self) -> str:
+        """The settings, exactly as they were written."""
+        text = verify_text_checksum(self.config.read_bytes())
+        if text is None:
+            raise ValueError(
+                f"{self.config}: changed or damaged since the run began; put it back as it was, or train anew "
+                "(--config takes such a file)"
+            )
+        return text
+
+    def config_checksum(self) -> str:
+        """The checksum of the settings, which the run's checkpoint carries."""
+        return checksum(self.read_config())
+
+    def write_metrics(self, found: dict[str, Any]) -> None:
+        """Write the metrics with their checksum."""
+        write_atomically(self.metrics, add_fields_checksum(found))
+
+    def read_metrics(self) -> dict[str, Any]:
+        """The metrics, exactly as they were written."""
+        found = verify_fields_checksum(self.metrics.read_bytes())
+        if found is None:
+            raise ValueError(
+                f'{self.metrics}: changed or damaged; delete it and "siafu resume {self.path}" writes it again'
+            )
+        return found
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder against other writers; the lock ends with the process, however it ends."""
+        refusal = f"{self.path}: another process is writing this run; wait for it or choose another --out"
+        with lock_file(self.path / ".lock", refusal=refusal):
+            yield
+
+
+@contextmanager
+def new_folder(out: Path | None, *, name: str) -> Iterator[RunFolder]:
+    """Hold the folder of a new run: ``out``, which must not hold anything, or a fresh one under ``runs/``.
+
+    A run that fails before its first epoch leaves nothing behind; one that is interrupted there can be resumed.
+    """
+    if out is not None and out.exists() and not out.is_dir():
+        raise ValueError(f"{out}: a file stands there; choose another --out")
+    target = Path("runs") if out is None else out
+    missing = [path for path in (target, *target.parents) if not path.exists()]
+    target.mkdir(parents=True, exist_ok=True)
+    folder = RunFolder(_fresh(target, _plain(name)) if out is None else out)
+    present = set(folder.path.iterdir())
+    with folder.locked():
+        _check_empty(folder.path)  # under the lock: another run may have come and gone since
+        try:
+            yield folder
+        except BaseException as error:
+            if not folder.config.exists() or (isinstance(error, Exception) and not folder.trained):
+                _remove(folder.path, present, missing if out is not None else [folder.path, *missing])
+            raise
+
+
+def _remove(path: Path, present: set[Path], made: list[Path]) -> None:
+    """Delete what was not ``present`` in a folder, and those of the folders that were ``made`` and are empty."""
+    for entry in set(path.iterdir()) - present:
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink(missing_ok=True)
+    for folder in made:
+        with suppress(OSError):  # somebody else uses it
+            folder.rmdir()
+
+
+def _check_empty(path: Path) -> None:
+    present = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
+    if "config.toml" in present:
+        raise ValueError(
+            f'{path}: already holds a run; continue it with "siafu resume {path}" or choose another --out'
+        )
+    if present:
+        raise ValueError(f"{path}: not empty (it holds {present[0]}); choose another --out")
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "run"
+
+
+def existing_folder(path: Path) -> RunFolder:
+    """The folder of a run that was started."""
+    if not path.is_dir():
+        raise ValueError(f'{path}: no such folder; give the folder of a run, such as those under "runs"')
+    if not (path / "config.toml").is_file():
+        raise ValueError(f"{path}: not a run: it has no config.toml")
+    return RunFolder(path)
+
+
+def _fresh(parent: Path, name: str) -> Path:
+    number = 1
+    while True:
+        path = parent / f"{name}-{number}"
+        try:
+            os.mkdir(path)  # noqa: PTH102 - fails where it exists, so two runs never share a folder
+        except FileExistsError:
+            number += 1
+        else:
+            return path

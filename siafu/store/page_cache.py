@@ -1,0 +1,53 @@
+"""The pages of a store that stay in a process's memory after they were read."""
+
+import ctypes
+import mmap
+import os
+import sys
+from pathlib import Path
+
+from torch import Tensor
+
+from siafu.graph import Graph
+
+_STATM = Path("/proc/self/statm")
+
+
+class ResidentPages:
+    """The pages of the large arrays of a graph, as :meth:`siafu.store.Store.graph` mapped them.
+
+    A page that was read stays, though it is only a copy of what is on disk: a process that reads rows all over a store
+    of a terabyte would seem to need a terabyte. Nobody may have written to the arrays: that would be lost.
+    """
+
+    def __init__(self, graph: Graph, *, most_bytes: int = 1 << 29) -> None:
+        arrays = (graph.x, graph.indices, graph.indptr, graph.edge_weight)
+        known = sys.platform == "linux" and _STATM.is_file()
+        self._arrays = [array for array in arrays if known and array is not None and array.numel()]
+        for array in self._arrays:  # rows are read here and there: what lies beside them is no use
+            _advise(array, mmap.MADV_RANDOM)
+        self._let_go()
+        self._limit_bytes = most_bytes + _resident_bytes() if known else 0
+
+    def release_excess(self) -> None:
+        """Give back what was read where it is too much; the system still keeps what it has room for."""
+        if self._arrays and _resident_bytes() > self._limit_bytes:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        for array in self._arrays:
+            _advise(array, mmap.MADV_DONTNEED)
+
+
+def _resident_bytes() -> int:
+    """The bytes of files that this process has mapped and touched."""
+    return int(_STATM.read_text().split()[2]) * mmap.PAGESIZE
+
+
+def _advise(array: Tensor, advice: int) -> None:
+    assert array.data_ptr() % mmap.PAGESIZE == 0, "only a mapped array begins with a page"
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    if libc.madvise(array.data_ptr(), array.nbytes, advice):
+        number = ctypes.get_errno()
+        raise OSError(number, f"madvise: {os.strerror(number)}")

@@ -1,0 +1,62 @@
+"""Temporary folders beside the place of a store: each is locked by its writer, and those of dead writers are removed.
+
+The lock ends with the process, however it ends, so a folder without a lock belongs to nobody.
+"""
+
+import fcntl
+import os
+import re
+import secrets
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+_TOKEN_BYTES = 6
+
+
+class StagingFolder:
+    """A new folder beside ``path`` that its writer holds until :meth:`release`.
+
+    Attributes:
+        path: the folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        remove_abandoned(path)
+        while True:
+            self.path = path.parent / f".{path.name}.partial-{secrets.token_hex(_TOKEN_BYTES)}"
+            self.path.mkdir()
+            with suppress(FileNotFoundError):
+                self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+                if _lock(self._lock) is not False and self.path.is_dir():
+                    return
+                os.close(self._lock)  # another writer took it for abandoned and removes it
+
+    def release(self) -> None:
+        """Remove the folder, unless it was moved to its place, and give up the lock."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+
+
+def remove_abandoned(path: Path) -> None:
+    """Remove the folders that writers of ``path`` left behind when they were killed; those in use stay."""
+    name = re.compile(re.escape(f".{path.name}.partial-") + f"[0-9a-f]{{{2 * _TOKEN_BYTES}}}")
+    for folder in [each for each in path.parent.iterdir() if name.fullmatch(each.name)]:
+        with suppress(OSError):  # gone by now, a link, or another user's
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                if os.fstat(lock).st_uid == os.geteuid() and _lock(lock):
+                    shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(lock)
+
+
+def _lock(folder: int) -> bool | None:
+    """Lock a folder; False where another process holds it, None where the file system has no locks."""
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True

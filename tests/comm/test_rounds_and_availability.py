@@ -1,0 +1,148 @@
+"""Who is there, which rows go to whom, what that weighs and how long it takes: all counted by hand."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from siafu.comm.availability import Attendance
+from siafu.comm.compression import compress_rows
+from siafu.comm.config import Precision
+from siafu.comm.meter import ByteMeter
+from siafu.comm.network_profiles import NETWORK_PROFILES, NetworkProfile, TransferStep, transfer_seconds
+from siafu.comm.quantization import quantize_dequantize
+from siafu.comm.rounds import MemberLinks, QuorumMissed, Rounds, member_links
+from siafu.comm.simulated_rounds import HEAD_BYTES, SimulatedRounds, framed_bytes
+from siafu.comm.wire_sizes import UpdateWire, row_bytes
+
+# 0 -> 1, 0 -> 2, 1 -> 2, 2 -> 0, 0 -> 3, and a loop 3 -> 3; node 4 is alone
+INDPTR, INDICES = torch.tensor([0, 1, 2, 4, 6, 6]), torch.tensor([2, 0, 0, 1, 0, 3], dtype=torch.int32)
+PAIRED = torch.tensor([0, 1, 1, 2, 3])  # nodes 1 and 2 have one owner
+
+
+def links(owner: Tensor) -> MemberLinks:
+    return member_links(INDPTR, INDICES, owner)
+
+
+def simulated(owner: Tensor, **attendance: float) -> SimulatedRounds:
+    return SimulatedRounds(Attendance(int(owner.max()) + 1, **attendance), links(owner), ByteMeter())
+
+
+def test_a_row_goes_once_to_each_other_member_that_reads_it() -> None:
+    found = links(PAIRED)
+    assert list(zip(found.row.tolist(), found.reader.tolist(), strict=True)) == [(0, 1), (0, 2), (2, 0)]
+    assert found.pair.tolist() == [[0, 1], [0, 2], [1, 0]]
+    assert found.of_edge.tolist() == [2, 0, 0, -1, 1, -1]
+    each = links(torch.arange(5))
+    assert each.pair.tolist() == [[0, 1], [0, 2], [0, 3], [1, 2], [2, 0]]
+    assert links(torch.zeros(5, dtype=torch.int64)).pair.shape == (0, 2)
+
+
+def test_bytes_of_an_exchange_are_those_counted_by_hand() -> None:
+    rounds = simulated(PAIRED)
+    x = torch.tensor([[0.1, 0.2], [5.0, 7.1], [1.0, 0.0], [0.0, 0.0], [9.0, 9.0]])
+    rounds.exchange(x, torch.ones(3, dtype=torch.bool), label="halo 1")
+    head = HEAD_BYTES
+    two_floats, a_one = head + 2 + 8, head + 2 + 1  # a form of two bytes; then the numbers, or a byte of bits
+    assert rounds.by_link.tolist() == [two_floats, two_floats, a_one]
+    assert rounds.counts["sent"].tolist() == [2 * two_floats, a_one, 0, 0]
+    assert rounds.counts["received"].tolist() == [a_one, two_floats, two_floats, 0]
+    assert rounds.steps == [TransferStep(2 * two_floats, two_floats)]
+    assert rounds._meter.sent == {"halo 1": 2 * two_floats + a_one}
+
+
+def test_what_was_not_asked_for_is_not_sent_and_a_message_has_all_rows_of_a_link() -> None:
+    both = simulated(torch.tensor([0, 0, 1, 1, 2]))  # 0 and 1 go to the owner of 2 and 3, in one message
+    x = torch.full((5, 1), 0.3)
+    asked = both.links.reader == 1
+    assert asked.sum() == 2
+    both.exchange(x, asked, label="h")
+    assert both.by_link.tolist() == [framed_bytes(2 * (2 + 1 + 4)) - 2, 0]
+    both.exchange(x, ~asked & False, label="h")
+    assert len(both.steps) == 1
+
+
+def test_parameters_go_up_and_down_and_are_counted_by_member() -> None:
+    rounds = simulated(PAIRED)
+    rounds.tell(torch.zeros(10), torch.tensor([True, False, True, False]), label="weights 1")
+    giver = torch.tensor([False, False, True, False])
+    rounds.collect(torch.zeros(300), giver, label="gradients 1", wire=UpdateWire("int8"))
+    down, up = framed_bytes(40), framed_bytes(2 * (256 + 4))
+    assert rounds.counts["down"].tolist() == [down, 0, down, 0]
+    assert rounds.counts["up"].tolist() == [0, 0, up, 0]
+    assert rounds._meter.sent == {"weights 1": 2 * down, "gradients 1": up}
+    assert rounds.steps == [TransferStep(0, down), TransferStep(up, 0)]
+    again = simulated(PAIRED)
+    again.load_state(rounds.state())
+    assert again.steps == rounds.steps
+    assert torch.equal(again.counts["up"], rounds.counts["up"])
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8", "int4"])
+def test_rows_weigh_what_they_are_when_packed(precision: Precision) -> None:
+    draw = torch.Generator().manual_seed(0)
+    tables = [
+        torch.randn(7, 9, generator=draw, dtype=torch.float64),
+        torch.randn(7, 9, generator=draw),
+        torch.randn(7, 300, generator=draw).relu(),
+        (torch.rand(7, 500, generator=draw) < 0.02).float(),
+        (torch.rand(7, 500, generator=draw) < 0.02) * 0.3,
+        torch.zeros(2, 4),
+        torch.randint(-5, 6, (9, 7), generator=draw).float(),
+        torch.rand(5, 1, generator=draw),
+    ]
+    for table in tables:
+        rows = quantize_dequantize(table, precision)
+        assert row_bytes(rows).tolist() == [compress_rows(row).numel() for row in rows.split(1)]
+
+
+def test_seconds_are_latency_and_the_longer_of_sending_and_receiving() -> None:
+    level = NetworkProfile(up=8e3, down=16e3, latency_s=0.5)
+    assert transfer_seconds([], level) == 0
+    assert transfer_seconds([TransferStep(1000, 0)], level) == pytest.approx(0.5 + 1.0)
+    assert transfer_seconds([TransferStep(1000, 4000)], level) == pytest.approx(0.5 + 2.0)
+    assert transfer_seconds([TransferStep(1000, 0), TransferStep(0, 1000, trips=3)], level) == pytest.approx(
+        1.5 + 1.5 + 0.5
+    )
+    assert transfer_seconds([TransferStep(1_250_000, 0)], NETWORK_PROFILES["data centre"]) == pytest.approx(
+        0.0011
+    )
+    assert transfer_seconds([TransferStep(1_250_000, 0)], NETWORK_PROFILES["wan"]) == pytest.approx(0.15)
+    assert transfer_seconds([TransferStep(250_000, 0)], NETWORK_PROFILES["proximity"]) == pytest.approx(1.02)
+    assert transfer_seconds([TransferStep(1_250_000, 0)], NETWORK_PROFILES["edge"]) == pytest.approx(1.1)
+
+
+def test_as_many_are_drawn_as_asked_for_and_others_in_other_rounds() -> None:
+    among = torch.arange(100) % 2 == 0
+    attendance = Attendance(100, seed=4, participation=0.25)
+    rounds = [attendance.drawn(number, among) for number in range(40)]
+    assert all(int(drawn.sum()) == 13 and not bool((drawn & ~among).any()) for drawn in rounds)
+    often = torch.stack(rounds).sum(0)[among]
+    assert int(often.min()) > 0
+    assert int(often.max()) < 25
+    assert torch.equal(rounds[3], Attendance(100, seed=4, participation=0.25).drawn(3, among))
+    assert not torch.equal(rounds[3], Attendance(100, seed=5, participation=0.25).drawn(3, among))
+    assert int(Attendance(100, participation=1e-9).drawn(0, among).sum()) == 1
+    assert torch.equal(Attendance(100).drawn(0, among), among)
+
+
+def test_a_quorum_is_waited_for_and_one_that_cannot_be_met_is_an_error() -> None:
+    for stage in range(20):
+        there = Attendance(50, seed=1, away=0.5, quorum=0.5).present(stage)
+        assert int(there.sum()) >= 25
+    assert any(int(Attendance(50, seed=1, away=0.5).present(stage).sum()) < 25 for stage in range(20))
+    few = Attendance(50, away=0.9, quorum=0.9)
+    with pytest.raises(
+        QuorumMissed, match=r"stage 3: after 16 waits \d of 50 .* expected 45; lower lazy\.quorum"
+    ):
+        few.present(2)
+    alone = torch.zeros(50, dtype=torch.bool)
+    with pytest.raises(QuorumMissed, match="of whom none trains"):
+        Attendance(50).present(0, [alone])
+    assert Attendance(50, quorum=1.0).present(0).all()
+
+
+def test_a_simulation_does_what_rounds_promise() -> None:
+    rounds: Rounds = simulated(PAIRED, away=0.5)
+    there = rounds.meet(0)
+    assert there.shape == (rounds.num_members,)
+    assert not bool((rounds.draw(0, there) & ~there).any())

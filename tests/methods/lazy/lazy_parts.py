@@ -1,0 +1,76 @@
+"""Parts of a graph with what lazy training is given of them, and dense twins of its steps."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from siafu.comm import Comm
+from siafu.comm.halo import Halo
+from siafu.comm.route import Route
+from siafu.graph import Block, Graph
+from siafu.launch.local import run_threads
+from siafu.partition.cut import cut, whole_part
+from siafu.training.config import TrainConfig
+from siafu.training.task import Task, task_of
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """What one rank has; ``node_id`` says which nodes its rows are."""
+
+    comm: Comm
+    block: Block
+    route: Route
+    x: Tensor
+    task: Task
+    node_id: Tensor
+
+
+def on_ranks(
+    graph: Graph,
+    ranks: int,
+    work: Callable[[Given], T],
+    *,
+    owner: Tensor | None = None,
+    train: TrainConfig | None = None,
+) -> list[T]:
+    """What ``work`` returns on each of some ranks, whose nodes are drawn at random, or as ``owner`` says."""
+    draw = torch.Generator().manual_seed(ranks)
+    owner = torch.randint(ranks, (graph.num_nodes,), generator=draw) if owner is None else owner
+    parts = [whole_part(graph)]
+    if ranks > 1:
+        parts = [one.part(graph) for one in cut(graph, owner.to(torch.int32), parts=ranks)]
+
+    def rank(comm: Comm) -> T:
+        part = parts[comm.rank]
+        halo = Halo(comm, part.route, num_own=part.own.num_nodes) if ranks > 1 else None
+        assert part.own.x is not None
+        task = task_of(part.own, train or TrainConfig(), comm)
+        node_id = torch.arange(graph.num_nodes) if part.own.node_id is None else part.own.node_id
+        return work(Given(comm, part.block(halo), part.route, part.own.x, task, node_id))
+
+    return run_threads(rank, ranks=ranks, threads=1)
+
+
+def gathered(graph: Graph, found: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """Rows of all ranks, each with the ids of its rows, in the graph's order."""
+    out = found[0][1].new_empty(graph.num_nodes, found[0][1].shape[1])
+    for node_id, rows in found:
+        out[node_id] = rows
+    return out
+
+
+def dense_s(graph: Graph) -> Tensor:
+    """``D^-1/2 (A + I) D^-1/2`` with exactly one loop a node, (N, N) float64."""
+    block = graph.block
+    weight = torch.ones(block.num_edges) if block.edge_weight is None else block.edge_weight
+    a = torch.zeros(graph.num_nodes, graph.num_nodes, dtype=torch.float64)
+    a.index_put_((block.row_edge.long(), block.indices.long()), weight.double(), accumulate=True)
+    a += torch.diag(block.missing_loop)
+    scale = a.sum(1).clamp(min=1e-30).rsqrt()
+    return scale[:, None] * a * scale

@@ -1,0 +1,231 @@
+"""Sites that go away, come back, are slow; a coordinator that is killed: training ends all the same."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from trial_federation import Trial, serving, trained_here
+
+from siafu.config import build
+from siafu.graph import Graph
+from siafu.launch.sites.schema import make
+from siafu.sites.coordinator import FederationFailed
+from siafu.sites.coordinator_attempt import Followup, Outcome
+from siafu.sites.file_transfer import pieces_of
+from siafu.sites.service import Site
+from siafu.training.procedure import Callbacks
+from siafu.wire.heartbeats import Suspicion
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SETTINGS: dict[str, Any] = {"method": "lazy", "train.epochs": 30, "model.hidden": 16}
+# Stages that still go on when who went is missed, or is back.
+LONG = SETTINGS | {"train.epochs": 120, "train.patience": 0}
+
+
+def when(epoch: int, do: Callable[[], None], said: list[str]) -> Callbacks:
+    """An callbacks who does something once, when so many epochs are done."""
+    left = [do]
+
+    def on_epoch(number: int, total: int, **_: Any) -> None:
+        if number >= epoch and left:
+            left.pop()()
+
+    return Callbacks(on_epoch, say=said.append)
+
+
+@pytest.fixture
+def trial(graph: Graph, tmp_path: Path) -> Iterator[Trial]:
+    with serving(tmp_path / "sites", graph) as made:
+        yield made
+
+
+@pytest.mark.parametrize("epoch", [3, 130])
+def test_a_site_that_is_unplugged_and_comes_back_takes_part_to_the_end(
+    epoch: int, trial: Trial, graph: Graph, tmp_path: Path
+) -> None:
+    said: list[str] = []
+
+    def replug() -> None:
+        trial.end("b")
+        trial.serve("b")
+
+    run = trial.federate(callbacks=when(epoch, replug, said), **LONG)
+    here = trained_here(graph, tmp_path / "here", **LONG)
+    assert run.metrics["finished"]
+    assert run.metrics["away"] == []
+    assert len([text for text in said if text.startswith("training with a, b, c")]) >= 2
+    assert run.metrics["ledger_bytes"] == run.metrics["bytes_sent"]
+    assert (run.directory / "model.safetensors").read_bytes() == (
+        here.directory / "model.safetensors"
+    ).read_bytes()
+
+
+@pytest.mark.parametrize("epoch", [3, 130])
+def test_the_others_go_on_without_a_site_that_is_gone_for_good(epoch: int, trial: Trial) -> None:
+    said: list[str] = []
+    gone = when(epoch, lambda: trial.end("c"), said)
+    run = trial.federate(callbacks=gone, federation={"patience": 0.5}, **LONG)
+    assert run.metrics["finished"]
+    assert run.metrics["away"] == ["c"]
+    assert "site c is away; the others go on without it" in said
+    assert run.metrics["test_accuracy"] > 0.45  # a third of so few nodes is missing; benchmarks tell more
+
+
+def test_a_site_that_was_given_up_is_taken_in_again_after_a_stage(trial: Trial) -> None:
+    said: list[str] = []
+    watching = when(3, lambda: trial.end("c"), said)
+
+    def say(text: str) -> None:
+        said.append(text)
+        if text.startswith("site c is away"):
+            trial.serve("c")
+
+    callbacks = Callbacks(watching.on_epoch, say=say)
+    run = trial.federate(callbacks=callbacks, federation={"patience": 0.5}, **LONG)
+    assert run.metrics["finished"]
+    assert run.metrics["away"] == []
+    assert "site c is back" in said
+    members = [text.partition(",  in")[0] for text in said if text.startswith("training with")]
+    assert ["a, b, c" in text for text in members] == [True, False, True]
+
+
+def test_a_site_that_comes_back_and_does_not_fit_ends_nobody_s_run(trial: Trial) -> None:
+    said: list[str] = []
+    watching = when(3, lambda: trial.end("c"), said)
+
+    def say(text: str) -> None:
+        said.append(text)
+        if text.startswith("site c is away"):
+            trial.change("c", 'features = "boundary"', 'features = "never"')
+            trial.serve("c")
+
+    callbacks = Callbacks(watching.on_epoch, say=say)
+    run = trial.federate(callbacks=callbacks, federation={"patience": 0.5}, **LONG)
+    assert run.metrics["finished"]
+    assert run.metrics["away"] == ["c"]
+    why = "the policy of site c lets no features out"
+    assert len([text for text in said if f"the others go on without it: {why}" in text]) == 1
+    assert [text for text in trial.said["c"] if why in text]  # where it can be mended
+
+
+def followed(members: list[str], **places: Any) -> Followup:
+    """An attempt that was not begun."""
+    run: Any = SimpleNamespace(places=places, tree=build({}, {"comm": {"deadline": 10}}))
+    return Followup(run, members, {}, Counter())
+
+
+def test_a_wait_for_a_site_that_is_no_member_blames_nobody() -> None:
+    followup, outcome = followed(["a", "b"]), Outcome()
+    followup._take("a", make("Report", state="training", waits_for="nobody", waited=99), outcome)
+    assert followup.detector.culprit() is None
+    followup._take("a", make("Report", state="training", waits_for="b", waited=99), outcome)
+    assert followup.detector.culprit() == Suspicion("b")
+
+
+def test_files_of_the_run_are_taken_from_the_first_site_alone_and_whole() -> None:
+    kept: list[bytes] = []
+    followup = followed(["a", "b"], model=kept.append)
+    outcome, (piece,) = Outcome(), pieces_of("model", b"weights")
+    followup._take("b", make("Report", piece=piece), outcome)
+    assert outcome.lost == {"b": "site b sent a file of the run, which a alone sends"}
+    followup._take("a", make("Report", piece=piece), outcome)
+    assert kept == [b"weights"]
+    piece.data = b"weightz"
+    followup._take("a", make("Report", piece=piece), outcome)
+    assert outcome.lost["a"] == "site a sent a damaged piece of a file"
+    assert kept == [b"weights"]
+
+
+def test_what_a_site_says_of_its_end_is_shown_without_what_a_terminal_obeys() -> None:
+    followup = followed(["a"])
+    outcome = Outcome()
+    followup._take("a", make("Report", state="failed", text="\x1b[2Jgone\n"), outcome)
+    assert outcome.states["a"].text == " [2Jgone "
+
+
+def test_a_quorum_that_cannot_be_met_is_an_error_that_says_who_is_missing(trial: Trial) -> None:
+    trial.end("b")
+    trial.end("c")
+    with pytest.raises(FederationFailed, match=r"1 of 3 sites are there, but a stage needs 2(.|\n)*b at 127"):
+        trial.federate(federation={"patience": 0.2}, **SETTINGS)
+
+
+def test_a_coordinator_that_was_killed_goes_on_where_it_was(
+    trial: Trial, graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def kill(*_: Any, **__: Any) -> None:
+        raise Killed
+
+    with pytest.raises(Killed):
+        trial.federate(callbacks=when(36, kill, []), **SETTINGS)
+    said: list[str] = []
+    run = trial.federate(callbacks=Callbacks(say=said.append), **SETTINGS)
+    here = trained_here(graph, tmp_path / "here", **SETTINGS)
+    assert run.metrics["finished"]
+    assert (run.directory / "model.safetensors").read_bytes() == (
+        here.directory / "model.safetensors"
+    ).read_bytes()
+
+
+def test_a_coordinator_that_is_started_again_holds_sites_to_their_data(trial: Trial, graph: Graph) -> None:
+    class Killed(BaseException):
+        pass
+
+    def kill(*_: Any, **__: Any) -> None:
+        raise Killed
+
+    with pytest.raises(Killed):
+        trial.federate(callbacks=when(3, kill, []), **SETTINGS)
+    trial.end("b")
+    table = trial.folder / "b" / "cross.csv"
+    *lines, _ = table.read_text().splitlines()
+    table.write_text("\n".join(lines) + "\n")
+    trial.serve("b")
+    with pytest.raises(
+        FederationFailed, match="site b has other data than when the run began; put them back"
+    ):
+        trial.federate(**SETTINGS)
+
+
+def test_nobody_waits_while_the_first_site_is_sent_a_checkpoint(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, begun = Site.begin, list[str]()
+
+    def noted(self: Site, pieces: Iterator[bytes]) -> bytes:
+        answer = begin(self, pieces)
+        begun.append(self.holdings.config.name)
+        return answer
+
+    monkeypatch.setattr(Site, "begin", noted)
+    trial.federate(**SETTINGS | {"train.epochs": 2})
+    assert begun[0] == "a"
+    assert sorted(begun) == ["a", "b", "c"]
+
+
+def test_a_slow_site_delays_nobody_past_the_deadline(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    import siafu.sites.site_attempt as attempt
+
+    train_rank, release = attempt.train_rank, threading.Event()
+
+    def slowly(comm: Any, *args: Any, **given: Any) -> Any:
+        if comm.hosts[comm.rank] == "b" and comm.world_size == 3:
+            release.wait(60)
+        return train_rank(comm, *args, **given)
+
+    monkeypatch.setattr(attempt, "train_rank", slowly)
+    said: list[str] = []
+    settings = SETTINGS | {"comm.deadline": 6}
+    run = trial.federate(callbacks=Callbacks(say=said.append), federation={"patience": 0.5}, **settings)
+    release.set()
+    assert run.metrics["finished"]
+    assert "site b is too slow; the others go on without it" in said
+    assert run.metrics["away"] == ["b"]

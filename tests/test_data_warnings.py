@@ -1,0 +1,100 @@
+"""Runs whose scores mean little say so: one class, one node, nothing to test on."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from in_process import command
+
+import siafu
+from siafu.config import build
+from siafu.data_warnings import data_warnings
+from siafu.dynamic import DynamicGraph, Protocol
+from siafu.graph import Graph
+from siafu.store import write_store
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def small(y: list[int], train: list[int], test: list[int]) -> Graph:
+    """Four nodes in a ring."""
+
+    def mask(rows: list[int]) -> torch.Tensor:
+        return torch.isin(torch.arange(4), torch.tensor(rows))
+
+    edges = np.array([[0, 1, 2, 3], [1, 2, 3, 0]])
+    rows = {"x": np.eye(4, dtype=np.float32), "y": np.array(y)}
+    return Graph.from_edges(edges, **rows, train_mask=mask(train), test_mask=mask(test), name="ring")
+
+
+ONE_NODE = "ring: trains on one node alone; give more training nodes"
+ONE_CLASS = "ring: every training label is class 1, so no other class is learned; give labels of others"
+NO_TEST = "ring: no node with a label to test on, so there is no test score"
+
+
+@pytest.mark.parametrize(
+    ("graph", "expected"),
+    [
+        (small([0, 1, 0, 1], [0, 1], [2, 3]), ()),
+        (small([0, 1, 0, 1], [0], [2, 3]), (ONE_NODE,)),
+        (small([0, 1, 0, 1], [1, 3], [0]), (ONE_CLASS,)),
+        (small([0, 1, 0, 1], [0, 1], []), (NO_TEST,)),
+        (small([0, 1, -1, -1], [1, 3], [2]), (ONE_NODE, NO_TEST)),
+    ],
+)
+def test_each_reason_is_one_sentence(graph: Graph, expected: tuple[str, ...]) -> None:
+    assert data_warnings(graph, build({})) == expected
+
+
+def test_pairs_that_nobody_tests_are_told() -> None:
+    graph = siafu.load("karate")
+    tree = build({"task": "link", "link": {"split": [0.9, 0.1, 0.0]}})
+    assert isinstance(graph, Graph)
+    assert data_warnings(graph, tree) == ("karate: no pair to test on, so there is no test score",)
+
+
+@pytest.mark.parametrize(
+    ("task", "more", "split", "expected"),
+    [
+        ("link", {}, (0.7, 0.1, 0.2), []),
+        ("link", {}, (0.9, 0.1, 0.0), ["no step to test on"]),
+        ("edge", {"edge_y": np.ones(60, int)}, (0.7, 0.1, 0.2), ["every training label is class 1"]),
+        ("edge", {"edge_y": np.arange(60) % 2}, (0.7, 0.1, 0.2), []),
+        ("node", {"y": np.zeros((20, 5), int)}, (0.7, 0.1, 0.2), ["every training label is class 0"]),
+    ],
+)
+def test_graphs_that_change_over_time_are_looked_at_too(
+    task: str, more: dict[str, Any], split: tuple[float, float, float], expected: list[str]
+) -> None:
+    src, dst, t = np.arange(60) % 5, (np.arange(60) + 1) % 5, np.arange(60) // 3
+    protocol = Protocol(window=1, split=split, task=task)
+    graph = DynamicGraph.from_events(src, dst, t, num_nodes=5, protocol=protocol, **more)
+    tree = build(
+        {"method": "snapshots", "task": task, "snapshots": {"window": 1}, "model": {"kind": "cd-gcn"}}
+    )
+    found = data_warnings(graph, tree)
+    assert len(found) == len(expected)
+    assert all(part in text for part, text in zip(expected, found, strict=True))
+
+
+@pytest.mark.parametrize("more", [(), ("--seeds", 2, "--baseline")])
+def test_a_run_says_so_once_and_keeps_it(
+    tmp_path: Path, more: tuple[object, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    graph = small([0, 1, 0, 1], [0], [])
+    write_store(replace(graph, val_mask=graph.test_mask), tmp_path / "store")
+    asked = ("train", tmp_path / "store", "--epochs", 1, "--hidden", 2, "--out", tmp_path / "run", *more)
+    code, out, err = command(*asked, "--json", capsys=capsys)
+    assert code == 0, err
+    expected = [ONE_NODE, NO_TEST]
+    assert [line for line in err.splitlines() if "warning" in line] == [
+        f"warning: {text}" for text in expected
+    ]
+    assert json.loads(out)["warnings"] == expected
+    events = (tmp_path / "run" / ("seed-0" if more else ".") / "events.jsonl").read_text().splitlines()
+    notes = [json.loads(line)["text"] for line in events if '"phase":"note"' in line]
+    assert notes == expected
