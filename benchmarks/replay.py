@@ -1,7 +1,7 @@
-"""Replay measured tasks on leases that nobody rented: the time of an epoch, and the time that leases are billed.
+"""A discrete-event simulation of the pipeline: replays measured tasks on leases that are not rented.
 
-A model, event by event: one server does graph tasks one at a time, leases do tensor tasks, and rows travel between them
-at given rates. It runs nothing, and knows no clock but its own.
+One server runs graph tasks one at a time, leases run tensor tasks, and rows are sent between them at given rates. The
+simulation gives the time of an epoch and the billed time of the leases. It runs no task.
 """
 
 import heapq
@@ -20,7 +20,7 @@ class GraphTask(NamedTuple):
 
 
 class TensorTask(NamedTuple):
-    """Tensor work of one interval in one phase: seconds of computing, and the bytes that travel there and back."""
+    """Tensor work of one interval in one phase: seconds of computing, and the bytes sent to and from the lease."""
 
     phase: int
     interval: int
@@ -30,14 +30,14 @@ class TensorTask(NamedTuple):
 
 @dataclass(frozen=True)
 class Fleet:
-    """What tensor tasks run on.
+    """The leases that run tensor tasks.
 
     Attributes:
-        leases: how many; with 0 the server does the tensor tasks itself, one at a time, between graph tasks.
+        leases: their number; with 0 the server runs the tensor tasks itself, one at a time, between graph tasks.
         bytes_per_s: of one lease's connection.
-        latency_s: of each task, beside its bytes: asking for it, and answering.
-        speed: of a lease, beside the machine that the seconds were measured on.
-        server_bytes_per_s: of the server's connection, which all leases share; tasks' bytes pass it one after another.
+        latency_s: of each task, beside the time for its bytes.
+        speed: of a lease, relative to the machine on which the seconds were measured.
+        server_bytes_per_s: of the server's connection, which all leases share, one task after the other.
     """
 
     leases: int
@@ -48,12 +48,12 @@ class Fleet:
 
 
 class ReplayTimes(NamedTuple):
-    """What a replay gave.
+    """The times of a replay.
 
     Attributes:
         seconds: until the last task ended.
-        lease_seconds: billed: every lease from beginning to end, idle or not.
-        busy_lease_seconds: of these, with a task.
+        lease_seconds: billed seconds: of every lease from beginning to end, busy or idle.
+        busy_lease_seconds: the part of these with a task.
         server_seconds: in which the server had a task.
     """
 
@@ -66,25 +66,25 @@ class ReplayTimes(NamedTuple):
 def replay(
     graph: Iterable[GraphTask], tensor: Iterable[TensorTask], fleet: Fleet, *, staleness: int
 ) -> ReplayTimes:
-    """Run all phases, in the order of their numbers, as early as may be.
+    """Replay all phases, in the order of their numbers, as early as possible.
 
     A tensor task starts when the graph task of its interval and phase has ended and a lease is free. A graph task
-    starts when the server is free and, with ``staleness`` 0, all tasks of the phase before have ended; else when those
-    of its interval have. Of several that may start, the one of the earliest phase and interval does. Epochs that
-    overlap are replayed as one long list of phases.
+    starts when the server is free and the tasks of the phase before have ended: all of them with ``staleness`` 0, else
+    those of its interval. Of several tasks that can start, that of the earliest phase and interval does. Overlapping
+    epochs are replayed as one long list of phases.
     """
     return _Replay(_jobs(graph, tensor), fleet, synchronous=staleness == 0).run()
 
 
 class _Job(NamedTuple):
-    """What one interval does in one phase: graph work, then tensor work, either of them perhaps none."""
+    """The work of one interval in one phase: graph work, then tensor work; either may be None."""
 
     graph: GraphTask | None
     tensor: TensorTask | None
 
 
 def _jobs(graph: Iterable[GraphTask], tensor: Iterable[TensorTask]) -> list[dict[int, _Job]]:
-    """For each phase, what each interval does in it."""
+    """Return the job of each interval, for each phase."""
     graphs = {(task.phase, task.interval): task for task in graph}
     tensors = {(task.phase, task.interval): task for task in tensor}
     keys = {*graphs, *tensors}
@@ -103,7 +103,7 @@ _Key = tuple[int, int]  # phase, interval
 
 
 class _Replay:
-    """One replay under way."""
+    """The state of one replay."""
 
     def __init__(self, jobs: Sequence[dict[int, _Job]], fleet: Fleet, *, synchronous: bool) -> None:
         self._jobs = jobs
@@ -119,7 +119,7 @@ class _Replay:
         self._busy_s = self._server_s = 0.0
 
     def run(self) -> ReplayTimes:
-        """From the first phase to the last task's end."""
+        """Replay from the first phase to the end of the last task."""
         now = 0.0
         if self._jobs:
             self._offer_phase(0)
@@ -131,7 +131,9 @@ class _Replay:
                 return ReplayTimes(now, self._fleet.leases * now, self._busy_s, self._server_s)
             now, kind, phase, interval = heapq.heappop(self._ends)
             self._end(kind, phase, interval)
-            while self._ends and self._ends[0][0] == now:  # who ends at once is free at once
+            while (
+                self._ends and self._ends[0][0] == now
+            ):  # tasks that end together free their places together
                 self._end(*heapq.heappop(self._ends)[1:])
 
     def _offer_phase(self, phase: int) -> None:
@@ -139,7 +141,7 @@ class _Replay:
             self._offer(phase, interval)
 
     def _offer(self, phase: int, interval: int) -> None:
-        """An interval may enter a phase."""
+        """Let an interval enter a phase."""
         if self._jobs[phase][interval].graph is None:
             self._after_graph(phase, interval)
         else:
@@ -159,15 +161,13 @@ class _Replay:
             phase, interval = heapq.heappop(self._for_leases)
             task = self._jobs[phase][interval].tensor
             assert task is not None
-            seconds = (
-                self._travel_s(now, task.bytes) + self._fleet.latency_s + task.seconds / self._fleet.speed
-            )
+            seconds = self._send_s(now, task.bytes) + self._fleet.latency_s + task.seconds / self._fleet.speed
             self._free -= 1
             self._busy_s += seconds
             heapq.heappush(self._ends, (now + seconds, _TENSOR, phase, interval))
 
-    def _travel_s(self, now: float, count: int) -> float:
-        """How long bytes travel: no faster than the lease's connection, nor than the server's, after those before."""
+    def _send_s(self, now: float, count: int) -> float:
+        """Return the seconds to send bytes after earlier ones, at the rate of the slower connection."""
         self._wire_free_s = max(self._wire_free_s, now) + count / self._fleet.server_bytes_per_s
         return max(count / self._fleet.bytes_per_s, self._wire_free_s - now)
 
@@ -190,7 +190,7 @@ class _Replay:
             heapq.heappush(self._for_server, (phase, interval, _TENSOR))
 
     def _after_phase(self, phase: int, interval: int) -> None:
-        """An interval is through a phase: see who may go on to the next."""
+        """End an interval's phase, and let intervals enter the next one."""
         self._left[phase] -= 1
         after = phase + 1
         if after == len(self._jobs):

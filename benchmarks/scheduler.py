@@ -27,7 +27,6 @@ import numpy as np
 import torch
 from core import require_core
 from one_server import prepared, server_of
-from siafu.workers.task_outcome import TaskCounts
 
 from siafu.data import community
 from siafu.methods.pipeline import procedure
@@ -38,6 +37,7 @@ from siafu.workers.event_loop import EventLoop
 from siafu.workers.setup import Setup
 from siafu.workers.stages import rows_with_grad, weights_of
 from siafu.workers.task import Direction, Key, Result, Task
+from siafu.workers.task_outcome import TaskCounts
 from siafu.workers.task_queue import TaskQueue
 from siafu.workers.worker_pool import WorkerSpec
 

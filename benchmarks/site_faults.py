@@ -23,12 +23,12 @@ from typing import Any
 from core import require_core
 from namespaces import hosts_on_a_switch, refusal
 from retexo import load_split
-from siafu.load_graph import load_static
 from sites import COORDINATOR, NAMES, Play, kill_at, prepare
 
 from siafu import predict
 from siafu.graph import Graph
 from siafu.inference import open_run
+from siafu.load_graph import load_static
 
 WAITED_S, GIVEN_UP_S = 600, 3
 PUBLISHED = ("model.hidden=256", "train.lr=0.003", "train.epochs=100", "train.patience=0")

@@ -27,7 +27,6 @@ from typing import Any
 import psutil
 import torch
 from core import require_core
-from siafu.load_graph import load
 
 import siafu
 from siafu.comm.message_frames import ChunkHead, FrameKind, MessageInfo, pack_chunk_head
@@ -37,6 +36,7 @@ from siafu.launch.sites.frame_stream import FrameEncoder
 from siafu.launch.sites.ledger import read_ledger
 from siafu.launch.sites.rpc import CallFailed, SiteConnection
 from siafu.launch.sites.schema import MAX_MESSAGE_BYTES, PROTOCOL, make, pack, unpack
+from siafu.load_graph import load
 from siafu.sites.provisioning import init_trial, split
 from siafu.wire import frames as wire_frames
 from siafu.wire.certificates import read_certificate, read_identity

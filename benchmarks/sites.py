@@ -34,13 +34,13 @@ import numpy as np
 from capture import read
 from core import require_core
 from namespaces import Host, hosts_on_a_switch, refusal
-from siafu.load_graph import load_static
 from site_leaks import features_told, left, noted, rows_found
 
 from siafu.config import from_assignments, merge
 from siafu.graph import Graph
 from siafu.launch.sites.config import COORDINATOR
 from siafu.launch.sites.ledger import read_ledger
+from siafu.load_graph import load_static
 from siafu.partition.assign import assign
 from siafu.run import train
 from siafu.sites.provisioning import init_trial, split

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from siafu.dynamic import DynamicGraph, Snapshots
     from siafu.graph import Block, Graph
-    from siafu.inference.trained_run import Run, load, predict
-    from siafu.inference.trained_run import open_run as open
+    from siafu.inference import Run, predict
+    from siafu.inference import open_run as open
+    from siafu.load_graph import load
     from siafu.loader import NeighborLoader
     from siafu.process_group import join, part_of
     from siafu.run import resume, train
@@ -42,13 +43,13 @@ _HOMES = {
     "DynamicGraph": ("siafu.dynamic", "DynamicGraph"),
     "Graph": ("siafu.graph", "Graph"),
     "NeighborLoader": ("siafu.loader", "NeighborLoader"),
-    "Run": ("siafu.inference.trained_run", "Run"),
+    "Run": ("siafu.inference", "Run"),
     "Snapshots": ("siafu.dynamic", "Snapshots"),
     "join": ("siafu.process_group", "join"),
-    "load": ("siafu.inference.trained_run", "load"),
-    "open": ("siafu.inference.trained_run", "open_run"),
+    "load": ("siafu.load_graph", "load"),
+    "open": ("siafu.inference", "open_run"),
     "part_of": ("siafu.process_group", "part_of"),
-    "predict": ("siafu.inference.trained_run", "predict"),
+    "predict": ("siafu.inference", "predict"),
     "resume": ("siafu.run", "resume"),
     "train": ("siafu.run", "train"),
 }

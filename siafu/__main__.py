@@ -1,4 +1,4 @@
-"""The command ``siafu``, also ``python -m siafu``: it handles signals before it loads the command line."""
+"""The command ``siafu``, also ``python -m siafu``; signals are handled before the command line is loaded."""
 
 from siafu.signals import exit_on_signal
 

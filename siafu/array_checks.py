@@ -1,7 +1,8 @@
-"""Whether arrays are what the compiled core takes them for. Each is read once, where it enters, in one pass.
+"""Validate arrays before the compiled core reads them.
 
-The core reads the offsets and columns of a graph many times and trusts them. So a graph that is handed in, opened or
-received is checked here first. These checks know no file; ``what`` names the graph in errors.
+The core reads the offsets and columns of a graph many times and trusts them. So each graph that is handed in, opened or
+received is checked here once, in one pass over its arrays. These checks read no file; ``what`` names the graph in
+errors.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from siafu import native
 
 
 class ValidatedCsr(NamedTuple):
-    """A CSR whose arrays were found to be in range.
+    """A CSR whose offsets and columns are in range. It lets later checks of the same arrays return at once.
 
     Attributes:
         indptr: (R + 1,) int64.
@@ -27,7 +28,7 @@ class ValidatedCsr(NamedTuple):
     num_src: int
 
     def covers(self, indptr: Tensor, indices: Tensor, num_src: int) -> bool:
-        """Whether these are the very arrays that were checked."""
+        """Return whether these arrays are the very objects that were checked."""
         return self.indptr is indptr and self.indices is indices and self.num_src == num_src
 
 
@@ -47,7 +48,7 @@ def check_csr(
 
 
 def check_offsets(ptr: Tensor, total: int, what: str, *, field: str = "indptr", of: str = "indices") -> None:
-    """Refuse offsets that do not ascend from 0 to ``total``, the number of what they point ``of``."""
+    """Refuse offsets that decrease, or do not run from 0 to ``total``; ``of`` names in errors what they point into."""
     check_array(ptr, f"{what}: {field}", torch.int64, (None,))
     if not ptr.numel():
         raise ValueError(f"{what}: {field} is empty; expected one offset more than rows, the first 0")
@@ -68,7 +69,7 @@ def check_offsets(ptr: Tensor, total: int, what: str, *, field: str = "indptr", 
 
 
 def check_ids(ids: Tensor, num_nodes: int, what: str, *, field: str = "indices") -> None:
-    """Refuse ids of nodes that are not there, (n,) int32 or int64."""
+    """Refuse node ids outside ``[0, num_nodes)``, (n,) int32 or int64."""
     place = native.first_out_of_range(ids, num_nodes)
     if place >= 0:
         raise ValueError(
@@ -79,7 +80,7 @@ def check_ids(ids: Tensor, num_nodes: int, what: str, *, field: str = "indices")
 def check_classes(
     y: Tensor, what: str, *, field: str = "y", class_names: Sequence[str] | None = None
 ) -> None:
-    """Refuse integer classes other than -1, for none, and 0 up; with names, as many as there are of these."""
+    """Refuse integer classes below -1 (-1: unlabelled), and classes that have no name where names are given."""
     if y.dtype == torch.uint8 and y.numel() and int(y.max()) > 1:
         raise ValueError(
             f"{what}: {field}[{_first(y == y.max())}] is {int(y.max())}; expected 0 or 1, a column a label"
@@ -108,7 +109,7 @@ def check_width(shape: Sequence[int], what: str) -> None:
 
 
 def check_permutation(order: Tensor, num_rows: int, what: str) -> None:
-    """Refuse numbers that do not name each of ``num_rows`` rows once, (num_rows,) int64."""
+    """Refuse an order that does not contain each of ``num_rows`` rows exactly once, (num_rows,) int64."""
     check_array(order, what, torch.int64, (num_rows,))
     place = native.first_out_of_range(order, num_rows)
     if place >= 0:
@@ -123,7 +124,7 @@ def check_permutation(order: Tensor, num_rows: int, what: str) -> None:
 def check_array(
     values: Tensor, what: str, dtype: torch.dtype | Sequence[torch.dtype], shape: Sequence[int | None]
 ) -> None:
-    """Refuse anything but a contiguous tensor in memory of such a type and shape; None stands for any size."""
+    """Refuse anything but a contiguous CPU tensor of this dtype and shape; None stands for any size."""
     if not isinstance(values, Tensor):
         raise ValueError(
             f"{what} is a {type(values).__name__}; expected a torch.Tensor (torch.as_tensor makes one)"
@@ -149,5 +150,5 @@ def check_array(
 
 
 def _first(mask: Tensor) -> str:
-    """The place of the first of what a mask marks."""
+    """Format the index of the first True entry of a mask."""
     return ", ".join(str(int(i)) for i in mask.nonzero()[0])

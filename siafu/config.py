@@ -1,4 +1,4 @@
-"""The settings of a run: one small frozen model per component, put together here, read from and written to TOML."""
+"""``Config``, the settings of a run: one small frozen model per component; read from and written to TOML."""
 
 import difflib
 import json
@@ -20,15 +20,18 @@ from siafu.methods.snapshots.config import SnapshotsConfig
 from siafu.nn.config import ModelConfig
 from siafu.partition.config import PartitionConfig
 from siafu.training.config import TrainConfig
-from siafu.training.link.config import DEFAULTS as OF_LINK
+from siafu.training.link.config import DEFAULTS as LINK_DEFAULTS
 from siafu.training.link.config import LinkConfig
 
-Tree = dict[str, Any]
+Tables = dict[str, Any]  # of settings, nested, as TOML has them
 S = TypeVar("S", bound=BaseModel)
 
 
 class Config(BaseModel):
-    """Everything that decides what a run computes, and the data it was given."""
+    """The config of a run: all settings that decide its result, and the source of its data.
+
+    Components have a table each; :mod:`siafu.resolve` replaces defaults that depend on the machine or the graph.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -38,13 +41,13 @@ class Config(BaseModel):
     ranks: int = Field(1, ge=1)
     threads: int = Field(
         0, ge=0
-    )  # of each rank; 0: all of torch's for one rank, else an equal share of the cores
+    )  # of each rank; 0: torch's number for one rank, else an equal share of the cores
     seed: int = Field(0, ge=0, lt=2**63)
-    seeds: int = Field(1, ge=1)  # how many, from ``seed`` on
-    baseline: bool = False  # also train a model without the graph, to compare with
+    seeds: int = Field(1, ge=1)  # number of seeds to train with, from ``seed`` on
+    baseline: bool = False  # also train an MLP, which does not see the graph
     source: str = ""  # the data set's name or path; empty for a graph given in Python
-    fingerprint: str = ""  # of the data, so that a run is not resumed on other data
-    class_names: tuple[str, ...] = ()  # of the data, so that predictions of other data use the same
+    fingerprint: str = ""  # checksum of the data, so that a run is not resumed on other data
+    class_names: tuple[str, ...] = ()  # of the training data; predictions of other data use them, too
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
     train: TrainConfig = TrainConfig()
@@ -57,17 +60,17 @@ class Config(BaseModel):
     link: LinkConfig = LinkConfig()
 
     def of(self, settings: type[S]) -> S:
-        """The table of one component, such as ``LazyConfig``."""
+        """Return the table of one component, such as ``LazyConfig``."""
         return next(value for value in vars(self).values() if isinstance(value, settings))
 
     @property
     def max_epochs(self) -> int:
-        """The most epochs that a run can have, over all of its stages."""
+        """The maximum number of epochs of a run, over all of its stages."""
         return METHODS[self.method].max_epochs(self)
 
     @field_validator("method")
     @classmethod
-    def _known_method(cls, value: str) -> str:
+    def _check_method(cls, value: str) -> str:
         if value not in METHODS:
             names = [f"'{name}'" for name in METHODS]
             known = f"{', '.join(names[:-1])} or {names[-1]}"
@@ -76,65 +79,65 @@ class Config(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _as_the_method_wants(cls, values: Any) -> Any:
-        """Config that are not given take the values that suit the method and the task."""
+    def _apply_method_defaults(cls, values: Any) -> Any:
+        """Apply the defaults of the method and the task to settings that are not given."""
         if not isinstance(values, dict):
             return values
         method = METHODS.get(values.get("method", ""))
-        of_method = {} if method is None else method.defaults
-        of_task = OF_LINK if values.get("task") == "link" else {}
-        return merge(of_method, of_task, values)
+        method_defaults = {} if method is None else method.defaults
+        task_defaults = LINK_DEFAULTS if values.get("task") == "link" else {}
+        return merge(method_defaults, task_defaults, values)
 
 
 def build(*layers: Mapping[str, Any]) -> Config:
-    """Config from nested tables, each later one overriding the earlier; errors name the key."""
+    """Build a config from nested tables; later tables override earlier ones. Errors name the key."""
     try:
         return Config.model_validate(merge(*layers))
     except ValidationError as error:
         raise ValueError(_explain(error)) from None
 
 
-def merge(*layers: Mapping[str, Any]) -> Tree:
-    """One tree of tables, each later one overriding the earlier."""
-    merged: Tree = {}
+def merge(*layers: Mapping[str, Any]) -> Tables:
+    """Merge nested tables; later tables override earlier ones."""
+    merged: Tables = {}
     for layer in layers:
         _merge(merged, layer)
     return merged
 
 
-def read_toml(path: Path) -> Tree:
-    """The tables of a settings file; errors name the file and the key."""
+def read_toml(path: Path) -> Tables:
+    """Read and check the tables of a TOML file of settings. Errors name the file and the key."""
     try:
-        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path}: not a TOML file: {error}") from None
     try:
-        build(tree)
+        build(tables)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-    return tree
+    return tables
 
 
 def parse_toml(text: str) -> Config:
-    """The settings that :func:`write_toml` wrote."""
+    """Read a config that :func:`write_toml` wrote."""
     return build(tomllib.loads(text))
 
 
-def write_toml(settings: Config) -> str:
-    """The settings as TOML; what is None is left out, since only fields that default to None may be None."""
+def write_toml(config: Config) -> str:
+    """Write a config as TOML. Fields that are None are left out: only those that default to None may be None."""
     lines: list[str] = []
-    for key, value in settings.model_dump().items():
+    for key, value in config.model_dump().items():
         if not isinstance(value, dict):
             lines.append(f"{key} = {_literal(value)}")
-    for key, value in settings.model_dump().items():
+    for key, value in config.model_dump().items():
         if isinstance(value, dict):
             lines += ["", f"[{key}]", *(f"{k} = {_literal(v)}" for k, v in value.items() if v is not None)]
     return "\n".join(lines) + "\n"
 
 
-def from_assignments(assignments: list[str]) -> Tree:
-    """Tables from ``a.b=c`` texts; ``c`` is a TOML value, or else a string."""
-    tree: Tree = {}
+def from_assignments(assignments: list[str]) -> Tables:
+    """Make tables from ``a.b=c`` texts; ``c`` is a TOML value, or else a string."""
+    tables: Tables = {}
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
         if not equals or not key.strip():
@@ -143,28 +146,28 @@ def from_assignments(assignments: list[str]) -> Tree:
             value = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
             value = None if text == "None" else text
-        _merge(tree, _nested(key.strip().split("."), value))
-    return tree
+        _merge(tables, _nested(key.strip().split("."), value))
+    return tables
 
 
-def from_keywords(keywords: Mapping[str, Any]) -> Tree:
-    """Tables from bare keyword arguments, each of which must be a key of exactly one table."""
-    tree: Tree = {}
+def from_keywords(keywords: Mapping[str, Any]) -> Tables:
+    """Make tables from keyword arguments, each of which must be a key of exactly one table."""
+    tables: Tables = {}
     for key, value in keywords.items():
         if key in Config.model_fields:
-            _merge(tree, {key: value})
+            _merge(tables, {key: value})
             continue
-        tables = [name for name, fields in _tables().items() if key in fields]
-        if len(tables) > 1:
-            known = " or ".join(f"config={{{table!r}: {{{key!r}: …}}}}" for table in tables)
-            raise ValueError(f"{key} is ambiguous: it is a setting of {', '.join(tables)}; give {known}")
-        if not tables:
+        names = [name for name, fields in _table_keys().items() if key in fields]
+        if len(names) > 1:
+            choices = " or ".join(f"config={{{name!r}: {{{key!r}: …}}}}" for name in names)
+            raise ValueError(f"{key} is ambiguous: it is a setting of {', '.join(names)}; give {choices}")
+        if not names:
             raise ValueError(f"{key} is not a setting; did you mean {_nearest(key, _all_keys())}?")
-        _merge(tree, {tables[0]: {key: value}})
-    return tree
+        _merge(tables, {names[0]: {key: value}})
+    return tables
 
 
-def _tables() -> dict[str, list[str]]:
+def _table_keys() -> dict[str, list[str]]:
     found = {}
     for name, info in Config.model_fields.items():
         if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
@@ -173,10 +176,10 @@ def _tables() -> dict[str, list[str]]:
 
 
 def _all_keys() -> list[str]:
-    return [*Config.model_fields, *(key for fields in _tables().values() for key in fields)]
+    return [*Config.model_fields, *(key for fields in _table_keys().values() for key in fields)]
 
 
-def _merge(into: Tree, layer: Mapping[str, Any]) -> None:
+def _merge(into: Tables, layer: Mapping[str, Any]) -> None:
     for key, value in layer.items():
         if isinstance(value, Mapping) and isinstance(into.get(key), dict):
             _merge(into[key], value)
@@ -184,12 +187,12 @@ def _merge(into: Tree, layer: Mapping[str, Any]) -> None:
             into[key] = dict(value) if isinstance(value, Mapping) else value
 
 
-def _nested(path: list[str], value: Any) -> Tree:
+def _nested(path: list[str], value: Any) -> Tables:
     return {path[0]: _nested(path[1:], value) if len(path) > 1 else value}
 
 
 def _literal(value: Any) -> str:
-    """A JSON string, number, truth value or list is one of TOML too, but for one character."""
+    """Format a value: JSON strings, numbers, booleans and lists are TOML, too, except for one character."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -204,7 +207,7 @@ def _explain(error: ValidationError) -> str:
         path = [str(part) for part in detail["loc"]]
         key = ".".join(path)
         if detail["type"] == "extra_forbidden":
-            known = _tables().get(path[0], []) if len(path) > 1 else list(Config.model_fields)
+            known = _table_keys().get(path[0], []) if len(path) > 1 else list(Config.model_fields)
             prefix = f"{path[0]}." if len(path) > 1 else ""
             problems.append(f"{key} is not a setting; did you mean {prefix}{_nearest(path[-1], known)}?")
         else:
@@ -213,8 +216,8 @@ def _explain(error: ValidationError) -> str:
 
 
 def _expected(key: str, message: str) -> str:
-    """What a message of the validation asks for, to be read after "expected"."""
-    if key in _tables():
-        return f"a table; its settings are {', '.join(f'{key}.{name}' for name in _tables()[key])}"
+    """Return the expectation in a message of pydantic, to be read after "expected"."""
+    if key in _table_keys():
+        return f"a table; its settings are {', '.join(f'{key}.{name}' for name in _table_keys()[key])}"
     wanted = message.removeprefix("Input should be ")
     return f"a number {wanted}" if wanted.startswith(("greater", "less")) else wanted

@@ -1,6 +1,6 @@
-"""Graphs of other libraries into ours, and back: PyTorch Geometric, DGL, networkx, scipy.
+"""Convert graphs of other libraries to siafu's, and back: PyTorch Geometric, DGL, networkx, scipy.
 
-None of those libraries is imported unless an object of it is wanted or was given.
+Those libraries are imported only when an object of theirs is wanted.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ _MASKS = ("train_mask", "val_mask", "test_mask")
 
 
 def as_graph(data: Any, *, fold: int = 0) -> Graph | DynamicGraph:
-    """A graph as it is, or converted where it is a PyG ``Data`` or ``TemporalData``; anything else is refused."""
+    """Return a graph unchanged, and convert a PyG ``Data`` or ``TemporalData``; refuse anything else."""
     match data:
         case Graph() | DynamicGraph():
             return data
@@ -35,7 +35,7 @@ def as_graph(data: Any, *, fold: int = 0) -> Graph | DynamicGraph:
 def from_pyg(data: Any, *, fold: int = 0, name: str = "graph") -> Graph:
     """Convert a PyG ``Data``; of masks with several columns, ``fold`` picks one.
 
-    A graph has a weight an edge and no other features of edges, so ``edge_attr`` is refused.
+    A siafu graph has at most one weight per edge, so ``edge_attr`` is refused.
     """
     if getattr(data, "edge_index", None) is None:
         raise ValueError(
@@ -60,7 +60,7 @@ def from_pyg(data: Any, *, fold: int = 0, name: str = "graph") -> Graph:
 
 
 def to_pyg(graph: Graph) -> Any:
-    """Make a PyG ``Data`` whose rows stand in the user's own order."""
+    """Convert to a PyG ``Data`` whose rows are in the user's order."""
     with require_extra("Graph.to_pyg", "torch_geometric"):
         from torch_geometric.data import Data
 
@@ -92,11 +92,10 @@ def from_dgl(graph: Any, *, x: str = "feat", y: str = "label", fold: int = 0, na
 
 
 def from_networkx(graph: Any, *, weight: str = "weight", name: str = "graph") -> Graph:
-    """Convert a networkx graph, nodes in its own order; an undirected one gets both directions.
+    """Convert a networkx graph, nodes in its own order; an undirected graph gets both directions of each edge.
 
-    Node attributes ``x``, ``y`` and the masks are used where a node has them: all nodes must have ``x``
-    then, a node without ``y`` has label -1, one without a mask isn't in it. An edge without ``weight``
-    weighs 1.
+    Node attributes ``x``, ``y`` and the masks are read where nodes have them. If one node has ``x``, all must. A node
+    without ``y`` gets label -1, and a node without a mask is not in it. An edge without ``weight`` gets weight 1.
     """
     nodes = list(graph.nodes)
     row_of = {node: row for row, node in enumerate(nodes)}
@@ -157,11 +156,11 @@ class _Snapshot(NamedTuple):
 def from_snapshots(
     snapshots: Sequence[Any], *, undirected: bool | None = None, **fields: Any
 ) -> DynamicGraph:
-    """Make a graph that changes over time of its snapshots, one a step.
+    """Make a dynamic graph of a list of snapshots, one per step.
 
-    Each is (2, E) sources above targets, a scipy sparse matrix (entries other than 1 are weights), or a networkx
-    graph whose nodes are whole numbers; an undirected one is read so. The other keywords are those of
-    :meth:`DynamicGraph.from_events`.
+    Each snapshot is (2, E) sources above targets, a scipy sparse matrix (entries other than 1 are weights), or a
+    networkx graph whose nodes are whole numbers. Undirected networkx graphs make an undirected dynamic graph. The other
+    keywords are those of :meth:`DynamicGraph.from_events`.
     """
     parts = [_snapshot(snapshot) for snapshot in snapshots]
     if not parts:
@@ -185,7 +184,7 @@ def from_snapshots(
 def from_pyg_temporal(data: Any, **fields: Any) -> DynamicGraph:
     """Convert a PyG ``TemporalData`` (``src``, ``dst``, ``t``); a ``msg`` of one column becomes the weight.
 
-    Keywords are those of :meth:`DynamicGraph.from_events`, such as how time is cut into steps.
+    The keywords are those of :meth:`DynamicGraph.from_events`, such as how time is cut into steps.
     """
     for name in ("src", "dst", "t"):
         if getattr(data, name, None) is None:

@@ -1,7 +1,7 @@
-"""What a run costs: a dated table of prices, what was used, and the bill. It asks no cloud and no clock.
+"""The cost of a run: a dated table of prices, a meter of usage, and the bill. It asks no cloud and no clock.
 
-The table is ``prices.toml`` beside this file; a file of the same form adds entries or replaces them. Server seconds are
-those of graph servers, in which the parameter servers live: nothing is left out.
+The table is ``prices.toml`` beside this file; a file of the same form adds or replaces entries. Server seconds are
+those of the graph servers, which are also the parameter servers, so they include everything.
 """
 
 import difflib
@@ -13,14 +13,14 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-_OWN = Path(__file__).with_name("prices.toml")
+_BUILT_IN = Path(__file__).with_name("prices.toml")
 _GB = 2**30
 _MB_MS_PER_GB_S = 1024 * 1000
 
 
 @dataclass(frozen=True)
-class Instance:
-    """A server's price: dollars ``per_hour``, true at a date, in a region."""
+class InstancePrice:
+    """The price of a server: dollars ``per_hour``, on a date, in a region."""
 
     per_hour: float
     region: str
@@ -28,14 +28,14 @@ class Instance:
 
 
 @dataclass(frozen=True)
-class Function:
-    """A serverless function's price.
+class FunctionPrice:
+    """The price of a serverless function.
 
     Attributes:
-        per_gb_second: dollars for 1024 MB of its memory for a second.
-        per_vcpu_second: dollars for a processor for a second; 0 where memory pays for it.
-        per_million_requests: dollars for a million calls.
-        round_up_ms: a call's time, its start included, is rounded up to a multiple of so many milliseconds.
+        per_gb_second: dollars for 1024 MB of memory for a second.
+        per_vcpu_second: dollars for a processor for a second; 0 if the price of memory includes it.
+        per_million_requests: dollars for a million invocations.
+        round_up_ms: the time of an invocation, with its start, is rounded up to a multiple of this.
     """
 
     per_gb_second: float
@@ -47,8 +47,8 @@ class Function:
 
 
 @dataclass(frozen=True)
-class Bytes:
-    """The price of moving 2**30 bytes, by where they go. What crosses zones is billed at both ends."""
+class NetworkPrice:
+    """The price of sending 2**30 bytes, by destination. Bytes between zones are billed at both ends."""
 
     internet_per_gb: float
     between_zones_per_gb_each_way: float
@@ -59,41 +59,41 @@ class Bytes:
 
 @dataclass(frozen=True)
 class Rates:
-    """The prices that one run pays."""
+    """The prices that apply to one run."""
 
-    instance: Instance
-    function: Function
-    bytes: Bytes
+    instance: InstancePrice
+    function: FunctionPrice
+    bytes: NetworkPrice
 
 
 @dataclass(frozen=True)
 class Prices:
-    """Every price that is known, by name."""
+    """All known prices, by name."""
 
-    instances: Mapping[str, Instance]
-    functions: Mapping[str, Function]
-    bytes: Mapping[str, Bytes]
+    instances: Mapping[str, InstancePrice]
+    functions: Mapping[str, FunctionPrice]
+    bytes: Mapping[str, NetworkPrice]
 
     def rates(
         self, instance: str = "c5n.2xlarge", function: str = "lambda-x86", *, bytes: str = "aws"
     ) -> Rates:
-        """Those of a kind of server, of function and of network; a ValueError names the nearest that is known."""
+        """Look up the prices of a server, a function and a network; a ValueError names the nearest known name."""
         return Rates(
-            _named(self.instances, instance, "instance"),
-            _named(self.functions, function, "function"),
-            _named(self.bytes, bytes, "network"),
+            _lookup(self.instances, instance, "instance"),
+            _lookup(self.functions, function, "function"),
+            _lookup(self.bytes, bytes, "network"),
         )
 
 
 @dataclass(frozen=True)
-class Lease:
-    """One call of a function.
+class Invocation:
+    """One invocation of a function.
 
     Attributes:
-        seconds: from its call to its end, or until now.
-        init_s: of starting, before that; 0 where it was warm. It is billed.
-        memory_mb: what it may use.
-        vcpus: how many processors it has; they are counted where they are billed.
+        seconds: from its begin to its end, or until now.
+        init_s: of the start before that, which is billed too; 0 for a warm function.
+        memory_mb: its memory limit.
+        vcpus: its processors; they count if the price bills them.
     """
 
     seconds: float
@@ -104,14 +104,14 @@ class Lease:
 
 @dataclass(frozen=True)
 class Meter:
-    """What was used, in the units that are billed. Meters add up, and one less an earlier one is what came between.
+    """Usage in the units that are billed. Meters can be added, and subtracted to get the usage of a period.
 
     Attributes:
         server_seconds: seconds times servers.
-        memory_mb_ms: memory times billed milliseconds of leases.
-        vcpu_ms: processors times billed milliseconds of leases.
-        requests: calls of functions.
-        internet_bytes, between_zones_bytes, within_zone_bytes: sent, by where they went, each once.
+        memory_mb_ms: memory times billed milliseconds of invocations.
+        vcpu_ms: processors times billed milliseconds of invocations.
+        requests: the number of invocations.
+        internet_bytes, between_zones_bytes, within_zone_bytes: bytes sent, by destination, each counted once.
     """
 
     server_seconds: float = 0.0
@@ -129,23 +129,23 @@ class Meter:
         return Meter(*(a - b for a, b in zip(_values(self), _values(other), strict=True)))
 
     def with_servers(self, servers: int, *, seconds: float) -> "Meter":
-        """With servers that ran for so long, whatever they did meanwhile."""
+        """Return the meter with the time of servers added, busy or idle."""
         return replace(self, server_seconds=self.server_seconds + servers * seconds)
 
-    def with_lease(self, lease: Lease, price: Function) -> "Meter":
-        """With a lease that ended; or that would end now, to know what it has cost so far."""
-        billed = billed_ms(lease, price)
+    def with_invocation(self, invocation: Invocation, price: FunctionPrice) -> "Meter":
+        """Return the meter with an invocation added; one that still runs is billed as if it ended now."""
+        billed = billed_ms(invocation, price)
         return replace(
             self,
-            memory_mb_ms=self.memory_mb_ms + lease.memory_mb * billed,
-            vcpu_ms=self.vcpu_ms + lease.vcpus * billed,
+            memory_mb_ms=self.memory_mb_ms + invocation.memory_mb * billed,
+            vcpu_ms=self.vcpu_ms + invocation.vcpus * billed,
             requests=self.requests + 1,
         )
 
 
 @dataclass(frozen=True)
 class Bill:
-    """Dollars, by what they were paid for."""
+    """Dollars, by item."""
 
     servers: float
     functions: float
@@ -154,21 +154,21 @@ class Bill:
 
     @property
     def dollars(self) -> float:
-        """In all."""
+        """The total."""
         return self.servers + self.functions + self.requests + self.bytes
 
 
-def billed_ms(lease: Lease, price: Function) -> int:
-    """The milliseconds that a lease is billed: its start and its run together, rounded up.
+def billed_ms(invocation: Invocation, price: FunctionPrice) -> int:
+    """Return the billed milliseconds of an invocation: its start and its run together, rounded up.
 
-    Seconds count to the nanosecond, so that 0.07 s are 70 ms, not 71 by a rounding error.
+    Seconds are first rounded to nanoseconds, so that 0.07 s are 70 ms, not 71 by a rounding error.
     """
-    steps = round((lease.init_s + lease.seconds) * 1000 / price.round_up_ms, 6)
+    steps = round((invocation.init_s + invocation.seconds) * 1000 / price.round_up_ms, 6)
     return math.ceil(steps) * price.round_up_ms
 
 
 def charge(meter: Meter, rates: Rates) -> Bill:
-    """The bill for what was used."""
+    """Compute the bill of a meter."""
     function, network = rates.function, rates.bytes
     memory = meter.memory_mb_ms / _MB_MS_PER_GB_S * function.per_gb_second
     sent = (
@@ -185,50 +185,50 @@ def charge(meter: Meter, rates: Rates) -> Bill:
 
 
 def value(seconds: float, dollars: float) -> float:
-    """V = 1 / (time x cost), as Dorylus has it: twice as fast for the same money is twice the value."""
+    """Compute V = 1 / (time x cost), as in Dorylus: twice as fast for the same money is twice the value."""
     return 1 / (seconds * dollars) if seconds > 0 and dollars > 0 else math.inf
 
 
 def read_prices(own: Path | None = None) -> Prices:
-    """The table of this package, with a user's own entries over it; a ValueError says what is wrong with them."""
-    known = _read(_OWN)
+    """Read the built-in table, overridden by a user's own file; a ValueError says what is wrong with that."""
+    known = _read(_BUILT_IN)
     if own is None:
         return known
-    given = _read(own)
+    user = _read(own)
     return Prices(
-        instances={**known.instances, **given.instances},
-        functions={**known.functions, **given.functions},
-        bytes={**known.bytes, **given.bytes},
+        instances={**known.instances, **user.instances},
+        functions={**known.functions, **user.functions},
+        bytes={**known.bytes, **user.bytes},
     )
 
 
-_Entry = TypeVar("_Entry", Instance, Function, Bytes)
+_Entry = TypeVar("_Entry", InstancePrice, FunctionPrice, NetworkPrice)
 _KINDS = ("instances", "functions", "bytes")
 
 
 def _read(path: Path) -> Prices:
     try:
-        given = tomllib.loads(path.read_text(encoding="utf-8"))
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(
             f"{path}: cannot be read ({error.strerror}); expected a TOML file of prices"
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: not a TOML file: {error}") from error
-    _check_keys(given, _KINDS, f"{path}")
+    _check_keys(tables, _KINDS, f"{path}")
     return Prices(
-        instances=_entries(path, given, "instances", Instance),
-        functions=_entries(path, given, "functions", Function),
-        bytes=_entries(path, given, "bytes", Bytes),
+        instances=_entries(path, tables, "instances", InstancePrice),
+        functions=_entries(path, tables, "functions", FunctionPrice),
+        bytes=_entries(path, tables, "bytes", NetworkPrice),
     )
 
 
 def _entries(
-    path: Path, given: Mapping[str, Any], kind: str, make: Callable[..., _Entry]
+    path: Path, tables: Mapping[str, Any], kind: str, make: Callable[..., _Entry]
 ) -> dict[str, _Entry]:
     return {
         name: _entry(f"{path}: {kind}.{name}", table, make)
-        for name, table in _table(given.get(kind, {}), f"{path}: {kind}").items()
+        for name, table in _table(tables.get(kind, {}), f"{path}: {kind}").items()
     }
 
 
@@ -275,7 +275,7 @@ def _check_keys(found: Mapping[str, Any], expected: tuple[str, ...], where: str)
             )
 
 
-def _named(known: Mapping[str, _Entry], name: str, what: str) -> _Entry:
+def _lookup(known: Mapping[str, _Entry], name: str, what: str) -> _Entry:
     if name not in known:
         raise ValueError(
             f"no price of {what} {name!r}{_nearest(name, tuple(known))}; known are {', '.join(known)}; "

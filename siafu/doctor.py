@@ -1,4 +1,4 @@
-"""What this machine has for training, and what is missing.
+"""Examine this machine: what it has for training, and what is missing.
 
 A probe that fails becomes a finding, never an exception.
 """
@@ -23,13 +23,13 @@ _LOW_DISK_BYTES = 2 * 2**30
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one probe.
 
     Attributes:
-        name: what it is, a few words.
+        name: the subject, in a few words.
         value: what was found.
-        level: ``ok``; ``note``, slower or narrower than could be; ``missing``, something will not work.
-        advice: what to do; empty where nothing is to do.
+        level: ``ok``; ``note``: slower or more limited than it could be; ``missing``: something will not work.
+        advice: what to do; empty if nothing is to be done.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Finding:
 
 
 def examine(environ: Mapping[str, str]) -> list[Finding]:
-    """Look at everything that training needs or could use."""
+    """Probe everything that training needs or could use."""
     probes: list[tuple[str, Callable[[], Finding]]] = [
         ("Python", _python),
         ("torch", lambda: _torch(environ)),

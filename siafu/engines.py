@@ -1,9 +1,13 @@
-"""How the ranks of a run are had: threads of this process, processes of this host, a group this process is one of."""
+"""The engines: each makes the ranks of a run and has every rank train its part (``siafu/rank.py``).
+
+``LocalEngine`` uses threads of this process, ``ProcessEngine`` processes of this host, ``RayEngine`` workers of a Ray
+cluster, ``TorchrunEngine`` the process group that torchrun started this process in.
+"""
 
 import copy
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,185 +15,179 @@ from typing import Any, Protocol
 
 from torch import nn
 
-from siafu.checksums import checksum
 from siafu.comm import Comm
-from siafu.config import Config, parse_toml
+from siafu.config import Config
 from siafu.dynamic import DynamicGraph
 from siafu.graph import Graph
-from siafu.inference.trained_run import load_weights
+from siafu.inference import load_weights
 from siafu.launch.recovery import CheckpointPosition
-from siafu.methods import METHODS
 from siafu.partition.create import PartitionRequest, cut_in_memory, find_or_create
 from siafu.partition.cut import Part, whole_part
-from siafu.partition.parts import open_partition
-from siafu.rank import RankJob, train_rank
+from siafu.rank import RankJob, RankResult, train_in_group, train_rank, train_received_part
 from siafu.run_folder import RunFolder
-from siafu.store import is_dynamic, open_dynamic, write_dynamic
+from siafu.store import is_dynamic, write_dynamic
 from siafu.store_partitions import PARTS, partition_home
 from siafu.training import inputs
 from siafu.training.procedure import Callbacks
 
-RankResult = tuple[dict[str, Any], nn.Module | None]
-LOG = "graph"  # of a run on a graph that changes and is in no store
+EVENT_STORE = "graph"  # the store, within the run's folder, of a dynamic graph that is in no other store
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingJob:
-    """One training of a run, as its composer hands it to the ranks.
+    """One training of a run.
 
     Attributes:
-        folder: of the run.
-        tree: its settings.
-        graph: what it trains on, as the user gave it.
-        module: a module of the user's own, or None.
-        resumed: whether it was started before.
-        warnings: what the user was warned of.
+        folder: the folder of the run.
+        config: the resolved config.
+        graph: the graph to train on, as the user gave it.
+        module: the user's own module, or None.
+        resumed: whether the run was started before.
+        warnings: the warnings that the user was given.
     """
 
     folder: RunFolder
-    tree: Config
+    config: Config
     graph: Graph | DynamicGraph
     module: nn.Module | None = None
     resumed: bool = False
     warnings: tuple[str, ...] = ()
 
-    @property
-    def job(self) -> RankJob:
-        """The job of every rank."""
+    def for_rank(self, parts: Path | None = None) -> RankJob:
+        """Make the job of every rank; ``parts`` is the folder that rank 0 reads the parts from."""
         return RankJob(
-            self.tree,
+            self.config,
             self.folder.config_checksum(),
-            _num_edges(self.graph),
+            self.graph.num_events if isinstance(self.graph, DynamicGraph) else self.graph.num_edges,
             resumed=self.resumed,
             checkpointed=self.resumed and self.folder.checkpoint.is_file(),
-            folder=self.folder.path,
+            folder=self.folder.path.absolute(),
+            parts=None if parts is None else parts.absolute(),
         )
 
 
-def _num_edges(graph: Graph | DynamicGraph) -> int:
-    return graph.num_events if isinstance(graph, DynamicGraph) else graph.num_edges
-
-
 class Engine(Protocol):
-    """Those who carry out the work."""
+    """A way to make the ranks of a run."""
 
-    def train(self, work: TrainingJob, callbacks: Callbacks) -> RankResult:
-        """Train to the end, or to where somebody stops it; the model is there if it was the end."""
+    def train(self, job: TrainingJob, callbacks: Callbacks) -> RankResult:
+        """Train to the end or until a stop is requested; returns the metrics, and the model if training has ended."""
 
 
 @dataclass
 class LocalEngine:
-    """A rank a thread of this process; a single one is the calling thread."""
+    """Engine are threads of this process; a single rank is the calling thread."""
 
     _parts: Sequence[Part | DynamicGraph] = ()
 
-    def train(self, work: TrainingJob, callbacks: Callbacks) -> RankResult:
-        """Train here; the user's own module is trained in place on rank 0."""
+    def train(self, job: TrainingJob, callbacks: Callbacks) -> RankResult:
+        """Train in this process; rank 0 trains the user's own module in place."""
         from siafu.launch.local import run_threads
 
-        parts, job, tree = self._parts_of(work, callbacks), work.job, work.tree
-        modules = [work.module, *(copy.deepcopy(work.module) for _ in parts[1:])]
+        parts, rank_job, config = self._parts_of(job, callbacks), job.for_rank(), job.config
+        modules = [job.module, *(copy.deepcopy(job.module) for _ in parts[1:])]
 
-        def rank(comm: Comm) -> RankResult:
+        def train_thread(comm: Comm) -> RankResult:
             first = comm.rank == 0
             return train_rank(
                 comm,
                 parts[comm.rank],
-                job,
-                folder=work.folder if first else None,
+                rank_job,
+                folder=job.folder if first else None,
                 callbacks=callbacks if first else Callbacks(),
                 module=modules[comm.rank],
             )
 
-        found = run_threads(rank, ranks=tree.ranks, threads=tree.threads, deadline_s=tree.comm.deadline)
-        return found[0]
+        deadline_s = config.comm.deadline
+        return run_threads(train_thread, ranks=config.ranks, threads=config.threads, deadline_s=deadline_s)[0]
 
-    def _parts_of(self, work: TrainingJob, callbacks: Callbacks) -> Sequence[Part | DynamicGraph]:
-        """The parts, the same for all seeds and for the baseline; a graph that changes is shared as it is."""
+    def _parts_of(self, job: TrainingJob, callbacks: Callbacks) -> Sequence[Part | DynamicGraph]:
+        """Cut the graph once for all seeds and the baseline; ranks share a dynamic graph as it is."""
         if not self._parts:
-            if isinstance(work.graph, DynamicGraph):
-                self._parts = [work.graph] * work.tree.ranks
-            elif work.tree.ranks == 1:
-                self._parts = [whole_part(inputs.prepare(work.graph, work.tree.data))]
+            if isinstance(job.graph, DynamicGraph):
+                self._parts = [job.graph] * job.config.ranks
+            elif job.config.ranks == 1:
+                self._parts = [whole_part(inputs.prepare(job.graph, job.config.data))]
             else:
-                self._parts = cut_in_memory(work.graph, wanted(work.tree), say=callbacks.say)
+                self._parts = cut_in_memory(job.graph, partition_of(job.config), say=callbacks.say)
         return self._parts
 
 
 @dataclass(frozen=True)
 class ProcessEngine:
-    """A rank a process of this host; where one is lost, all start again from the last checkpoint.
+    """Engine are processes of this host; if one is lost, all start again from the last checkpoint.
 
     Attributes:
-        home: the folder of partitions.
+        partitions: the folder of partitions.
     """
 
-    home: Path
+    partitions: Path
 
-    def train(self, work: TrainingJob, callbacks: Callbacks) -> RankResult:
-        """Train there."""
+    def train(self, job: TrainingJob, callbacks: Callbacks) -> RankResult:
+        """Start the rank processes, follow their events, and read the metrics and weights that they leave."""
         from siafu.launch.recovery import run_with_restarts
 
-        parts = _laid_out(work, self.home, callbacks)
-        folder, tree = work.folder, work.tree
+        parts = _write_parts(job, self.partitions, callbacks)
+        folder, config = job.folder, job.config
         folder.measured.unlink(missing_ok=True)
         command = [sys.executable, "-m", "siafu.rank_process", str(folder.path), str(parts)]
-        if work.resumed:
+        if job.resumed:
             command.append("--resumed")
-        followed = EventFollower(folder, callbacks, total=tree.max_epochs)
+        follower = EventFollower(folder, callbacks, total=config.max_epochs)
         callbacks.on_training()
         run_with_restarts(
             command,
-            ranks=tree.ranks,
-            threads=tree.threads,
-            progress=followed.safe,
-            watch=lambda: followed.look() is not None,
+            ranks=config.ranks,
+            threads=config.threads,
+            progress=follower.safe,
+            watch=lambda: follower.poll() is not None,
             say=callbacks.say,
-            deadline_s=tree.comm.deadline,
+            deadline_s=config.comm.deadline,
         )
-        found = json.loads(folder.measured.read_text("utf-8"))
+        metrics = json.loads(folder.measured.read_text("utf-8"))
         folder.measured.unlink()
-        if not found["finished"]:  # ranks are told by SIGTERM, whatever this process was told by
-            found["stopped_by"] = callbacks.should_stop() or found["stopped_by"]
-        return found, load_weights(folder, tree, None) if found["finished"] else None
+        if not metrics["finished"]:  # ranks get SIGTERM, whatever signal this process got
+            metrics["stopped_by"] = callbacks.should_stop() or metrics["stopped_by"]
+        return metrics, load_weights(folder, config, None) if metrics["finished"] else None
 
 
 class EventFollower:
-    """A run that other processes write: its events tell how far it is."""
+    """Reads the events that other processes write, and passes them on to callbacks."""
 
     def __init__(self, folder: RunFolder, callbacks: Callbacks, *, total: int) -> None:
         self._path, self._callbacks, self._total = folder.events, callbacks, total
-        self._read, self._safe = (
+        self._offset, self._safe = (
             folder.events.stat().st_size if folder.events.is_file() else 0,
             CheckpointPosition(),
         )
 
     def safe(self) -> CheckpointPosition:
-        """What the last checkpoint holds, as far as it was told since the run is followed."""
-        self.look()
+        """Return the progress that the newest checkpoint holds, as far as events since the start tell."""
+        self.poll()
         return self._safe
 
-    def look(self) -> str | None:
-        """Tell of new epochs; returns a reason to stop, if there is one."""
-        for event in self._new():
+    def poll(self) -> str | None:
+        """Pass new events on; returns a reason to stop, or None."""
+        for event in self._new_events():
             match event["phase"]:
                 case "checkpoint" | "resume":
                     self._safe = CheckpointPosition(event["epoch"], event.get("minibatch", 0))
                 case "note" | "stage":
                     self._callbacks.say(event["text"])
                 case "epoch":
-                    told: dict[str, Any] = {key: event.get(key) for key in ("loss", "val_score", "seconds")}
-                    told |= {name: event[name] for name in ("dollars", "value") if name in event}
-                    self._callbacks.on_epoch(event["epoch"], self._total, **told)
+                    figures: dict[str, Any] = {
+                        key: event.get(key) for key in ("loss", "val_score", "seconds")
+                    }
+                    figures |= {name: event[name] for name in ("dollars", "value") if name in event}
+                    self._callbacks.on_epoch(event["epoch"], self._total, **figures)
         return self._callbacks.should_stop()
 
-    def _new(self) -> list[dict[str, Any]]:
+    def _new_events(self) -> list[dict[str, Any]]:
         if not self._path.is_file():
             return []
         with self._path.open("rb") as file:
-            file.seek(self._read)
+            file.seek(self._offset)
             lines, _, _ = file.read().rpartition(b"\n")
-        self._read += len(lines) + 1 if lines else 0
+        self._offset += len(lines) + 1 if lines else 0
         events = []
         for line in lines.splitlines():
             try:
@@ -201,132 +199,79 @@ class EventFollower:
 
 @dataclass(frozen=True)
 class RayEngine:
-    """A rank a worker of Ray Train; rank 0's node must see the run's folder.
+    """Engine are workers of Ray Train; the node of rank 0 must see the run's folder.
 
     Attributes:
-        home: the folder of partitions.
+        partitions: the folder of partitions.
     """
 
-    home: Path
+    partitions: Path
 
-    def train(self, work: TrainingJob, callbacks: Callbacks) -> RankResult:
-        """Train there; where a worker is lost, Ray starts all again, from the last checkpoint."""
+    def train(self, job: TrainingJob, callbacks: Callbacks) -> RankResult:
+        """Train on the cluster; if a worker is lost, Ray starts all again, from the last checkpoint."""
         from siafu.launch.ray import run_on_ray
 
-        parts = _laid_out(work, self.home, callbacks)
-        folder, tree = work.folder, work.tree
-        program = partial(
-            take_part, folder=folder.path.absolute(), parts=parts.absolute(), resumed=work.resumed
+        parts = _write_parts(job, self.partitions, callbacks)
+        folder, config = job.folder, job.config
+        train_worker = partial(
+            train_in_group, folder=folder.path.absolute(), parts=parts.absolute(), resumed=job.resumed
         )
-        found = run_on_ray(
-            program,
-            ranks=tree.ranks,
-            threads=tree.threads,
-            deadline_s=tree.comm.deadline,
+        metrics = run_on_ray(
+            train_worker,
+            ranks=config.ranks,
+            threads=config.threads,
+            deadline_s=config.comm.deadline,
             settings=folder.config_checksum(),
-            encrypt=tree.comm.encrypt,
+            encrypt=config.comm.encrypt,
         )[0]
-        return found, load_weights(folder, tree, None) if found["finished"] else None
+        return metrics, load_weights(folder, config, None) if metrics["finished"] else None
 
 
 @dataclass(frozen=True)
 class TorchrunEngine:
-    """A group that somebody else started, of which this process is rank 0; the others :func:`follow`.
+    """Engine are the process group that torchrun started; this process is rank 0.
+
+    The other ranks are in :func:`siafu.rank.follow_rank_0`.
 
     Attributes:
         comm: the group.
-        home: the folder of partitions.
+        partitions: the folder of partitions.
     """
 
     comm: Comm
-    home: Path
+    partitions: Path
 
-    def train(self, work: TrainingJob, callbacks: Callbacks) -> RankResult:
-        """Tell the others, and train with them."""
-        parts = _laid_out(work, self.home, callbacks)
-        order = _order(work.folder, parts, resumed=work.resumed)
-        self.comm.broadcast_text(json.dumps(order), label="control")
-        return _obey(self.comm, order, work.folder, callbacks, work.module)
-
-
-def dismiss(comm: Comm, metrics: dict[str, Any]) -> None:
-    """Tell those who follow that there is no more to do, and what came of it all."""
-    comm.broadcast_text(json.dumps({"metrics": metrics}), label="control")
+    def train(self, job: TrainingJob, callbacks: Callbacks) -> RankResult:
+        """Broadcast the job and train as rank 0. Collective."""
+        rank_job = job.for_rank(_write_parts(job, self.partitions, callbacks))
+        self.comm.broadcast_text(rank_job.to_json(), label="control")
+        return train_received_part(
+            self.comm, rank_job, folder=job.folder, callbacks=callbacks, module=job.module
+        )
 
 
-def follow(comm: Comm, callbacks: Callbacks, module: nn.Module | None = None) -> RankResult:
-    """Do what rank 0 says until it says what came of it all; the model is that of the run itself. Collective."""
-    models: dict[str, nn.Module | None] = {}
-    while "metrics" not in (order := json.loads(comm.broadcast_text(None, label="control"))):
-        models[order["folder"]] = _obey(comm, order, None, callbacks, copy.deepcopy(module))[1]
-    return order["metrics"], models.get(order["metrics"]["run"])
-
-
-def take_part(
-    comm: Comm,
-    *,
-    folder: Path,
-    parts: Path,
-    resumed: bool,
-    should_stop: Callable[[], str | None] = lambda: None,
-) -> dict[str, Any]:
-    """Train as one rank of a run whose folder and partition rank 0 sees; returns what was measured. Collective."""
-    here = RunFolder(folder) if comm.rank == 0 else None
-    text = None if here is None else json.dumps(_order(here, parts, resumed=resumed or here.events.is_file()))
-    order = json.loads(comm.broadcast_text(text, label="control"))
-    return _obey(comm, order, here, Callbacks(should_stop=should_stop), None)[0]
-
-
-def _order(folder: RunFolder, parts: Path, *, resumed: bool) -> dict[str, Any]:
-    """What all ranks must know, as rank 0 sees it before anything is written."""
-    config = folder.read_config()
-    return {
-        "config": config,
-        "run": checksum(config),
-        "edges": open_dynamic(parts).manifest.num_events
-        if is_dynamic(parts)
-        else open_partition(parts).num_edges,
-        "resumed": resumed,
-        "checkpointed": resumed and folder.checkpoint.is_file(),
-        "parts": str(parts.absolute()),
-        "folder": str(folder.path.absolute()),
-    }
-
-
-def _obey(
-    comm: Comm,
-    order: dict[str, Any],
-    folder: RunFolder | None,
-    callbacks: Callbacks,
-    module: nn.Module | None,
-) -> RankResult:
-    """Train as rank 0 says. Collective."""
-    facts = {key: order[key] for key in ("run", "edges", "resumed", "checkpointed")}
-    job = RankJob(parse_toml(order["config"]), **facts, folder=Path(order["folder"]))
-    part = METHODS[job.config.method].receive_part(comm, Path(order["parts"]), job.config)
-    return train_rank(comm, part, job, folder=folder, callbacks=callbacks, module=module)
-
-
-def _laid_out(work: TrainingJob, home: Path, callbacks: Callbacks) -> Path:
-    """The folder that ranks read their parts from; of a graph that changes, its log as a whole."""
-    graph, source = work.graph, work.tree.source
+def _write_parts(job: TrainingJob, partitions: Path, callbacks: Callbacks) -> Path:
+    """Find or make the folder that ranks read their parts from; a dynamic graph is one store for all ranks."""
+    graph, source = job.graph, job.config.source
     if isinstance(graph, Graph):
-        made = find_or_create(home, graph, wanted(work.tree), say=callbacks.say, progress=callbacks.progress)
-        return made.path
+        wanted = partition_of(job.config)
+        return find_or_create(partitions, graph, wanted, say=callbacks.say, progress=callbacks.progress).path
     if source and is_dynamic(source):
         return Path(source)
-    path = work.folder.path / LOG
+    path = job.folder.path / EVENT_STORE
     if not is_dynamic(path):
         write_dynamic(graph, path)
     return path
 
 
-def partitions_folder(tree: Config, folder: RunFolder) -> Path:
-    """Where the partition lies or is to lie: in the store that was cut, else in the run's folder."""
-    return partition_home(tree.source, wanted(tree), otherwise=folder.path / PARTS)
+def partitions_folder(config: Config, folder: RunFolder) -> Path:
+    """Return the folder of partitions: in the store that is trained on, or in the run's folder."""
+    return partition_home(config.source, partition_of(config), otherwise=folder.path / PARTS)
 
 
-def wanted(tree: Config) -> PartitionRequest:
-    """The partition that a run needs."""
-    data = tree.data
-    return PartitionRequest(tree.ranks, tree.partition.by, data.fold, data.reorder == "on", tree.fingerprint)
+def partition_of(config: Config) -> PartitionRequest:
+    """Return the partition that a run needs."""
+    data = config.data
+    return PartitionRequest(
+        config.ranks, config.partition.by, data.fold, data.reorder == "on", config.fingerprint
+    )

@@ -1,20 +1,20 @@
-"""Write what a run does: one event a line, in JSON. Who reads them, and when, is not known here.
+"""The event log of a run: one JSON object per line.
 
-An event has ``time`` (seconds since 1970), ``rank``, ``phase`` and, last, ``seal``; the phases of a run on one machine:
+An event has ``time`` (seconds since 1970), ``rank``, ``phase`` and, last, ``seal``. The phases and their fields:
 
     start       config, graph, machine, versions
     resume      epoch
     epoch       epoch (from 1), loss, lr, seconds (the training step), train_score, val_score, test_score, rss_bytes,
-                bytes_sent (by this rank); where they are metered, dollars and value: 1 / (seconds x dollars)
-    task        of a pipeline, on a worker: lane (whose), name, epoch, interval, start (seconds since the last start or
-                resume), seconds; rank is whose task it is
-    graph       the same, on a rank itself
-    stage       at the end of each, where a model is learned in such: stage (from 1), epoch, text, sends, bits, fits,
+                bytes_sent (by this rank); if metered, dollars and value: 1 / (seconds x dollars)
+    task        a pipeline task on a worker: lane (the worker), name, epoch, interval, start (seconds since the last
+                start or resume), seconds; rank is the rank that owns the task
+    graph       a pipeline task on a rank itself, with the same fields
+    stage       the end of a stage of ``lazy``: stage (from 1), epoch, text, sends, bits, fits,
                 rounds, best_epoch, train_score, val_score, test_score, val_loss, message_bytes, parameter_bytes
-    change      of a graph that changes over time, a number a step: edges, added, removed, active and arrived (nodes)
-    blocks      of time, in the first epoch, a number a block: steps, planned_bytes, rss_bytes (of this rank)
-    samples     of validation and test: split, step and score of each
-    note        text: what a person should know, such as why workers cannot be had
+    change      of a dynamic graph, one number per step: edges, added, removed, active and arrived (nodes)
+    blocks      of time, in the first epoch, one number per block: steps, planned_bytes, rss_bytes (of this rank)
+    samples     of validation and test: the split, step and score of each
+    note        text: a message for people, such as the reason why workers cannot be started
     checkpoint  epoch, seconds, bytes
     stop        epoch, reason (done, patience, SIGTERM, SIGINT)
     result      score per split, confusion (rows true, columns predicted, test nodes), class_names
@@ -34,20 +34,20 @@ _TAIL_BYTES = 1 << 16
 
 
 class Progress(Protocol):
-    """Told how far something is: ``done`` of ``total`` units, ``total`` None where nobody knows."""
+    """Callback for progress: ``done`` of ``total`` units are finished; ``total`` is None if unknown."""
 
     def __call__(self, label: str, done: int, total: int | None) -> None:
-        """Show it, or don't."""
+        """Show the progress, or ignore it."""
 
 
-def silent(label: str, done: int, total: int | None) -> None:
-    """The progress that nobody watches."""
+def no_progress(label: str, done: int, total: int | None) -> None:
+    """Ignore the progress."""
 
 
-class Events:
+class EventLog:
     """Appends events to a file; each line is whole on disk before :meth:`flush` returns.
 
-    Each line ends in a seal, see :mod:`siafu.checksums`. Of several writers, one after another, each continues the chain.
+    Each line ends in a seal, see :mod:`siafu.checksums`. A later writer of the same file continues the hash chain.
     """
 
     def __init__(self, path: Path, *, rank: int = 0) -> None:
@@ -61,14 +61,14 @@ class Events:
         self.copy({"time": time.time(), "rank": self._rank, "phase": phase, **fields})
 
     def copy(self, event: Mapping[str, Any]) -> None:
-        """Write an event that another file had; its seal there is left out."""
+        """Write an event from another log, with a new seal."""
         kept = {name: value for name, value in event.items() if name != "seal"}
         line = json.dumps(kept, separators=(",", ":"), allow_nan=True).encode()
         sealed, self._seal = seal_line(line, self._seal)
         self._file.write(sealed + b"\n")
 
     def flush(self) -> None:
-        """Hand what was written to the system."""
+        """Hand the events written so far to the operating system."""
         self._file.flush()
 
     def close(self) -> None:
@@ -77,7 +77,7 @@ class Events:
 
 
 class NullEventLog:
-    """The events of a rank that writes none."""
+    """An event log that writes nothing, for ranks other than the writer."""
 
     def write(self, phase: str, **fields: Any) -> None:
         """Write nothing."""
@@ -90,7 +90,7 @@ class NullEventLog:
 
 
 def _end_of_chain(path: Path) -> tuple[str, bool]:
-    """The seal of the last line that bears one, and whether a writer was killed in the middle of the last line."""
+    """Return the last valid-looking seal, and whether the last line is incomplete because its writer was killed."""
     if not path.is_file():
         return FIRST_SEAL, False
     with path.open("rb") as file:

@@ -35,12 +35,12 @@ EXTRAS = {
 
 
 class MissingExtra(ValueError, ImportError):
-    """An optional package that a command or a call needs is not installed, or does not load."""
+    """An optional package is needed, but is not installed or cannot be imported."""
 
 
 @contextmanager
 def require_extra(what: str, package: str) -> Iterator[None]:
-    """Within, an optional ``package`` is imported; where that fails, the error says how to install it."""
+    """Import an optional package inside this context; on failure the error says how to install it."""
     try:
         yield
     except ImportError as error:

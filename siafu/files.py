@@ -1,8 +1,8 @@
-"""Create, append, replace and lock files in folders that other users may write too.
+"""Create, append, replace and lock files in folders that other users may write to.
 
-A name in such a folder may be a symbolic link that somebody planted. So no link is followed, no file that is there is
-opened for writing under a name that can be guessed, and nothing is emptied. Standard library alone: the package of a
-serverless worker holds this file.
+An attacker may have planted a symbolic link under any name in such a folder. So links are never followed, existing
+files are never opened for writing under a guessable name, and nothing is truncated. Only the standard library is used:
+the package of a serverless worker contains this file.
 """
 
 import errno
@@ -16,19 +16,20 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-_SAFELY = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO would block for ever
+_SAFE_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO would block for ever
 
 
 def open_append(path: Path, *, mode: int = 0o666, buffering: int = -1) -> BinaryIO:
-    """Open a file to write at its end; create it with ``mode`` where there is none."""
+    """Open a file for appending; create it with ``mode`` if it does not exist."""
     descriptor = _open_regular(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, mode)
     return os.fdopen(descriptor, "ab", buffering)
 
 
 def read_private(path: Path, *, max_bytes: int) -> bytes:
-    """At most so many bytes of a file that nobody but its owner can read or change; raises ValueError.
+    """Read at most ``max_bytes`` of a file that only its owner can read or change; raises ValueError.
 
-    The owner is the user of this process or the superuser. Links are followed: secrets are often mounted as such.
+    The owner is the user of this process or the superuser. Links are followed, since secrets are often mounted as
+    links.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -48,10 +49,10 @@ def read_private(path: Path, *, max_bytes: int) -> bytes:
 
 
 @contextmanager
-def locked(path: Path, *, refusal: str) -> Iterator[None]:
-    """Hold the lock file ``path``, which only its owner can open; the lock ends with the process, however it ends.
+def lock_file(path: Path, *, refusal: str) -> Iterator[None]:
+    """Hold an exclusive lock on ``path``, readable by its owner only; the lock ends with the process.
 
-    A ValueError says ``refusal`` where another process holds it.
+    Raises ValueError with the text ``refusal`` if another process holds the lock.
     """
     with os.fdopen(_open_regular(path, os.O_RDWR | os.O_CREAT, 0o600), "rb") as file:
         try:
@@ -62,23 +63,23 @@ def locked(path: Path, *, refusal: str) -> Iterator[None]:
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder where there is none; refuse a link to one."""
+    """Create a folder if there is none; refuse a symbolic link."""
     path.mkdir(exist_ok=True)
     if path.is_symlink():
         raise ValueError(f"{path}: is a symbolic link; expected a folder or none; delete it")
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a whole file or nothing, and have it on disk before the name appears."""
+    """Write a file so that readers see all of it or nothing, and sync it before the name appears."""
     with atomic_writer(path) as file:
         file.write(data)
 
 
 @contextmanager
 def atomic_writer(path: Path) -> Iterator[BinaryIO]:
-    """A new file that takes the place of ``path`` when the context ends, and is deleted if it ends with an error.
+    """Yield a new file that replaces ``path`` when the context ends, or is deleted if it ends with an error.
 
-    Temporary names are random. A temporary file that a kill left behind is deleted by the next writer of ``path``.
+    Temporary names are random. The next writer of ``path`` deletes a temporary file that a killed writer left behind.
     """
     _delete_leftovers(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
@@ -98,15 +99,15 @@ def atomic_writer(path: Path) -> Iterator[BinaryIO]:
 
 
 def _create(temporary: Path) -> int:
-    """Create a file that nobody else has, with a lock that says that its writer lives."""
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFELY, 0o666)
+    """Create a file under a new name, with a lock that shows that its writer is alive."""
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE_FLAGS, 0o666)
     with suppress(OSError):  # a file system without locks
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return descriptor
 
 
 def _delete_leftovers(path: Path) -> None:
-    """Delete the temporary files of writers of ``path`` that were killed: no lock is held on those."""
+    """Delete the temporary files of killed writers of ``path``: no lock is held on those."""
     pattern = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}\.tmp")
     try:
         left = [name for name in os.listdir(path.parent) if pattern.fullmatch(name)]  # noqa: PTH208 (names alone)
@@ -125,7 +126,7 @@ def _delete_leftovers(path: Path) -> None:
 def _open_regular(path: Path, flags: int, mode: int = 0o666) -> int:
     """Open a regular file; refuse links, FIFOs and devices."""
     try:
-        descriptor = os.open(path, flags | _SAFELY, mode)
+        descriptor = os.open(path, flags | _SAFE_FLAGS, mode)
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.ENXIO):
             raise

@@ -1,4 +1,4 @@
-"""What this machine is, for a run's first event and for the doctor. It names no host and no user."""
+"""Describe this machine, for the first event of a run and for the doctor; host and user names are left out."""
 
 import os
 import platform
@@ -31,7 +31,7 @@ def describe_machine() -> dict[str, Any]:
 
 
 def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Name the processor as it tells it, else its architecture."""
+    """Return the model name of the processor, else its architecture."""
     try:
         lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -48,24 +48,24 @@ def usable_cores() -> int:
 
 
 def usable_memory_bytes() -> int:
-    """Return the machine's memory, or what the control group allows where that is less."""
+    """Return the memory of the machine, or the limit of its control group where that is less."""
     limit = cgroup_memory_bytes()
     total = total_memory_bytes()
     return total if limit is None else min(total, limit)
 
 
 def total_memory_bytes() -> int:
-    """Return all the memory that the machine has."""
+    """Return the total memory of the machine."""
     return int(psutil.virtual_memory().total)
 
 
 def free_memory_bytes() -> int:
-    """Return what may still be taken without swapping."""
+    """Return the memory that is available without swapping."""
     return int(psutil.virtual_memory().available)
 
 
 def peak_rss_bytes(status: Path = Path("/proc/self/status")) -> int:
-    """Return the most memory that this process has held; what ``getrusage`` tells may be a parent's."""
+    """Return the most memory that this process has held; ``getrusage`` may return that of a parent."""
     try:
         lines = status.read_text(encoding="ascii").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Work done ahead, in a thread of its own, while what it made before is used."""
+"""Prefetch: make the next items of an iterator in a thread while the current one is used."""
 
 import queue
 import threading
@@ -11,36 +11,37 @@ T = TypeVar("T")
 
 
 def prefetch(items: Iterable[T]) -> Iterator[T]:
-    """The items, each made while the one before is used; an error is raised where its item would have come.
+    """Yield the items; the next one is made in a thread while the caller uses the current one.
 
-    Where the caller stops early, at most one item is made in vain.
+    An error in the thread is raised at the position of its item. If the caller stops early, at most one item is made
+    for nothing.
     """
-    made: queue.Queue[tuple[T | None, BaseException | None]] = queue.Queue(maxsize=1)
-    wanted, over, threads = threading.Semaphore(0), threading.Event(), torch.get_num_threads()
+    ready: queue.Queue[tuple[T | None, BaseException | None]] = queue.Queue(maxsize=1)
+    requests, stopped, threads = threading.Semaphore(0), threading.Event(), torch.get_num_threads()
 
-    def make() -> None:
+    def produce() -> None:
         torch.set_num_threads(threads)
         try:
             for item in items:
-                made.put((item, None))
-                wanted.acquire()
-                if over.is_set():
+                ready.put((item, None))
+                requests.acquire()
+                if stopped.is_set():
                     return
-            made.put((None, None))
+            ready.put((None, None))
         except BaseException as error:
-            made.put((None, error))
+            ready.put((None, error))
 
-    thread = threading.Thread(target=make, daemon=True, name="siafu ahead")
+    thread = threading.Thread(target=produce, daemon=True, name="siafu prefetch")
     thread.start()
     try:
         while True:
-            item, error = made.get()
+            item, error = ready.get()
             if error is not None:
                 raise error
             if item is None:
                 return
-            wanted.release()
+            requests.release()
             yield item
     finally:
-        over.set()
-        wanted.release()
+        stopped.set()
+        requests.release()

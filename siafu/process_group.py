@@ -1,4 +1,4 @@
-"""What a script of your own needs to be one of several ranks: the group, and its part of a graph."""
+"""For training scripts of your own on several ranks: join the process group, and get this rank's part of a graph."""
 
 import os
 import tempfile
@@ -17,12 +17,11 @@ from siafu.store_partitions import partition_home, partition_request
 
 @contextmanager
 def join(*, deadline_s: float = 30.0, encrypt: bool = True, trust_network: bool = False) -> Iterator[Comm]:
-    """The group that torchrun, Slurm or the like started this process in; a process started by itself is alone.
+    """Join the process group that torchrun, Slurm or the like started; a process without one is a group of one rank.
 
-    An error inside ends the other ranks too, and a rank without a sign of life for ``deadline_s`` seconds is an error.
-    Ranks on several hosts prove a secret to each other (``SIAFU_SECRET`` or ``SIAFU_SECRET_FILE``) unless
-    ``trust_network``, and their traffic is encrypted unless ``encrypt`` is off.
-    Collective.
+    An error inside ends the other ranks, too. A rank without a heartbeat for ``deadline_s`` seconds counts as lost,
+    which is an error. Ranks on several hosts authenticate with a shared secret (``SIAFU_SECRET`` or
+    ``SIAFU_SECRET_FILE``) unless ``trust_network``; their traffic is encrypted unless ``encrypt`` is off. Collective.
     """
     if "RANK" not in os.environ and "SLURM_PROCID" not in os.environ:
         with closing(single_rank_comm()) as comm:
@@ -35,30 +34,31 @@ def join(*, deadline_s: float = 30.0, encrypt: bool = True, trust_network: bool 
 
 
 def part_of(source: Graph | str | Path, comm: Comm, *, by: str = "stream", fold: int = 0) -> Part:
-    """The part of a graph that is this rank's; rank 0 loads and cuts it, other hosts need not have it. Collective.
+    """Get this rank's part of a graph, which rank 0 loads and cuts; other hosts need not have it. Collective.
 
     Args:
-        source: a graph, or what :func:`siafu.load` takes. A store keeps its parts, as with ``siafu partition``.
-        comm: the group; a part for each rank.
-        by: how nodes are assigned: stream, hash, metis, kaminpar or a file.
-        fold: which of several splits.
+        source: a graph, or a name or path that :func:`siafu.load` takes. A store keeps its parts, as with
+            ``siafu partition``.
+        comm: the group; each rank gets one part.
+        by: the partitioner: stream, hash, metis, kaminpar, or a file with the part of each node.
+        fold: the number of the split, if there are several.
     """
     if comm.world_size == 1:
-        return whole_part(_graph(source, fold))
+        return whole_part(_load(source, fold))
     with tempfile.TemporaryDirectory(prefix="siafu-parts-") as scratch:
         path = None if comm.rank else str(_cut(source, comm.world_size, by, fold, Path(scratch)))
         part = distribute_part(comm, Path(comm.broadcast_text(path, label="parts")))
-        comm.barrier(label="parts")  # all have mapped theirs: the folder may go
+        comm.barrier(label="parts")  # all ranks have mapped their part, so the folder can be deleted
     return part
 
 
 def _cut(source: Graph | str | Path, parts: int, by: str, fold: int, scratch: Path) -> Path:
-    """The partition on disk: in the store that was cut, else in a folder that does not stay."""
-    graph = _graph(source, fold)
+    """Make the partition on disk: in the store that is cut, else in the temporary folder ``scratch``."""
+    graph = _load(source, fold)
     wanted = partition_request(graph, parts=parts, by=by, fold=fold)
     home = scratch if isinstance(source, Graph) else partition_home(source, wanted, otherwise=scratch)
     return find_or_create(home, graph, wanted, say=lambda _: None).path.absolute()
 
 
-def _graph(source: Graph | str | Path, fold: int) -> Graph:
+def _load(source: Graph | str | Path, fold: int) -> Graph:
     return source if isinstance(source, Graph) else load_static(source, fold=fold)

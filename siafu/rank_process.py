@@ -1,4 +1,4 @@
-"""The program of one rank process, which the command starts: ``python -m siafu.rank_process RUN PARTS [--resumed]``."""
+"""The program of a rank process of ``ProcessEngine``: ``python -m siafu.rank_process RUN PARTS [--resumed]``."""
 
 import json
 import os
@@ -7,22 +7,22 @@ import sys
 from pathlib import Path
 
 from siafu.config import parse_toml
-from siafu.engines import take_part
 from siafu.files import write_atomically
 from siafu.launch.elastic import join
 from siafu.launch.failures import report_errors
+from siafu.rank import train_in_group
 from siafu.run_folder import existing_folder
 
 
 def main(arguments: list[str]) -> None:
-    """Train as one rank of a group on this host; rank 0 leaves what was measured in the run's folder."""
+    """Train as one rank of a group on this host; rank 0 writes the metrics into the run's folder."""
     received: list[str] = []
     for number in (signal.SIGTERM, signal.SIGINT):  # stop after this epoch
         signal.signal(number, lambda number, _: received.append(signal.Signals(number).name))
     folder, parts = existing_folder(Path(arguments[0])), Path(arguments[1])
     deadline = parse_toml(folder.read_config()).comm.deadline
     with join(os.environ, deadline_s=deadline, settings=folder.config_checksum()) as comm:
-        found = take_part(
+        metrics = train_in_group(
             comm,
             folder=folder.path,
             parts=parts,
@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> None:
             should_stop=lambda: next(iter(received), None),
         )
         if comm.rank == 0:
-            write_atomically(folder.measured, json.dumps(found).encode())
+            write_atomically(folder.measured, json.dumps(metrics).encode())
 
 
 if __name__ == "__main__":

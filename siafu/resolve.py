@@ -1,130 +1,79 @@
-"""What settings mean for the graph at hand, and what a person is told of both before a run begins."""
+"""Load the graph of a run and resolve its config: defaults that depend on the machine or the graph become values."""
 
 from pathlib import Path
-from typing import Any
 
-from torch import nn
+import torch
 
-from siafu.comm import single_rank_comm
 from siafu.config import Config, build
 from siafu.convert import as_graph
 from siafu.data.loading import is_store
 from siafu.dynamic import DynamicGraph
 from siafu.event_log import Progress
-from siafu.graph import Graph
-from siafu.inference.trained_run import AnyGraph, load, model_of
-from siafu.machine import usable_memory_bytes
+from siafu.load_graph import AnyGraph, load
+from siafu.machine import usable_cores, usable_memory_bytes
 from siafu.methods import METHODS
-from siafu.methods.snapshots.build import build_task
-from siafu.methods.snapshots.config import task_config_of
 from siafu.nn.config import TEMPORAL
-from siafu.nn.link import get_link_head
 from siafu.partition.assign import resolve
 from siafu.training import inputs
-from siafu.training.link.scores import check_all_pairs
-from siafu.training.link.split import split_edges
-from siafu.training.link.task import build_link_task
-from siafu.training.task import SPLITS, task_of
 
 
-def settle(graph: AnyGraph | str | Path, tree: Config, progress: Progress) -> tuple[AnyGraph, Config]:
-    """The graph, and the settings with all that depends on it."""
-    source = ""
+def resolve_engine(config: Config) -> Config:
+    """Resolve the settings that depend on the machine alone: ``engine`` auto, and ``threads`` 0."""
+    engine = config.engine
+    if engine == "auto":
+        engine = "local" if config.ranks == 1 else "processes"
+    default = torch.get_num_threads() if config.ranks == 1 else max(1, usable_cores() // config.ranks)
+    return config.model_copy(update={"engine": engine, "threads": config.threads or default})
+
+
+def load_source(graph: AnyGraph | str | Path, config: Config, progress: Progress) -> tuple[AnyGraph, str]:
+    """Load the graph that the user gave or named; returns it and its source, "" for a graph given in Python."""
     if not isinstance(graph, str | Path):
-        graph = as_graph(graph, fold=tree.data.fold)
-    else:
-        source, path = str(graph), Path(graph).expanduser()
-        graph = load(graph, fold=tree.data.fold, step=tree.snapshots.step, progress=progress)
-        if path.is_file() or is_store(path):
-            source = str(path.absolute())  # so that the run can be resumed from elsewhere
+        return as_graph(graph, fold=config.data.fold), ""
+    path = Path(graph).expanduser()
+    loaded = load(graph, fold=config.data.fold, step=config.snapshots.step, progress=progress)
+    on_disk = path.is_file() or is_store(path)
+    return loaded, str(path.absolute()) if on_disk else str(
+        graph
+    )  # absolute: a run is resumed from any folder
+
+
+def resolve_config(config: Config, graph: AnyGraph, source: str) -> Config:
+    """Resolve the settings that depend on the graph; a method that cannot train on such a graph is refused."""
     known = {"source": source, "fingerprint": fingerprint(graph), "class_names": graph.class_names or ()}
     if isinstance(graph, DynamicGraph):
-        return graph, _as_it_changes(tree, graph).model_copy(update=known)
-    if METHODS[tree.method].over_time:
+        return _resolve_dynamic(config, graph).model_copy(update=known)
+    if METHODS[config.method].over_time:
         raise ValueError(
             f"{graph.name}: method snapshots trains on graphs that change over time, and this one does not; use method "
             "full, or import events with a time each (siafu import --events)"
         )
-    return graph, tree.model_copy(
+    memory_bytes = usable_memory_bytes() if METHODS[config.method].streams_inputs(config) else None
+    return config.model_copy(
         update={
-            "data": inputs.resolve(tree.data, graph, memory_bytes=_memory_bytes(tree), ranks=tree.ranks),
-            "partition": resolve(tree.partition, graph, parts=tree.ranks),
+            "data": inputs.resolve(config.data, graph, memory_bytes=memory_bytes, ranks=config.ranks),
+            "partition": resolve(config.partition, graph, parts=config.ranks),
             **known,
         }
     )
 
 
 def fingerprint(graph: AnyGraph) -> str:
-    """A checksum of everything a run reads of a graph."""
+    """Compute the checksum of everything that a run reads of a graph."""
     return graph.fingerprint if isinstance(graph, DynamicGraph) else inputs.fingerprint(graph)
 
 
-def about(graph: AnyGraph, tree: Config, custom: nn.Module | None) -> str:
-    """What is trained on, for a person to read; refuses what cannot be."""
-    if isinstance(graph, DynamicGraph):
-        return _about_changing(graph, tree, custom)
-    if tree.task != "node":
-        return _about_pairs(graph, tree, custom)
-    task, outputs = (
-        task_of(graph, tree.train),
-        {"class": "classes", "labels": "labels", "regression": "targets"},
-    )
-    width = 0 if graph.x is None else graph.x.shape[1]
-    if custom is None:  # whether such a model can be made at all
-        model_of(tree, in_features=width, out_features=task.num_outputs, num_nodes=1)
-    train, val, test = (task.count[split] for split in SPLITS)
-    features = f"{width:,} features" if width else "no features (a row is learned for each node)"
-    return (
-        f"{graph.name}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {features}, "
-        f"{task.num_outputs} {outputs[task.kind]}; {train:,} nodes train, {val:,} validate, {test:,} test"
-    )
-
-
-def _about_pairs(graph: Graph, tree: Config, custom: nn.Module | None) -> str:
-    """The same of tasks on pairs."""
-    _check_pairs(tree, custom)
-    split = split_edges(graph, shares=tree.link.split, fold=tree.data.fold)
-    width = 0 if graph.x is None else graph.x.shape[1]
-    model = model_of(tree, in_features=width, out_features=tree.model.hidden, num_nodes=1)
-    how: dict[str, Any] = {"config": tree.train, "link": tree.link, "seed": tree.seed, "fold": tree.data.fold}
-    task = build_link_task(graph, split, get_link_head(model), **how)
-    if tree.link.evaluation == "all":
-        check_all_pairs(graph.num_nodes, most=tree.link.most_pairs)
-    train, val, test = (task.count[name] for name in SPLITS)
-    features = f"{width:,} features" if width else "no features (a row is learned for each node)"
-    return (
-        f"{graph.name}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {features}; of pairs {train:,} train, "
-        f"{val:,} validate, {test:,} test, ranked among {tree.link.protocol}"
-    )
-
-
-def _check_pairs(tree: Config, custom: nn.Module | None) -> None:
-    """Refuse what cannot learn pairs."""
-    if tree.task == "edge":
-        raise ValueError(
-            "task edge tells classes of events apart, so it needs a graph that changes over time"
-        )
-    if custom is not None:
-        raise ValueError("task link trains siafu's own models; a module of your own trains with task node")
-    if "link" not in METHODS[tree.method].tasks:
-        raise ValueError(f"method {tree.method} learns nodes; use method full or sampled with task link")
-    if tree.ranks > 1:
-        raise ValueError(
-            f"ranks is {tree.ranks}, but task link on a graph that does not change trains on one; use --ranks 1"
-        )
-
-
-def _as_it_changes(tree: Config, graph: DynamicGraph) -> Config:
-    """The settings for a graph that changes over time: what is not given is as its protocol says."""
-    given = tree.model_dump(exclude_unset=True)
+def _resolve_dynamic(config: Config, graph: DynamicGraph) -> Config:
+    """Take settings that the user did not give from the protocol of a dynamic graph."""
+    given = config.model_dump(exclude_unset=True)
     if given.get("method", "snapshots") != "snapshots":
         raise ValueError(
-            f"{graph.name}: changes over time, which method {tree.method} does not know of; use method snapshots"
+            f"{graph.name}: changes over time, which method {config.method} does not know of; use method snapshots"
         )
     protocol = graph.protocol
-    usual = {
+    defaults = {
         "method": "snapshots",
-        "task": _usual_task(graph),
+        "task": _default_task(graph),
         "snapshots": {
             "step": protocol.step,
             "edge_life": protocol.edge_life,
@@ -132,34 +81,16 @@ def _as_it_changes(tree: Config, graph: DynamicGraph) -> Config:
         },
         "link": {"negatives": protocol.negatives},
     }
-    found = build(METHODS["snapshots"].defaults, usual, given)
-    if found.model.kind not in TEMPORAL:
+    resolved = build(METHODS["snapshots"].defaults, defaults, given)
+    if resolved.model.kind not in TEMPORAL:
         raise ValueError(
-            f"model.kind is {found.model.kind}, which knows no time; {graph.name} changes over time: choose one of "
+            f"model.kind is {resolved.model.kind}, which knows no time; {graph.name} changes over time: choose one of "
             f"{', '.join(TEMPORAL)}"
         )
-    return found
+    return resolved
 
 
-def _usual_task(graph: DynamicGraph) -> str:
-    """The task that the protocol names, else the one that the graph has labels for."""
+def _default_task(graph: DynamicGraph) -> str:
+    """Return the task that the protocol names, or the one that the graph has labels for."""
     task = graph.protocol.task or ("link" if graph.y is None else "node")
     return "node" if task == "regression" else task
-
-
-def _about_changing(graph: DynamicGraph, tree: Config, custom: nn.Module | None) -> str:
-    if custom is not None:
-        raise ValueError("method snapshots trains siafu's own models over time, not a module of your own")
-    task = build_task(graph, task_config_of(tree), single_rank_comm())
-    train, val, test = (len(task.samples[split]) for split in SPLITS)
-    features = f"{graph.num_features:,} features" if graph.num_features else "degrees as features"
-    size = f"{graph.num_nodes:,} nodes, {graph.num_events:,} events in {graph.num_steps:,} steps"
-    return (
-        f"{graph.name}: {size}, {features}; task {tree.task}; an edge lives for {tree.snapshots.edge_life} steps; "
-        f"{train:,} steps train, {val:,} validate, {test:,} test"
-    )
-
-
-def _memory_bytes(tree: Config) -> int | None:
-    """The memory that inputs should fit into; None for models that can't do without them there."""
-    return usable_memory_bytes() if METHODS[tree.method].streams_inputs(tree) else None

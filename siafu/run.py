@@ -1,4 +1,7 @@
-"""The one place that composes a run: data, model, ranks, folder. The command line and Python both come here."""
+"""Compose a run: load the graph, resolve the config, choose the engine, train, write the metrics.
+
+The command line and Python both come here.
+"""
 
 import copy
 import hashlib
@@ -8,7 +11,6 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,22 +29,22 @@ from siafu.engines import (
     RayEngine,
     TorchrunEngine,
     TrainingJob,
-    dismiss,
-    follow,
     partitions_folder,
 )
 from siafu.event_log import EventLog
-from siafu.inference.trained_run import AnyGraph, Run, load, open_run
-from siafu.machine import usable_cores
+from siafu.inference import Run, open_run
+from siafu.load_graph import AnyGraph, load
 from siafu.methods import METHODS
-from siafu.resolve import about, fingerprint, settle
+from siafu.preview import AnyTask, describe, preview_task
+from siafu.rank import end_jobs, follow_rank_0
+from siafu.resolve import fingerprint, load_source, resolve_config, resolve_engine
 from siafu.results.progress import TrainingProgress, in_notebook
 from siafu.results.read import across_seeds
 from siafu.run_folder import RunFolder, existing_folder, new_folder
 from siafu.signals import resume_hint
 from siafu.training.procedure import Callbacks
 
-_SOME_OF_BASELINE = ("model", "test_score", "val_score", "epochs", "epoch_seconds")
+_BASELINE_METRICS = ("model", "test_score", "val_score", "epochs", "epoch_seconds")
 
 
 def train(
@@ -56,24 +58,31 @@ def train(
 ) -> Run:
     """Train a model on a graph; settings are keywords such as ``epochs=100`` or ``hidden=128``.
 
-    ``graph`` is a graph, its name or path, or a PyG ``Data`` or ``TemporalData``, which is converted.
-    ``model`` is a kind of model, or your own module of (block, x), which is trained in place. ``config`` takes whole
-    tables, as a TOML file has. With ``seeds=10`` the metrics are means, and each has its deviation as ``…_std``.
+    With ``seeds=10`` each metric is a mean, with its standard deviation as ``…_std``.
+
+    Args:
+        graph: a graph, its name or path, or a PyG ``Data`` or ``TemporalData``, which is converted.
+        model: a kind of model, or your own module of (block, x), which is trained in place.
+        out: the folder of the run; by default a new one under ``runs/``.
+        config: whole tables of settings, as in a TOML file.
+        callbacks: functions to call during the run; by default a progress bar on a terminal or in a notebook.
+        settings: settings by their keys, each of which must belong to one table only.
     """
     module = model if isinstance(model, nn.Module) else None
     kind = {} if model is None else {"kind": "custom" if module is not None else model}
-    tree = _settle_ranks(build(config or {}, from_keywords(settings), {"model": kind}))
-    _check_module(module, tree)
-    if tree.engine == "sites":
+    chosen = resolve_engine(build(config or {}, from_keywords(settings), {"model": kind}))
+    _check_module(module, chosen)
+    if chosen.engine == "sites":
         raise ValueError(
             'engine sites trains where the data are: run "siafu site serve" at each site and "siafu federate" here'
         )
-    asked = _Asked(graph, tree, None if out is None else Path(out), module)
-    with _watched(callbacks) as watching:
-        _say_without_core()
-        if tree.engine == "torchrun":
-            return _in_group(asked, watching)
-        return _train(asked, watching, None)
+    folder = None if out is None else Path(out)
+    with _with_progress(callbacks) as shown:
+        _warn_without_core()
+        if chosen.engine == "torchrun":
+            return _train_in_torchrun(graph, chosen, module, folder, shown)
+        with _new_run(graph, chosen, module, folder, shown) as job:
+            return _train(job, _engine(job), shown)
 
 
 def resume(
@@ -83,178 +92,185 @@ def resume(
     model: nn.Module | None = None,
     callbacks: Callbacks | None = None,
 ) -> Run:
-    """Go on with a run that was stopped or killed, exactly as it would have gone on; one that ended is opened.
+    """Resume a run that was stopped or killed, exactly where it was; a run that has ended is opened.
 
-    ``graph`` and ``model`` are needed where they were given as Python values.
+    Give ``graph`` and ``model`` if the run was started with Python values for them.
     """
     folder = existing_folder(Path(run))
     if folder.finished:
         return open_run(run, model=model)
-    tree = parse_toml(folder.read_config())
-    with folder.locked(), resume_hint(_how_to_resume(folder.path, tree)), _watched(callbacks) as watching:
-        _say_without_core()
-        if tree.engine == "torchrun":
+    config = parse_toml(folder.read_config())
+    with (
+        folder.locked(),
+        resume_hint(_resume_command(folder.path, config)),
+        _with_progress(callbacks) as shown,
+    ):
+        _warn_without_core()
+        if config.engine == "torchrun":
             raise ValueError(
                 f"{folder.path}: trained by a group that torchrun started; start it again with the same command and "
                 f"--out {folder.path}"
             )
-        graph = _same_graph(folder, tree, graph, watching)
-        return _go_on(folder, tree, graph, model, _ranks(tree, folder, None), watching)
+        graph = _load_same_graph(folder, config, graph, shown)
+        job = _resumed_job(folder, config, graph, model, shown)
+        return _train(job, _engine(job), shown)
 
 
-def how_to_resume(run: Run) -> str:
-    """How a user goes on with a run that was stopped."""
-    return _how_to_resume(run.directory, run.settings)
+def resume_command(run: Run) -> str:
+    """Return the command, or the call, that resumes a run that was stopped."""
+    return _resume_command(run.directory, run.settings)
 
 
-def _how_to_resume(path: Path, tree: Config) -> str:
-    needed = ["graph=…"] * (not tree.source) + ["model=…"] * (tree.model.kind == "custom")
-    if tree.engine == "torchrun":
+def _resume_command(path: Path, config: Config) -> str:
+    arguments = ["graph=…"] * (not config.source) + ["model=…"] * (config.model.kind == "custom")
+    if config.engine == "torchrun":
         return f"the same command, and --out {shlex.quote(str(path))}"
-    if needed:
-        return f"siafu.resume({str(path)!r}, {', '.join(needed)}) in Python"
+    if arguments:
+        return f"siafu.resume({str(path)!r}, {', '.join(arguments)}) in Python"
     return f"siafu resume {shlex.quote(str(path))}"
 
 
-@dataclass(frozen=True, eq=False)
-class _Asked:
-    """What somebody asked to be trained."""
-
-    graph: AnyGraph | str | Path
-    tree: Config
-    out: Path | None
-    module: nn.Module | None
-
-
-def _train(asked: _Asked, callbacks: Callbacks, group: Comm | None) -> Run:
-    """Compose a new run and carry it out; ``group`` is the one that this process is rank 0 of, or None."""
-    graph, tree = settle(asked.graph, asked.tree, callbacks.progress)
-    METHODS[tree.method].check(tree)
-    callbacks.say(
-        about(graph, tree, asked.module)
-    )  # both refuse what cannot be trained, before anything is written
-    name = f"{graph.name}-{tree.model.kind}-{tree.method}"
-    with new_folder(asked.out, name=name) as folder:
-        folder.write_config(write_toml(tree))
-        work = TrainingJob(folder, tree, graph, asked.module, warnings=_warn(graph, tree, callbacks))
-        with resume_hint(_how_to_resume(folder.path, tree)):
-            return _run(work, _ranks(tree, folder, group), callbacks)
-
-
-def _go_on(
-    folder: RunFolder,
-    tree: Config,
-    graph: AnyGraph,
+@contextmanager
+def _new_run(
+    graph: AnyGraph | str | Path,
+    config: Config,
     module: nn.Module | None,
-    ranks: Engine,
+    out: Path | None,
+    callbacks: Callbacks,
+) -> Iterator[TrainingJob]:
+    """Load the graph, resolve the config, check that both fit, and hold the folder of a new run."""
+    graph, source = load_source(graph, config, callbacks.progress)
+    config = resolve_config(config, graph, source)
+    METHODS[config.method].check(config)
+    task = preview_task(graph, config, module)
+    callbacks.say(describe(graph, config, task))
+    with new_folder(out, name=f"{graph.name}-{config.model.kind}-{config.method}") as folder:
+        folder.write_config(write_toml(config))
+        warnings = _warn(graph, task, callbacks)
+        with resume_hint(_resume_command(folder.path, config)):
+            yield TrainingJob(folder, config, graph, module, warnings=warnings)
+
+
+def _resumed_job(
+    folder: RunFolder, config: Config, graph: AnyGraph, module: nn.Module | None, callbacks: Callbacks
+) -> TrainingJob:
+    """Make the job of a run that was started before."""
+    if config.model.kind == "custom" and module is None:
+        raise ValueError(f"{folder.path}: trained a module of your own; resume it from Python with model=")
+    warnings = _warn(graph, preview_task(graph, config, module), callbacks)
+    return TrainingJob(folder, config, graph, module, resumed=True, warnings=warnings)
+
+
+def _warn(graph: AnyGraph, task: AnyTask, callbacks: Callbacks) -> tuple[str, ...]:
+    """Show the warnings about a graph and its task; returns them."""
+    warnings = data_warnings(graph, task)
+    for text in warnings:
+        callbacks.say(f"warning: {text}")
+    return warnings
+
+
+def _train_in_torchrun(
+    graph: AnyGraph | str | Path,
+    config: Config,
+    module: nn.Module | None,
+    out: Path | None,
     callbacks: Callbacks,
 ) -> Run:
-    """Carry out what was begun before."""
-    if tree.model.kind == "custom" and module is None:
-        raise ValueError(f"{folder.path}: trained a module of your own; resume it from Python with model=")
-    warnings = _warn(graph, tree, callbacks)
-    work = TrainingJob(folder, tree, graph, module, resumed=True, warnings=warnings)
-    return _run(work, ranks, callbacks)
-
-
-def _warn(graph: AnyGraph, tree: Config, callbacks: Callbacks) -> tuple[str, ...]:
-    """Say what limits a run on this graph; returns it."""
-    found = data_warnings(graph, tree)
-    for text in found:
-        callbacks.say(f"warning: {text}")
-    return found
-
-
-def _in_group(asked: _Asked, callbacks: Callbacks) -> Run:
     """Train as one rank of a group that torchrun, Slurm or the like started: rank 0 composes, the others follow.
 
-    A group that was started again finds its run in ``out`` and goes on with it.
+    A group that is started again finds its run in ``out`` and resumes it.
     """
     from siafu.launch.elastic import join
 
-    tree = asked.tree
-    if asked.out is None:
+    if out is None:
         raise ValueError("engine torchrun: give --out, so that a group that is started again finds its run")
-    anywhere = tree.model_copy(update={"threads": 0})  # hosts may have other numbers of cores
-    digest = hashlib.sha256(write_toml(anywhere).encode()).hexdigest()
-    wire = {"encrypt": tree.comm.encrypt, "trust_network": tree.comm.trust_network}
-    with join(os.environ, deadline_s=tree.comm.deadline, settings=digest, **wire) as comm:
-        if tree.ranks not in (1, comm.world_size):
-            raise ValueError(f"ranks is {tree.ranks}, but {comm.world_size} were started; leave --ranks out")
-        tree = tree.model_copy(update={"ranks": comm.world_size})
-        torch.set_num_threads(tree.threads)
+    any_threads = config.model_copy(update={"threads": 0})  # hosts may have other numbers of cores
+    digest = hashlib.sha256(write_toml(any_threads).encode()).hexdigest()
+    wire = {"encrypt": config.comm.encrypt, "trust_network": config.comm.trust_network}
+    with join(os.environ, deadline_s=config.comm.deadline, settings=digest, **wire) as comm:
+        if config.ranks not in (1, comm.world_size):
+            raise ValueError(
+                f"ranks is {config.ranks}, but {comm.world_size} were started; leave --ranks out"
+            )
+        config = config.model_copy(update={"ranks": comm.world_size})
+        torch.set_num_threads(config.threads)
         if comm.rank:
             silent = Callbacks(should_stop=callbacks.should_stop, on_training=callbacks.on_training)
-            found, model = follow(comm, silent, asked.module)
-            return Run(Path(found["run"]), tree, found, model, comm.rank)
-        asked = replace(asked, tree=tree)
-        run = _resume_in_group(asked, comm, callbacks) or _train(asked, callbacks, comm)
-        dismiss(comm, run.metrics)
+            metrics, model = follow_rank_0(comm, silent, module)
+            return Run(Path(metrics["run"]), config, metrics, model, comm.rank)
+        run = _train_as_rank_0(graph, config, module, out, callbacks, comm)
+        end_jobs(comm, run.metrics)
         return run
 
 
-def _resume_in_group(asked: _Asked, comm: Comm, callbacks: Callbacks) -> Run | None:
-    """Go on with the run in ``out``, if there is one that was asked for in the same way."""
-    assert asked.out is not None
-    if not (asked.out / "config.toml").is_file():
-        return None
-    folder = existing_folder(asked.out)
+def _train_as_rank_0(
+    graph: AnyGraph | str | Path,
+    config: Config,
+    module: nn.Module | None,
+    out: Path,
+    callbacks: Callbacks,
+    comm: Comm,
+) -> Run:
+    """Start the run in ``out`` with the group, or resume it if it was started with the same config."""
+    if not (out / "config.toml").is_file():
+        with _new_run(graph, config, module, out, callbacks) as job:
+            return _train(job, _engine(job, comm), callbacks)
+    folder = existing_folder(out)
     with folder.locked():
-        graph, tree = settle(asked.graph, asked.tree, callbacks.progress)
-        if folder.read_config() != write_toml(tree):
+        graph, source = load_source(graph, config, callbacks.progress)
+        config = resolve_config(config, graph, source)
+        if folder.read_config() != write_toml(config):
             raise ValueError(
                 f"{folder.path}: already holds a run with other settings or other data; choose another --out"
             )
         if folder.finished:  # a rank was lost after the end
-            return open_run(folder.path, model=asked.module)
-        return _go_on(folder, tree, graph, asked.module, _ranks(tree, folder, comm), callbacks)
+            return open_run(folder.path, model=module)
+        job = _resumed_job(folder, config, graph, module, callbacks)
+        return _train(job, _engine(job, comm), callbacks)
 
 
-def _ranks(tree: Config, folder: RunFolder, group: Comm | None) -> Engine:
-    """Those who carry out a run in ``folder``."""
-    home = partitions_folder(tree, folder)
+def _engine(job: TrainingJob, group: Comm | None = None) -> Engine:
+    """Return the engine of a run; ``group`` is the group that torchrun started, on its rank 0."""
+    if job.config.engine == "local":
+        return LocalEngine()
+    partitions = partitions_folder(job.config, job.folder)
     if group is not None:
-        return TorchrunEngine(group, home)
-    match tree.engine:
-        case "local":
-            return LocalEngine()
-        case "ray":
-            return RayEngine(home)
-    return ProcessEngine(home)
+        return TorchrunEngine(group, partitions)
+    return RayEngine(partitions) if job.config.engine == "ray" else ProcessEngine(partitions)
 
 
-def _say_without_core() -> None:
-    """One line for whoever waits, where the compiled core is missing; in Python nobody else may listen."""
+def _warn_without_core() -> None:
+    """Warn on standard error that the compiled core is missing; in Python no callback may be set."""
     if not native.compiled():
         print(f"siafu: {native.NOT_COMPILED}", file=sys.stderr, flush=True)
 
 
-def _check_module(module: nn.Module | None, tree: Config) -> None:
-    """Refuse a module of the user's own that such ranks cannot train."""
+def _check_module(module: nn.Module | None, config: Config) -> None:
+    """Refuse a module of the user's own that the ranks of this engine cannot train."""
     if module is None:
         return
-    reads = list(inspect.signature(module.forward).parameters)[:2]
-    if type(module).__module__.startswith("torch_geometric.") or "edge_index" in reads:
+    parameters = list(inspect.signature(module.forward).parameters)[:2]
+    if type(module).__module__.startswith("torch_geometric.") or "edge_index" in parameters:
         raise ValueError(
             f"model is a {type(module).__name__}, which reads (x, edge_index); siafu.train calls a module with "
             "(block, x): choose a kind such as model='gcn', build it of layers of siafu.nn, or train it in a loop of "
             "your own with siafu.NeighborLoader"
         )
-    if tree.engine in ("processes", "ray"):
+    if config.engine in ("processes", "ray"):
         raise ValueError(
             "a module of your own cannot be sent to other processes; use engine local, or torchrun with your script"
         )
-    torchs_own = (module for module in module.modules() if isinstance(module, nn.modules.dropout._DropoutNd))
-    if tree.ranks > 1 and tree.engine == "local" and (found := next(torchs_own, None)) is not None:
+    dropouts = (module for module in module.modules() if isinstance(module, nn.modules.dropout._DropoutNd))
+    if config.ranks > 1 and config.engine == "local" and (dropout := next(dropouts, None)) is not None:
         raise ValueError(
-            f"your module has a {type(found).__name__}, which draws from the one generator of torch that ranks of "
+            f"your module has a {type(dropout).__name__}, which draws from the one generator of torch that ranks of "
             "engine local share; use siafu.nn.dropout.Dropout, called with (rows, block.given_id), or train on one rank"
         )
 
 
 @contextmanager
-def _watched(callbacks: Callbacks | None) -> Iterator[Callbacks]:
-    """Whoever is given, else a progress bar where somebody may see it."""
+def _with_progress(callbacks: Callbacks | None) -> Iterator[Callbacks]:
+    """Give the user's callbacks; without them, those of a progress bar on a terminal or in a notebook."""
     if callbacks is not None:
         yield callbacks
     elif in_notebook() or sys.stderr.isatty():
@@ -264,97 +280,98 @@ def _watched(callbacks: Callbacks | None) -> Iterator[Callbacks]:
         yield Callbacks()
 
 
-def _settle_ranks(tree: Config) -> Config:
-    """Settle what ``auto`` means for engine and threads."""
-    engine = tree.engine
-    if engine == "auto":
-        engine = "local" if tree.ranks == 1 else "processes"
-    here = torch.get_num_threads() if tree.ranks == 1 else max(1, usable_cores() // tree.ranks)
-    return tree.model_copy(update={"engine": engine, "threads": tree.threads or here})
-
-
-def _same_graph(folder: RunFolder, tree: Config, graph: AnyGraph | None, callbacks: Callbacks) -> AnyGraph:
+def _load_same_graph(
+    folder: RunFolder, config: Config, graph: AnyGraph | None, callbacks: Callbacks
+) -> AnyGraph:
+    """Load the graph of a run that is resumed, and check that it has not changed."""
     if graph is None:
-        if not tree.source:
+        if not config.source:
             raise ValueError(
                 f"{folder.path}: trained on a graph given in Python; resume it from there with graph="
             )
-        graph = load(tree.source, fold=tree.data.fold, step=tree.snapshots.step, progress=callbacks.progress)
-    graph = as_graph(graph, fold=tree.data.fold)
+        graph = load(
+            config.source, fold=config.data.fold, step=config.snapshots.step, progress=callbacks.progress
+        )
+    graph = as_graph(graph, fold=config.data.fold)
     found = fingerprint(graph)
-    if found != tree.fingerprint:
+    if found != config.fingerprint:
         raise ValueError(
             f"{folder.path}: trained on other data: {graph.name} now has the fingerprint {found}, "
-            f"but config.toml says {tree.fingerprint}; put the old data back or train anew"
+            f"but config.toml says {config.fingerprint}; put the old data back or train anew"
         )
     return graph
 
 
-def _run(work: TrainingJob, ranks: Engine, callbacks: Callbacks) -> Run:
-    """Train to the end, or to where somebody stops it, and write what came of it."""
-    folder, tree = work.folder, work.tree
-    if tree.seeds > 1:
-        return _each_seed(work, ranks, callbacks)
-    on = "" if tree.ranks == 1 else f" on {tree.ranks} ranks"
+def _train(job: TrainingJob, engine: Engine, callbacks: Callbacks) -> Run:
+    """Train to the end or until a stop is requested, and write the metrics."""
+    folder, config = job.folder, job.config
+    if config.seeds > 1:
+        return _train_seeds(job, engine, callbacks)
+    on = "" if config.ranks == 1 else f" on {config.ranks} ranks"
     callbacks.say(
-        f"training {tree.model.kind} for up to {tree.max_epochs} epochs{on}, seed {tree.seed}, in {folder.path}"
+        f"training {config.model.kind} for up to {config.max_epochs} epochs{on}, seed {config.seed}, in {folder.path}"
     )
-    found, model = ranks.train(work, callbacks)
-    found |= {"run": str(folder.path), "warnings": list(work.warnings)}
-    if found["finished"] and tree.baseline:
-        without = _baseline(work, ranks, callbacks).metrics
-        found["baseline"] = {key: without[key] for key in _SOME_OF_BASELINE}
-        found |= {} if without["finished"] else {"finished": False, "stopped_by": without["stopped_by"]}
-    if found["finished"]:
+    metrics, model = engine.train(job, callbacks)
+    metrics |= {"run": str(folder.path), "warnings": list(job.warnings)}
+    if metrics["finished"] and config.baseline:
+        baseline = _train_baseline(job, engine, callbacks).metrics
+        metrics["baseline"] = {key: baseline[key] for key in _BASELINE_METRICS}
+        metrics |= {} if baseline["finished"] else {"finished": False, "stopped_by": baseline["stopped_by"]}
+    if metrics["finished"]:
         with closing(EventLog(folder.events)) as events:
-            for text in work.warnings:
+            for text in job.warnings:
                 events.write("note", text=text)
-            events.write("end", **found)
-        folder.write_metrics(found)
-    return Run(folder.path, tree, found, model if found["finished"] else None)
+            events.write("end", **metrics)
+        folder.write_metrics(metrics)
+    return Run(folder.path, config, metrics, model if metrics["finished"] else None)
 
 
-def _below(work: TrainingJob, path: Path, tree: Config, ranks: Engine, callbacks: Callbacks) -> Run:
-    """Train a run below another's folder, or go on with it."""
-    module = copy.deepcopy(work.module) if tree.model.kind == "custom" else None
+def _train_within(job: TrainingJob, path: Path, config: Config, engine: Engine, callbacks: Callbacks) -> Run:
+    """Train a run in a folder within that of another run, or resume it."""
+    module = copy.deepcopy(job.module) if config.model.kind == "custom" else None
     if (path / "config.toml").is_file():
         folder = existing_folder(path)
         if folder.finished:
             return open_run(path, model=module)
         with folder.locked():
-            again = TrainingJob(folder, tree, work.graph, module, resumed=True, warnings=work.warnings)
-            return _run(again, ranks, callbacks)
+            inner = TrainingJob(folder, config, job.graph, module, resumed=True, warnings=job.warnings)
+            return _train(inner, engine, callbacks)
     with new_folder(path, name=path.name) as folder:
-        folder.write_config(write_toml(tree))
-        return _run(TrainingJob(folder, tree, work.graph, module, warnings=work.warnings), ranks, callbacks)
+        folder.write_config(write_toml(config))
+        inner = TrainingJob(folder, config, job.graph, module, warnings=job.warnings)
+        return _train(inner, engine, callbacks)
 
 
-def _baseline(work: TrainingJob, ranks: Engine, callbacks: Callbacks) -> Run:
-    """Train a model of the same size without the graph."""
-    model = work.tree.model.model_copy(update={"kind": "mlp"})
-    without = work.tree.model_copy(update={"model": model, "baseline": False})
-    if without.method == "lazy" and without.lazy.recipe == "frugal":  # whose models all read the graph
-        without = without.model_copy(update={"method": "full"})
-    return _below(work, work.folder.path / "baseline", without, ranks, callbacks)
+def _train_baseline(job: TrainingJob, engine: Engine, callbacks: Callbacks) -> Run:
+    """Train an MLP of the same size, which does not see the graph."""
+    model = job.config.model.model_copy(update={"kind": "mlp"})
+    config = job.config.model_copy(update={"model": model, "baseline": False})
+    if config.method == "lazy" and config.lazy.recipe == "frugal":  # its models all read the graph
+        config = config.model_copy(update={"method": "full"})
+    return _train_within(job, job.folder.path / "baseline", config, engine, callbacks)
 
 
-def _each_seed(work: TrainingJob, ranks: Engine, callbacks: Callbacks) -> Run:
-    """Train with one seed after another; the mean of every metric, and its deviation as ``…_std``."""
-    folder, tree, runs = work.folder, work.tree, list[Run]()
-    for place in range(tree.seeds):
-        one = tree.model_copy(update={"seeds": 1, "seed": tree.seed + place})
-        runs.append(_below(work, folder.seed(place), one, ranks, callbacks))
+def _train_seeds(job: TrainingJob, engine: Engine, callbacks: Callbacks) -> Run:
+    """Train with one seed after another; each metric is a mean, with its standard deviation as ``…_std``."""
+    folder, config, runs = job.folder, job.config, list[Run]()
+    for place in range(config.seeds):
+        one_seed = config.model_copy(update={"seeds": 1, "seed": config.seed + place})
+        runs.append(_train_within(job, folder.seed(place), one_seed, engine, callbacks))
         if not runs[-1].metrics["finished"]:
-            return Run(folder.path, tree, runs[-1].metrics | {"run": str(folder.path)}, None)
-    found = _means([run.metrics for run in runs])
-    if tree.baseline:
-        found["baseline"] = _means([run.metrics["baseline"] for run in runs])
-    found |= {"run": str(folder.path), "seeds": tree.seeds, "runs": [str(run.directory) for run in runs]}
-    folder.write_metrics(found)
-    return Run(folder.path, tree, found, None)
+            return Run(folder.path, config, runs[-1].metrics | {"run": str(folder.path)}, None)
+    metrics = _mean_metrics([run.metrics for run in runs])
+    if config.baseline:
+        metrics["baseline"] = _mean_metrics([run.metrics["baseline"] for run in runs])
+    metrics |= {
+        "run": str(folder.path),
+        "seeds": config.seeds,
+        "runs": [str(run.directory) for run in runs],
+    }
+    folder.write_metrics(metrics)
+    return Run(folder.path, config, metrics, None)
 
 
-def _means(each: list[dict[str, Any]]) -> dict[str, Any]:
-    spread = across_seeds(each)
+def _mean_metrics(metrics: list[dict[str, Any]]) -> dict[str, Any]:
+    spread = across_seeds(metrics)
     means = {key: value.mean for key, value in spread.items()}
-    return each[0] | means | {f"{key}_std": value.std for key, value in spread.items()}
+    return metrics[0] | means | {f"{key}_std": value.std for key, value in spread.items()}

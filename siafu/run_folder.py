@@ -1,4 +1,4 @@
-"""A run's folder: where it lies, who writes it, what its files are called, and whether they are still as written."""
+"""The folder of a run: the names of its files, their checksums, and the lock that its only writer holds."""
 
 import os
 import re
@@ -34,55 +34,55 @@ class RunFolder:
 
     @property
     def events(self) -> Path:
-        """Everything that happened, a line each."""
+        """The event log: one JSON object per line."""
         return self.path / "events.jsonl"
 
     @property
     def trace(self) -> Path:
-        """The tasks of a pipeline, for Perfetto."""
+        """The trace of the tasks of a pipeline, for Perfetto."""
         return self.path / "trace.json"
 
     @property
     def metrics(self) -> Path:
-        """What ``--json`` prints."""
+        """The metrics: the object that ``--json`` prints."""
         return self.path / "metrics.json"
 
     @property
     def checkpoint(self) -> Path:
-        """The newest exact state."""
+        """The newest checkpoint."""
         return self.path / "checkpoint" / "latest.safetensors"
 
     @property
     def weights(self) -> Path:
-        """The trained model."""
+        """The weights of the trained model."""
         return self.path / "model.safetensors"
 
     @property
     def measured(self) -> Path:
-        """What the rank processes of this run have measured, until the command has read it."""
+        """The metrics from rank 0 of the rank processes, until the command has read them."""
         return self.path / ".measured.json"
 
     @property
     def finished(self) -> bool:
-        """Whether the run came to its end."""
+        """Whether the run has ended."""
         return self.metrics.is_file() and (self.weights.is_file() or self.seed(0).is_dir())
 
     @property
     def trained(self) -> bool:
-        """Whether an epoch of the run, or of a run in a folder within, was trained."""
+        """Whether at least one epoch of the run, or of a run in a folder within, was trained."""
         events = [path for path in (self.events, *self.path.glob("*/events.jsonl")) if path.is_file()]
         return self.checkpoint.is_file() or any(_EPOCH in path.read_bytes() for path in events)
 
     def seed(self, place: int) -> Path:
-        """The folder of one of several seeds."""
+        """Return the folder of one of several seeds."""
         return self.path / f"seed-{place}"
 
     def write_config(self, text: str) -> None:
-        """Write the settings with a last line that holds their checksum."""
+        """Write the config; its last line holds its checksum."""
         write_atomically(self.config, add_text_checksum(text))
 
     def read_config(self) -> str:
-        """The settings, exactly as they were written."""
+        """Read the config; one that was changed or damaged is refused."""
         text = verify_text_checksum(self.config.read_bytes())
         if text is None:
             raise ValueError(
@@ -92,25 +92,25 @@ class RunFolder:
         return text
 
     def config_checksum(self) -> str:
-        """The checksum of the settings, which the run's checkpoint carries."""
+        """Return the checksum of the config, which the run's checkpoint carries."""
         return checksum(self.read_config())
 
-    def write_metrics(self, found: dict[str, Any]) -> None:
+    def write_metrics(self, metrics: dict[str, Any]) -> None:
         """Write the metrics with their checksum."""
-        write_atomically(self.metrics, add_fields_checksum(found))
+        write_atomically(self.metrics, add_fields_checksum(metrics))
 
     def read_metrics(self) -> dict[str, Any]:
-        """The metrics, exactly as they were written."""
-        found = verify_fields_checksum(self.metrics.read_bytes())
-        if found is None:
+        """Read the metrics; metrics that were changed or damaged are refused."""
+        metrics = verify_fields_checksum(self.metrics.read_bytes())
+        if metrics is None:
             raise ValueError(
                 f'{self.metrics}: changed or damaged; delete it and "siafu resume {self.path}" writes it again'
             )
-        return found
+        return metrics
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder against other writers; the lock ends with the process, however it ends."""
+        """Hold the lock of the folder; it is released when the process ends, however it ends."""
         refusal = f"{self.path}: another process is writing this run; wait for it or choose another --out"
         with lock_file(self.path / ".lock", refusal=refusal):
             yield
@@ -118,19 +118,19 @@ class RunFolder:
 
 @contextmanager
 def new_folder(out: Path | None, *, name: str) -> Iterator[RunFolder]:
-    """Hold the folder of a new run: ``out``, which must not hold anything, or a fresh one under ``runs/``.
+    """Make and lock the folder of a new run: ``out``, which must be empty, or a new one under ``runs/``.
 
-    A run that fails before its first epoch leaves nothing behind; one that is interrupted there can be resumed.
+    A run that fails before its first epoch leaves nothing behind; one that is interrupted then can be resumed.
     """
     if out is not None and out.exists() and not out.is_dir():
         raise ValueError(f"{out}: a file stands there; choose another --out")
     target = Path("runs") if out is None else out
     missing = [path for path in (target, *target.parents) if not path.exists()]
     target.mkdir(parents=True, exist_ok=True)
-    folder = RunFolder(_fresh(target, _plain(name)) if out is None else out)
+    folder = RunFolder(_make_numbered(target, _safe_name(name)) if out is None else out)
     present = set(folder.path.iterdir())
     with folder.locked():
-        _check_empty(folder.path)  # under the lock: another run may have come and gone since
+        _check_empty(folder.path)  # under the lock: another run may have started and ended since
         try:
             yield folder
         except BaseException as error:
@@ -140,14 +140,14 @@ def new_folder(out: Path | None, *, name: str) -> Iterator[RunFolder]:
 
 
 def _remove(path: Path, present: set[Path], made: list[Path]) -> None:
-    """Delete what was not ``present`` in a folder, and those of the folders that were ``made`` and are empty."""
+    """Delete all entries of a folder but those ``present``, and the folders in ``made`` that are empty then."""
     for entry in set(path.iterdir()) - present:
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry, ignore_errors=True)
         else:
             entry.unlink(missing_ok=True)
     for folder in made:
-        with suppress(OSError):  # somebody else uses it
+        with suppress(OSError):  # another process uses it
             folder.rmdir()
 
 
@@ -161,12 +161,12 @@ def _check_empty(path: Path) -> None:
         raise ValueError(f"{path}: not empty (it holds {present[0]}); choose another --out")
 
 
-def _plain(name: str) -> str:
+def _safe_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "run"
 
 
 def existing_folder(path: Path) -> RunFolder:
-    """The folder of a run that was started."""
+    """Return the folder of a run that was started before."""
     if not path.is_dir():
         raise ValueError(f'{path}: no such folder; give the folder of a run, such as those under "runs"')
     if not (path / "config.toml").is_file():
@@ -174,7 +174,7 @@ def existing_folder(path: Path) -> RunFolder:
     return RunFolder(path)
 
 
-def _fresh(parent: Path, name: str) -> Path:
+def _make_numbered(parent: Path, name: str) -> Path:
     number = 1
     while True:
         path = parent / f"{name}-{number}"

@@ -1,6 +1,6 @@
-"""Ctrl-C (SIGINT) and SIGTERM end a command with exit code 130 or 143 and a line that says how to go on.
+"""Handle Ctrl-C (SIGINT) and SIGTERM: a command ends with exit code 130 or 143 and a line that says how to go on.
 
-It imports nothing beyond the standard library, so that signals are handled before anything else is loaded.
+This file imports the standard library alone, so that signals are handled before anything else is loaded.
 """
 
 import os
@@ -16,7 +16,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class SignalInterrupt(BaseException):
-    """A signal asks the command to end at once; a note says how to go on with its run, where there is one."""
+    """A signal ends the command at once; a note holds the command that resumes its run, if there is one."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -24,16 +24,16 @@ class SignalInterrupt(BaseException):
 
 
 def exit_code(reason: str | None) -> int:
-    """The exit code of a command that ``reason`` has stopped; 0 where that is no signal."""
+    """Return the exit code of a command that the signal ``reason`` has stopped; 0 if that is no signal."""
     return 128 + signal.Signals[reason] if reason in [number.name for number in SIGNALS] else 0
 
 
 @contextmanager
 def exit_on_signal() -> Iterator[None]:
-    """Within, a signal raises SignalInterrupt; it becomes one line on standard error and its exit code.
+    """Turn a signal into SignalInterrupt, and that into one line on standard error and an exit code.
 
-    The exit code stays that of the signal where other code turns SignalInterrupt into an error of its own or loses it,
-    as finalizers do.
+    The exit code is that of the signal even if other code turns SignalInterrupt into another error, or swallows it as
+    finalizers do.
     """
     stopped: list[SignalInterrupt] = []
 
@@ -41,11 +41,11 @@ def exit_on_signal() -> Iterator[None]:
         stopped.append(SignalInterrupt(number))
         raise stopped[0]
 
-    with _handled(stop):
+    with _with_handler(stop):
         try:
             yield
         except SignalInterrupt as stop_requested:
-            _tell(stop_requested)
+            _print_reason(stop_requested)
             sys.exit(stop_requested.exit_code)
         except BaseException:
             if stopped:
@@ -57,7 +57,7 @@ def exit_on_signal() -> Iterator[None]:
 
 @contextmanager
 def resume_hint(command: str) -> Iterator[None]:
-    """Whatever interrupts a run within carries a note with the command that resumes it, the innermost one."""
+    """Add a note with the command that resumes the run to an interrupt; the innermost one counts."""
     try:
         yield
     except (KeyboardInterrupt, SignalInterrupt) as stop:
@@ -68,34 +68,39 @@ def resume_hint(command: str) -> Iterator[None]:
 
 @contextmanager
 def deferred_stop(notice: str = "") -> Iterator["DeferredStop"]:
-    """Within, a signal may wait for a good moment, of which ``notice`` tells the user; see :class:`DeferredStop`."""
-    found = DeferredStop()
+    """Defer the first signal, and print ``notice`` when it comes; see :class:`DeferredStop`."""
+    deferred = DeferredStop()
     before = {number: signal.getsignal(number) for number in SIGNALS}
 
     def stop(number: int, frame: FrameType | None) -> None:
         earlier = before[signal.Signals(number)]
-        if found.accept(number):
-            os.write(2, f"\n{notice}\n".encode() if notice else b"")  # print may be at work just now
+        if deferred.accept(number):
+            os.write(
+                2, f"\n{notice}\n".encode() if notice else b""
+            )  # the signal may have interrupted a print
         elif callable(earlier):
             earlier(number, frame)
 
-    with _handled(stop):
-        yield found
+    with _with_handler(stop):
+        yield deferred
 
 
 class DeferredStop:
-    """Before :meth:`begin` a signal acts at once; afterwards the first one is kept as :attr:`reason` to stop."""
+    """A stop at the end of an epoch: after :meth:`begin`, the first signal only becomes the :attr:`reason` to stop.
+
+    Before, and from the second signal on, a signal ends the command at once.
+    """
 
     def __init__(self) -> None:
         self.reason: str | None = None
         self._begun = False
 
     def begin(self) -> None:
-        """From now on somebody looks at :attr:`reason` after each epoch."""
+        """Defer signals from now on: the training loop reads :attr:`reason` after each epoch."""
         self._begun = True
 
     def accept(self, number: int) -> bool:
-        """Keep a signal for later; whether that is how it is to be handled."""
+        """Defer a signal; returns False if it must be handled at once."""
         if not self._begun or self.reason is not None:
             return False
         self.reason = signal.Signals(number).name
@@ -103,8 +108,8 @@ class DeferredStop:
 
 
 @contextmanager
-def _handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Have a handler for both signals; Python allows that in the main thread alone."""
+def _with_handler(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Install a handler for both signals; Python allows that in the main thread alone."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -116,6 +121,6 @@ def _handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]
             signal.signal(number, earlier)
 
 
-def _tell(stop: SignalInterrupt) -> None:
-    """Say in one line what ended the command, and how to go on."""
+def _print_reason(stop: SignalInterrupt) -> None:
+    """Print in one line which signal ended the command, and how to go on."""
     print("; ".join([f"stopped by {stop}", *getattr(stop, "__notes__", [])]), file=sys.stderr)

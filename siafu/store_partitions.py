@@ -1,4 +1,4 @@
-"""The partitions of a store: made, and listed."""
+"""Create and list the partitions of a store."""
 
 import os
 from collections.abc import Callable
@@ -25,13 +25,13 @@ def partition_request(
     fold: int = 0,
     reorder: Literal["auto", "on", "off"] = "auto",
 ) -> PartitionRequest:
-    """The partition of a graph into so many parts; ``reorder`` is that of ``data.reorder``."""
+    """Describe the partition of a graph into ``parts``; ``reorder`` has the values of ``data.reorder``."""
     near = inputs.resolve(DataConfig(fold=fold, reorder=reorder), graph).reorder == "on"
     return PartitionRequest(parts, by, fold, near, inputs.fingerprint(graph))
 
 
 def partition_home(source: str | Path, wanted: PartitionRequest, *, otherwise: Path) -> Path:
-    """Where a partition lies or is to lie: in the store that is cut, if it is one and may be written to."""
+    """Return the folder for a partition: the store's ``parts`` if it is a writable store, else ``otherwise``."""
     store = Path(source)
     if not str(source) or not is_store(store):
         return otherwise
@@ -49,9 +49,9 @@ def partition_store(
     say: Callable[[str], None] = lambda _: None,
     progress: Progress = no_progress,
 ) -> dict[str, Any]:
-    """Cut a store into parts, or find that it is; returns what they are like.
+    """Partition a store, or find an existing partition; returns its sizes.
 
-    ``reorder`` is whether neighbours are put near each other within a part; see ``data.reorder``.
+    ``reorder`` says whether neighbours are placed near each other within a part; see ``data.reorder``.
     """
     graph = open_store(path).graph(fold=fold)
     wanted = partition_request(graph, parts=parts, by=by, fold=fold, reorder=reorder)
@@ -71,7 +71,7 @@ def partition_store(
 
 
 def list_partitions(path: Path, *, verify: bool = False) -> list[str]:
-    """The names of the partitions of a store; ``verify`` holds every array to its checksum."""
+    """List the partitions of a store by name; ``verify`` checks the checksum of every array."""
     found = sorted(each for each in (path / PARTS).glob("[!.]*") if is_partition(each))
     for each in found:
         partition = open_partition(each)

@@ -1,4 +1,4 @@
-"""What a user gave as a graph: read into tensors, and refused with a reason where it cannot be trained on."""
+"""Read a user's arrays into tensors, and refuse those that cannot be trained on with the reason."""
 
 import warnings
 
@@ -12,7 +12,7 @@ INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def check_edges(edges: Tensor, num_nodes: int, name: str) -> None:
-    """Refuse edges that name a node that is not there."""
+    """Refuse edges that name a node outside the graph."""
     if num_nodes > MAX_NODES:
         raise ValueError(
             f"{name}: {num_nodes} nodes; at most {MAX_NODES} fit one graph, so cut it into parts"
@@ -32,7 +32,7 @@ def check_edges(edges: Tensor, num_nodes: int, name: str) -> None:
 
 
 def check_finite(rows: Tensor, what: str) -> None:
-    """Refuse a number that is not finite, saying where it stands."""
+    """Refuse NaN and infinite numbers; the error names row and column."""
     for start in range(0, rows.shape[0], 65536):  # by ranges: a memory-mapped array is read once, not copied
         bad = ~torch.isfinite(rows[start : start + 65536])
         if bool(bad.any()):
@@ -42,7 +42,7 @@ def check_finite(rows: Tensor, what: str) -> None:
 
 
 def read_numbers(values: ArrayLike | Tensor, name: str) -> Tensor:
-    """An array of numbers as a tensor on the CPU."""
+    """Read an array of numbers into a tensor on the CPU."""
     if isinstance(values, Tensor):
         unsigned = values.dtype in (torch.uint16, torch.uint32, torch.uint64)
         return (values.to(torch.int64) if unsigned else values).detach().cpu()
@@ -57,12 +57,12 @@ def read_numbers(values: ArrayLike | Tensor, name: str) -> Tensor:
 
 
 def largest_id(edges: Tensor) -> int:
-    """The largest node id that edges name; -1 where there are none."""
+    """Return the largest node id in the edges; -1 where there are none."""
     return int(edges.max()) if edges.numel() else -1
 
 
 def read_edges(edge_index: ArrayLike | Tensor, name: str) -> Tensor:
-    """Sources above targets, (2, E), of any integer type."""
+    """Read (2, E) integers of any dtype, sources above targets."""
     edges = read_numbers(edge_index, "edge_index")
     if edges.ndim != 2 or edges.shape[0] != 2 or (edges.numel() and edges.dtype not in INTEGERS):
         raise ValueError(
@@ -73,7 +73,7 @@ def read_edges(edge_index: ArrayLike | Tensor, name: str) -> Tensor:
 
 
 def read_edge_weight(edge_weight: ArrayLike | Tensor, num_edges: int, name: str) -> Tensor:
-    """A finite number for each edge, (E,) float32."""
+    """Read one finite weight per edge, (E,) float32."""
     weight = read_numbers(edge_weight, "edge_weight").to(torch.float32)
     if weight.shape != (num_edges,):
         raise ValueError(f"{name}: edge_weight is {tuple(weight.shape)}; expected ({num_edges},)")
@@ -84,7 +84,7 @@ def read_edge_weight(edge_weight: ArrayLike | Tensor, num_edges: int, name: str)
 
 
 def read_edge_split(edge_split: ArrayLike | Tensor, num_edges: int, name: str) -> Tensor:
-    """0, 1 or 2 for each edge, (E,) uint8."""
+    """Read the split of each edge, (E,) uint8: 0 train, 1 validation, 2 test."""
     split = read_numbers(edge_split, "edge_split")
     if split.shape != (num_edges,):
         raise ValueError(f"{name}: edge_split is {tuple(split.shape)}; expected ({num_edges},)")
@@ -98,7 +98,7 @@ def read_edge_split(edge_split: ArrayLike | Tensor, num_edges: int, name: str) -
 
 
 def read_node_rows(values: ArrayLike | Tensor, name: str) -> Tensor:
-    """What was given for each node, as the field of that name keeps it."""
+    """Read a node field (``x``, ``y`` or a mask) into the dtype and layout that a graph stores."""
     rows = read_numbers(values, name)
     if rows.ndim == 0:
         raise ValueError(f"{name} is one number; expected a row for each node")

@@ -1,4 +1,4 @@
-"""What many tests share: where the real graphs lie, and little memory."""
+"""Fixtures that many tests share: the folder of real graphs, a small graph, a memory limit."""
 
 import os
 from collections.abc import Iterator

@@ -128,7 +128,7 @@ def test_events_out_of_range_are_refused(fields: dict[str, Any], message: str) -
 
 
 @pytest.mark.parametrize("order", [[0, 1, 1], [0, 1, 3], [-1, 0, 1], [0, 1]])
-def test_what_is_no_permutation_is_refused(order: list[int]) -> None:
+def test_an_order_that_is_no_permutation_is_refused(order: list[int]) -> None:
     with pytest.raises(ValueError, match="order"):
         check_permutation(torch.tensor(order), 3, "order")
     check_permutation(torch.tensor([2, 0, 1]), 3, "order")

@@ -408,7 +408,7 @@ def test_traceback_shows_where_an_error_came_from(siafu: Siafu, monkeypatch: pyt
         cli.main()
 
 
-def test_a_fault_of_our_own_is_one_line_too(siafu: Siafu, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_is_one_line_too(siafu: Siafu, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: object) -> None:
         raise KeyError("oops")
 
@@ -427,7 +427,7 @@ def test_a_fault_of_our_own_is_one_line_too(siafu: Siafu, monkeypatch: pytest.Mo
         RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
     ],
 )
-def test_a_lack_of_memory_is_told_as_such(
+def test_a_lack_of_memory_gets_its_own_message(
     siafu: Siafu, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def fail(_: object) -> None:

@@ -110,7 +110,7 @@ def test_an_unknown_keyword_names_the_nearest() -> None:
 
 
 def test_a_keyword_of_two_tables_is_ambiguous(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config, "_tables", lambda: {"model": ["size"], "train": ["size"]})
+    monkeypatch.setattr(config, "_table_keys", lambda: {"model": ["size"], "train": ["size"]})
     with pytest.raises(
         ValueError, match=r"size is ambiguous: it is a setting of model, train; give config=\{'model'"
     ):
@@ -118,7 +118,7 @@ def test_a_keyword_of_two_tables_is_ambiguous(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_no_setting_is_ambiguous_today() -> None:
-    for fields in config._tables().values():
+    for fields in config._table_keys().values():
         for key in fields:
             from_keywords({key: None})
 

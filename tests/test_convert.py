@@ -1,4 +1,4 @@
-"""Graphs of other libraries become ours, and come back the same."""
+"""Conversion of graphs from other libraries and back."""
 
 import warnings
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Bills are those worked out by hand; a wrong price file is told clearly."""
+"""Bills equal those worked out by hand; a wrong price file gets a clear error."""
 
 import math
 from datetime import date
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from siafu.cost import Bill, Lease, Meter, billed_ms, charge, read_prices, value
+from siafu.cost import Bill, Invocation, Meter, billed_ms, charge, read_prices, value
 
 PRICES = read_prices()
 LAMBDA = PRICES.functions["lambda-x86"]
@@ -36,26 +36,26 @@ def test_init_and_run_are_rounded_up_together_to_a_millisecond(
     init_ms: float, run_ms: float, billed: int
 ) -> None:
     # The first two are from reports of Lambda itself.
-    assert billed_ms(Lease(run_ms / 1000, init_ms / 1000), LAMBDA) == billed
+    assert billed_ms(Invocation(run_ms / 1000, init_ms / 1000), LAMBDA) == billed
 
 
 @pytest.mark.parametrize(
     ("seconds", "billed"), [(0.1, 100), (0.1001, 200), (0.7, 700), (1.23, 1300), (3600, 3_600_000)]
 )
 def test_cloud_run_rounds_up_to_a_tenth_of_a_second(seconds: float, billed: int) -> None:
-    assert billed_ms(Lease(seconds), RUN) == billed
+    assert billed_ms(Invocation(seconds), RUN) == billed
 
 
 @given(st.integers(0, 10**7))
 def test_whole_milliseconds_are_billed_as_they_are(ms: int) -> None:
-    assert billed_ms(Lease(ms / 1000), LAMBDA) == ms
+    assert billed_ms(Invocation(ms / 1000), LAMBDA) == ms
 
 
 def test_a_bill_of_lambda_by_hand() -> None:
     # 2 servers of $0.432 for 90 s; a cold lease of 250.06 + 26.59 ms and a warm one of 60 s, of 2048 MB; 3 GB out.
     meter = Meter(internet_bytes=3 * 2**30).with_servers(2, seconds=90)
-    meter = meter.with_lease(Lease(0.25006, 0.02659, memory_mb=2048), LAMBDA)
-    meter = meter.with_lease(Lease(60, memory_mb=2048), LAMBDA)
+    meter = meter.with_invocation(Invocation(0.25006, 0.02659, memory_mb=2048), LAMBDA)
+    meter = meter.with_invocation(Invocation(60, memory_mb=2048), LAMBDA)
     bill = charge(meter, PRICES.rates("c5n.2xlarge", "lambda-x86"))
     assert bill.servers == pytest.approx(0.0216, rel=1e-12)  # 180 s / 3600 x 0.432
     assert bill.functions == pytest.approx(2 * 60.277 * 1.66667e-5, rel=1e-12)
@@ -65,14 +65,14 @@ def test_a_bill_of_lambda_by_hand() -> None:
 
 
 def test_a_bill_of_arm_by_hand() -> None:
-    meter = Meter().with_lease(Lease(10, memory_mb=512), PRICES.functions["lambda-arm"])
+    meter = Meter().with_invocation(Invocation(10, memory_mb=512), PRICES.functions["lambda-arm"])
     bill = charge(meter, PRICES.rates("c5.2xlarge", "lambda-arm"))
     assert bill == Bill(0, pytest.approx(5 * 1.33334e-5, rel=1e-12), pytest.approx(2e-7), 0)
 
 
 def test_a_bill_of_cloud_run_by_hand() -> None:
     # 2.35 s with 0.4 s of start are 2.8 s: 2 vCPU at 0.000024 and 0.5 GiB at 0.0000025 a second, and a request.
-    meter = Meter().with_lease(Lease(2.35, 0.4, memory_mb=512, vcpus=2), RUN)
+    meter = Meter().with_invocation(Invocation(2.35, 0.4, memory_mb=512, vcpus=2), RUN)
     bill = charge(meter, PRICES.rates(function="cloud-run"))
     assert bill.functions == pytest.approx(2.8 * 2 * 0.000024 + 2.8 * 0.5 * 0.0000025, rel=1e-12)
     assert bill.requests == pytest.approx(4e-7, rel=1e-12)
@@ -88,16 +88,16 @@ def test_a_million_requests_cost_twenty_cents() -> None:
 
 
 def test_what_an_epoch_used_is_one_meter_less_an_earlier_one() -> None:
-    before = Meter().with_servers(2, seconds=10).with_lease(Lease(1.5), LAMBDA)
-    epoch = Meter(internet_bytes=9).with_servers(2, seconds=1.25).with_lease(Lease(0.25), LAMBDA)
+    before = Meter().with_servers(2, seconds=10).with_invocation(Invocation(1.5), LAMBDA)
+    epoch = Meter(internet_bytes=9).with_servers(2, seconds=1.25).with_invocation(Invocation(0.25), LAMBDA)
     assert (before + epoch) - before == epoch
     assert epoch.requests == 1
     assert epoch.memory_mb_ms == 1769 * 250
 
 
 def test_a_lease_under_way_costs_what_it_would_if_it_ended_now() -> None:
-    so_far = Meter().with_lease(Lease(1.0), LAMBDA)
-    later = Meter().with_lease(Lease(1.5), LAMBDA)
+    so_far = Meter().with_invocation(Invocation(1.0), LAMBDA)
+    later = Meter().with_invocation(Invocation(1.5), LAMBDA)
     assert (later - so_far).memory_mb_ms == 1769 * 500
     assert (later - so_far).requests == 0
 

@@ -1,4 +1,4 @@
-"""Runs whose scores mean little say so: one class, one node, nothing to test on."""
+"""Warnings about graphs whose scores mean little: one class, one training node, nothing to test on."""
 
 import json
 from dataclasses import replace
@@ -15,6 +15,7 @@ from siafu.config import build
 from siafu.data_warnings import data_warnings
 from siafu.dynamic import DynamicGraph, Protocol
 from siafu.graph import Graph
+from siafu.preview import preview_task
 from siafu.store import write_store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -46,15 +47,17 @@ NO_TEST = "ring: no node with a label to test on, so there is no test score"
         (small([0, 1, -1, -1], [1, 3], [2]), (ONE_NODE, NO_TEST)),
     ],
 )
-def test_each_reason_is_one_sentence(graph: Graph, expected: tuple[str, ...]) -> None:
-    assert data_warnings(graph, build({})) == expected
+def test_each_reason_is_one_warning(graph: Graph, expected: tuple[str, ...]) -> None:
+    assert data_warnings(graph, preview_task(graph, build({}), None)) == expected
 
 
-def test_pairs_that_nobody_tests_are_told() -> None:
+def test_a_link_split_without_test_pairs_is_warned_of() -> None:
     graph = siafu.load("karate")
-    tree = build({"task": "link", "link": {"split": [0.9, 0.1, 0.0]}})
+    config = build({"task": "link", "link": {"split": [0.9, 0.1, 0.0]}})
     assert isinstance(graph, Graph)
-    assert data_warnings(graph, tree) == ("karate: no pair to test on, so there is no test score",)
+    assert data_warnings(graph, preview_task(graph, config, None)) == (
+        "karate: no pair to test on, so there is no test score",
+    )
 
 
 @pytest.mark.parametrize(
@@ -67,22 +70,22 @@ def test_pairs_that_nobody_tests_are_told() -> None:
         ("node", {"y": np.zeros((20, 5), int)}, (0.7, 0.1, 0.2), ["every training label is class 0"]),
     ],
 )
-def test_graphs_that_change_over_time_are_looked_at_too(
+def test_dynamic_graphs_are_warned_of_too(
     task: str, more: dict[str, Any], split: tuple[float, float, float], expected: list[str]
 ) -> None:
     src, dst, t = np.arange(60) % 5, (np.arange(60) + 1) % 5, np.arange(60) // 3
     protocol = Protocol(window=1, split=split, task=task)
     graph = DynamicGraph.from_events(src, dst, t, num_nodes=5, protocol=protocol, **more)
-    tree = build(
+    config = build(
         {"method": "snapshots", "task": task, "snapshots": {"window": 1}, "model": {"kind": "cd-gcn"}}
     )
-    found = data_warnings(graph, tree)
+    found = data_warnings(graph, preview_task(graph, config, None))
     assert len(found) == len(expected)
     assert all(part in text for part, text in zip(expected, found, strict=True))
 
 
 @pytest.mark.parametrize("more", [(), ("--seeds", 2, "--baseline")])
-def test_a_run_says_so_once_and_keeps_it(
+def test_a_run_warns_once_and_records_the_warnings(
     tmp_path: Path, more: tuple[object, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     graph = small([0, 1, 0, 1], [0], [])

@@ -132,7 +132,7 @@ def assert_same_run(run: Path, whole: tuple[Path, dict[str, Any]]) -> None:
     assert not list(run.rglob("*.tmp"))
 
 
-def test_a_run_on_two_ranks_says_what_it_did(whole: tuple[Path, dict[str, Any]]) -> None:
+def test_a_run_on_two_ranks_prints_and_writes_its_metrics(whole: tuple[Path, dict[str, Any]]) -> None:
     run, found = whole
     assert (found["ranks"], found["engine"], found["epochs"], found["run"]) == (
         2,
@@ -367,7 +367,7 @@ def test_torchs_own_generator_is_left_alone(graph: Graph, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_what_a_module_does_not_use_is_not_moved(graph: Graph, tmp_path: Path, ranks: int) -> None:
+def test_unused_parameters_of_a_module_do_not_change(graph: Graph, tmp_path: Path, ranks: int) -> None:
     own = Own()
     own.unused = nn.Linear(2, 2)
     before = own.unused.weight.detach().clone()
@@ -441,9 +441,7 @@ def in_group(monkeypatch: pytest.MonkeyPatch) -> Grouped:
     return run
 
 
-def test_all_ranks_of_a_group_are_told_what_came_of_it(
-    graph: Graph, tmp_path: Path, in_group: Grouped
-) -> None:
+def test_all_ranks_of_a_group_get_the_metrics(graph: Graph, tmp_path: Path, in_group: Grouped) -> None:
     out, settings = tmp_path / "run", {**SOME, "seeds": 2, "baseline": True}
     first, second = in_group(lambda _: siafu.train(graph, out=out, engine="torchrun", **settings))
     assert first.metrics == second.metrics
@@ -454,7 +452,7 @@ def test_all_ranks_of_a_group_are_told_what_came_of_it(
         assert weights(out / part) == weights(tmp_path / "local" / part)
 
 
-def test_a_group_that_is_started_again_after_the_end_finds_what_came_of_it(
+def test_a_group_that_is_started_again_after_the_end_finds_the_metrics(
     graph: Graph, tmp_path: Path, in_group: Grouped
 ) -> None:
     def train(_: int, **more: Any) -> siafu.Run:
@@ -538,7 +536,7 @@ def store(graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
         (["--ranks", 2, "--set", "comm.precision=int3"], 2, "comm.precision is 'int3'; expected 'fp32'"),
     ],
 )
-def test_what_cannot_be_is_told_in_a_line_and_nothing_is_left(
+def test_impossible_requests_are_refused_in_one_line_and_leave_nothing(
     store: Path, arguments: list[object], code: int, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found, out, err = command("train", "./store", *arguments, capsys=capsys)
@@ -586,7 +584,7 @@ def test_a_store_that_may_only_be_read_is_cut_into_the_runs_folder(
     assert partitions_folder(Config(ranks=2), folder) == tmp_path / "run" / "parts"
 
 
-def test_a_damaged_part_is_told_by_its_file(
+def test_a_damaged_part_is_reported_with_its_file(
     graph: Graph, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     store = tmp_path / "store"

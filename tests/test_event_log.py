@@ -1,4 +1,4 @@
-"""Events form a chain of seals, whoever continues it."""
+"""The event log is a hash chain that any later writer continues."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A package that is not installed is named, with the command that installs it, wherever it is needed."""
+"""The error for a missing optional package names it and the command that installs it."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What goes wrong around a run: kills, signals, two at once, a full disk, damaged files. Nothing is lost or wrong."""
+"""Faults around a run: kills, signals, two processes at once, a full disk, damaged files. Nothing is lost or wrong."""
 
 import json
 import os
@@ -359,7 +359,7 @@ def test_a_checkpoint_in_place_of_the_weights_is_refused(finished: Path, tmp_pat
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "metrics.json"])
-def test_what_was_damaged_is_written_again_as_the_message_says(
+def test_damaged_files_are_written_again_as_the_message_says(
     graph: Graph, finished: Path, tmp_path: Path, name: str
 ) -> None:
     shutil.copytree(finished, tmp_path / "run")

@@ -1,4 +1,4 @@
-"""Files in a folder where somebody has planted links: they are not followed, and leftovers do not stay."""
+"""Files in a folder with planted links: links are not followed, and leftovers are removed."""
 
 import errno
 import fcntl
@@ -169,7 +169,7 @@ def test_a_private_file_of_another_user_is_refused(tmp_path: Path) -> None:
         read_private(path, max_bytes=100)
 
 
-def test_what_is_no_private_file_is_refused_at_once(tmp_path: Path) -> None:
+def test_a_file_that_is_not_private_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo", 0o600)
     with pytest.raises(ValueError, match="fifo: not a file"):
         read_private(tmp_path / "fifo", max_bytes=100)

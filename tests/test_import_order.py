@@ -1,4 +1,4 @@
-"""Each room of the package may import only rooms listed above it: the data's way, and no cycle."""
+"""Each room (file or folder) of the package may import only rooms listed above it, so there is no cycle."""
 
 import ast
 import subprocess
@@ -14,7 +14,17 @@ PACKAGE = Path(__file__).parents[1] / "siafu"
 # A room is a file or a folder of the package. Rooms of one line don't import each other.
 ORDER = [
     ["native", "wire"],
-    ["user_input", "array_checks", "prefetch", "files", "checksums", "terminal", "stop", "extras", "machine"],
+    [
+        "user_input",
+        "array_checks",
+        "prefetch",
+        "files",
+        "checksums",
+        "terminal",
+        "signals",
+        "extras",
+        "machine",
+    ],
     ["graph", "event_log", "cost"],
     ["dynamic"],
     ["convert"],
@@ -24,13 +34,14 @@ ORDER = [
     ["training"],
     ["methods", "launch"],
     ["results"],
-    ["plan"],
-    ["config", "folder", "predictions"],
-    ["trained", "store_partitions"],
-    ["settled", "cautions"],
-    ["rank", "loader", "group"],
-    ["ranks"],
-    ["run", "rank_process", "sites"],
+    ["plan", "doctor"],
+    ["config", "run_folder", "load_graph"],
+    ["inference", "store_partitions", "resolve"],
+    ["preview"],
+    ["data_warnings"],
+    ["rank", "loader", "process_group"],
+    ["engines", "rank_process"],
+    ["run", "sites"],
     ["cli"],
 ]
 # Inside functions alone: Graph.from_pyg and its like hand their work to the room that knows the other libraries.

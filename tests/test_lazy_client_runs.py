@@ -17,7 +17,7 @@ DATA = "community:nodes=240,degree=8,classes=3,features=12"
 LAZY: dict[str, Any] = {"method": "lazy", "hidden": 8, "threads": 1, "epochs": 12}
 
 
-def test_the_command_trains_among_clients_of_a_node_each_and_tells_what_they_sent(
+def test_the_command_trains_one_client_per_node_and_reports_their_traffic(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = ["lazy.clients=node", "lazy.recipe=logits", "lazy.participation=0.5", "lazy.away=0.2"]
@@ -42,7 +42,7 @@ def test_the_command_trains_among_clients_of_a_node_each_and_tells_what_they_sen
     assert not command("report", out, "--out", tmp_path / "report.html", capsys=capsys)[0]
 
 
-def test_the_frugal_recipe_among_clients_tells_what_they_sent_and_can_be_opened(
+def test_the_frugal_recipe_among_clients_reports_their_traffic_and_can_be_opened(
     tmp_path: Path, graph: Graph
 ) -> None:
     run = siafu.train(graph, out=tmp_path / "run", clients="node", recipe="frugal", **LAZY)
@@ -60,7 +60,7 @@ def test_the_frugal_recipe_among_clients_tells_what_they_sent_and_can_be_opened(
     assert float(right) == pytest.approx(found["test_accuracy"])
 
 
-def test_a_number_of_clients_and_a_file_that_says_whose_a_node_is(tmp_path: Path, graph: Graph) -> None:
+def test_a_number_of_clients_with_an_assignment_file(tmp_path: Path, graph: Graph) -> None:
     np.save(tmp_path / "owner.npy", np.arange(240) % 6)
     wire = {"comm": {"gradients": "fp32"}}
     by_file = wire | {"partition": {"by": str(tmp_path / "owner.npy")}}
@@ -72,7 +72,7 @@ def test_a_number_of_clients_and_a_file_that_says_whose_a_node_is(tmp_path: Path
     assert found.metrics["stages"][0]["val_loss"] == pytest.approx(alone.metrics["stages"][0]["val_loss"])
 
 
-def test_a_run_among_clients_is_stopped_and_goes_on(tmp_path: Path, graph: Graph) -> None:
+def test_a_run_among_clients_is_stopped_and_resumed(tmp_path: Path, graph: Graph) -> None:
     settings: dict[str, Any] = LAZY | {"clients": 20, "away": 0.3, "participation": 0.5, "seed": 2}
     left = iter([None] * 14 + ["SIGTERM"])
     watching = Callbacks(lambda *_, **__: None, lambda: next(left, None))
@@ -100,14 +100,14 @@ def test_a_run_among_clients_is_stopped_and_goes_on(tmp_path: Path, graph: Graph
         ({"clients": "node", "away": 0.9, "quorum": 0.8}, r"stage 1: after 16 waits .* expected 192; lower"),
     ],
 )
-def test_what_cannot_be_is_refused_with_what_to_do(
+def test_invalid_settings_are_refused_with_advice(
     tmp_path: Path, graph: Graph, settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
         siafu.train(graph, out=tmp_path / "run", **LAZY, **settings)
 
 
-def test_a_quorum_that_is_missed_ends_the_command_with_a_line(
+def test_a_missed_quorum_ends_the_command_with_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = ["--set", "lazy.clients=node", "--set", "lazy.away=0.5", "--set", "lazy.quorum=0.95"]
@@ -115,5 +115,5 @@ def test_a_quorum_that_is_missed_ends_the_command_with_a_line(
         "train", DATA, "--method", "lazy", *given, "--out", tmp_path / "run", capsys=capsys
     )
     assert code == 1
-    assert "clients are there, expected 228; lower lazy.quorum" in err
+    assert "clients are available, expected 228; lower lazy.quorum" in err
     assert "fault of siafu" not in err

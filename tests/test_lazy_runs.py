@@ -1,4 +1,4 @@
-"""Whole lazy runs: through the command line and Python, on every engine, stopped and resumed, opened and asked."""
+"""Whole lazy runs by command line and Python: on every engine, stopped and resumed, opened and used for prediction."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def weights(run: Path) -> bytes:
     return (run / "model.safetensors").read_bytes()
 
 
-def test_the_command_trains_on_a_given_assignment_and_tells_what_each_stage_sent(
+def test_the_command_trains_on_a_given_assignment_and_reports_the_traffic_of_each_stage(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     parts = tmp_path / "parts.npy"
@@ -121,7 +121,7 @@ def test_stopped_in_its_second_stage_and_resumed_a_run_ends_with_the_same_bytes(
     assert again.metrics["message_bytes"] > whole.metrics["message_bytes"], "rows were exchanged once more"
 
 
-def test_a_command_told_to_end_in_the_second_stage_is_resumed_to_the_same_bytes(
+def test_a_command_terminated_in_the_second_stage_is_resumed_to_the_same_bytes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = ("train", DATA, "--method", "lazy", "--ranks", "2", "--engine", "local", "--epochs", "60")
@@ -158,7 +158,7 @@ def end_at(events: Path, epoch: int) -> None:
         {"model": "mlp"},
     ],
 )
-def test_an_opened_run_says_what_was_scored_and_knows_new_nodes(
+def test_an_opened_run_computes_the_scored_outputs_and_predicts_new_nodes(
     tmp_path: Path, graph: Graph, settings: dict[str, Any]
 ) -> None:
     run = siafu.train(graph, out=tmp_path / "run", ranks=2, engine="local", **LAZY, **settings)
@@ -175,9 +175,7 @@ def test_an_opened_run_says_what_was_scored_and_knows_new_nodes(
         siafu.predict(opened, narrow)
 
 
-def test_settings_that_are_not_given_suit_the_method_and_those_given_stand(
-    tmp_path: Path, graph: Graph
-) -> None:
+def test_defaults_suit_the_method_and_given_settings_override_them(tmp_path: Path, graph: Graph) -> None:
     run = siafu.train(graph, out=tmp_path / "run", **LAZY)
     tree = run.settings
     assert (tree.model.norm, tree.train.patience, tree.comm.gradients) == ("layer", 10, "int4")
@@ -198,21 +196,21 @@ def test_settings_that_are_not_given_suit_the_method_and_those_given_stand(
         ({"inputs": "stream"}, r"method lazy holds .* set data\.inputs to memory"),
     ],
 )
-def test_what_cannot_be_is_refused_with_what_to_do(
+def test_invalid_settings_are_refused_with_advice(
     tmp_path: Path, graph: Graph, settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
         siafu.train(graph, out=tmp_path / "run", **LAZY, **settings)
 
 
-def test_a_graph_without_features_and_a_module_of_ones_own_are_refused(tmp_path: Path, graph: Graph) -> None:
+def test_graphs_without_features_and_custom_modules_are_refused(tmp_path: Path, graph: Graph) -> None:
     with pytest.raises(ValueError, match="method lazy reads features, but there are none; use method full"):
         siafu.train(replace(graph, x=None), out=tmp_path / "bare", **LAZY)
     with pytest.raises(ValueError, match="method lazy trains siafu's own models; use method full"):
         siafu.train(graph, model=nn.Linear(12, 3), out=tmp_path / "own", **LAZY)
 
 
-def test_without_validation_nodes_the_last_stage_answers(tmp_path: Path, graph: Graph) -> None:
+def test_without_validation_nodes_the_last_stage_is_chosen(tmp_path: Path, graph: Graph) -> None:
     run = siafu.train(replace(graph, val_mask=None), out=tmp_path / "run", **LAZY)
     assert run.metrics["stage"] == 2
     assert run.metrics["val_score"] is None
@@ -251,7 +249,9 @@ def test_the_report_shows_stages_and_bytes_against_accuracy(tmp_path: Path, grap
     assert "Bytes against accuracy" in (tmp_path / "report.html").read_text()
 
 
-def test_the_frugal_recipe_runs_as_any_other_and_says_what_it_tried(tmp_path: Path, graph: Graph) -> None:
+def test_the_frugal_recipe_runs_from_the_command_and_reports_its_candidates(
+    tmp_path: Path, graph: Graph
+) -> None:
     settings = LAZY | {"recipe": "frugal", "ranks": 2}
     run = siafu.train(graph, out=tmp_path / "run", engine="local", baseline=True, **settings)
     found = run.metrics

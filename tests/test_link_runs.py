@@ -38,7 +38,7 @@ def stop_after(epochs: int) -> Callbacks:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_edges_are_found_again_with_features_and_without(
+def test_edges_are_predicted_with_features_and_without(
     graph: Graph, bare: Graph, tmp_path: Path, method: str
 ) -> None:
     epochs = {"full": 60, "sampled": 15}[method]
@@ -110,7 +110,7 @@ def test_a_saved_run_scores_pairs_by_the_ids_of_its_nodes(
     ],
     ids=["ranks", "method", "task", "pairs", "module"],
 )
-def test_what_cannot_be_is_refused_before_anything_is_written(
+def test_settings_that_do_not_fit_are_refused_before_anything_is_written(
     bare: Graph, tmp_path: Path, wrong: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):

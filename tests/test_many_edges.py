@@ -1,4 +1,4 @@
-"""A graph of more than 2^31 edges: places of edges that no int32 holds are read right, by every way that reads some."""
+"""Graphs of more than 2^31 edges: every reader handles positions beyond int32."""
 
 import warnings
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Whole runs of the pipeline through the command: what it prints, workers and ranks killed, workers by hand."""
+"""Whole runs of the pipeline through the command: output, killed workers and ranks, workers started by hand."""
 
 import json
 import os
@@ -39,7 +39,7 @@ LONG_S = 240
 
 
 def start(*arguments: object) -> "subprocess.Popen[str]":
-    """The real command, in a process of its own."""
+    """Start the real command, in a process of its own."""
     pipe = subprocess.PIPE
     return subprocess.Popen(
         [sys.executable, "-c", "from siafu.cli import main; main()", *map(str, arguments)],
@@ -79,7 +79,7 @@ def num_epochs(run: Path) -> int:
 
 @pytest.fixture(scope="module")
 def quiet(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """A run that nothing happened to."""
+    """A run without faults."""
     run = tmp_path_factory.mktemp("quiet") / "run"
     return run, end(start(*PIPELINE, "--set", "pipeline.num_workers=2", "--out", run))
 
@@ -105,7 +105,7 @@ def test_a_run_says_what_its_tasks_and_dollars_were(
     assert not list(run.glob("lease-*"))
 
 
-def test_killed_and_stopped_workers_cost_tasks_and_no_bit(
+def test_killed_and_stopped_workers_cost_tasks_but_change_no_bit(
     quiet: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     process = start(*PIPELINE, "--set", "pipeline.num_workers=3", "--out", tmp_path / "run")
@@ -120,7 +120,7 @@ def test_killed_and_stopped_workers_cost_tasks_and_no_bit(
     assert_same(tmp_path / "run", quiet[0])
 
 
-def test_a_run_whose_workers_all_stand_still_goes_on_by_itself(tmp_path: Path) -> None:
+def test_a_run_whose_workers_are_all_stopped_goes_on_by_itself(tmp_path: Path) -> None:
     process = start(
         *("train", "karate", "--method", "pipeline", "--epochs", 300, "--json", "--out", tmp_path / "run"),
         *("--set", "pipeline.num_workers=1", "--set", "train.patience=0", "--set", "comm.deadline=2"),
@@ -179,7 +179,7 @@ def assert_same(run: Path, other: Path) -> None:
 @pytest.mark.parametrize(
     "where", [(), ("pipeline.host=0.0.0.0", "pipeline.address=127.0.0.1")], ids=["here", "tls"]
 )
-def test_a_worker_that_a_person_starts_does_its_share(where: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_worker_started_by_hand_does_its_share(where: tuple[str, ...], tmp_path: Path) -> None:
     run, listening = tmp_path / "run", [item for each in where for item in ("--set", each)]
     process = start(*PIPELINE, "--epochs", 160, "--set", "pipeline.num_workers=1", *listening, "--out", run)
     lease = wait_for(lambda: next(run.glob("lease-0.json"), None) if run.is_dir() else None)
@@ -216,7 +216,7 @@ def test_random_labels_are_not_learned(tmp_path: Path) -> None:
         ({"gradients": "int8"}, "set it to fp32"),
     ],
 )
-def test_what_cannot_be_is_refused(given: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_settings_that_cannot_work_are_refused(given: dict[str, Any], said: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=said):
         siafu.train(siafu.load("karate"), method="pipeline", epochs=2, out=tmp_path / "run", **given)
 
@@ -254,7 +254,7 @@ def test_a_run_whose_leases_could_not_be_signed_is_refused_with_what_to_do(
 
 
 @pytest.mark.usefixtures("_key")
-def test_a_run_whose_functions_cannot_be_had_goes_on_by_itself_and_says_so(
+def test_a_run_that_gets_no_functions_goes_on_by_itself_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
@@ -303,9 +303,7 @@ def function(_key: None) -> Iterator[str]:
         server.shutdown()
 
 
-def test_leases_that_are_not_worth_their_money_are_given_up_with_a_reason(
-    function: str, tmp_path: Path
-) -> None:
+def test_leases_without_value_are_given_up_with_a_reason(function: str, tmp_path: Path) -> None:
     said: list[str] = []
     run = siafu.train(
         siafu.load("karate"),

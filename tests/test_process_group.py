@@ -40,6 +40,6 @@ def test_a_graph_in_memory_is_cut_without_leaving_anything(
     assert not list(tmp_path.iterdir())
 
 
-def test_what_rank_0_cannot_load_ends_all_ranks() -> None:
+def test_a_graph_that_rank_0_cannot_load_ends_all_ranks() -> None:
     with pytest.raises(ValueError, match="no data set or path 'karat'"):
         run_threads(lambda comm: siafu.part_of("karat", comm), ranks=2, threads=1)

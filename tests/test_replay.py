@@ -1,4 +1,4 @@
-"""Replays of small cases that were worked out by hand."""
+"""Replays of small cases, beside results worked out by hand."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Every kind of data that a run can be trained on serves resume, predict and report as well."""
+"""Resume, predict and report work with every kind of data that a run can be trained on."""
 
 import os
 import signal

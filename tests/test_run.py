@@ -1,4 +1,4 @@
-"""Runs from Python: train, resume, open, predict; what is the same, and what is refused."""
+"""Runs from Python: train, resume, open, predict; equal results, and refusals."""
 
 import json
 import shutil
@@ -322,7 +322,7 @@ def test_predict_takes_the_folder_of_a_run_and_the_name_of_its_data(
         ("run", None, "run: trained on a graph given in Python; name the data to predict"),
     ],
 )
-def test_predict_says_what_it_takes(
+def test_predict_refuses_other_types(
     graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Any, given: Any, message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -423,7 +423,9 @@ def test_a_folder_that_holds_something_is_refused(graph: Graph, tmp_path: Path) 
         siafu.train(graph, out=tmp_path / "file")
 
 
-def test_an_empty_folder_and_what_a_kill_left_in_it_are_taken(graph: Graph, tmp_path: Path) -> None:
+def test_an_empty_folder_and_one_with_the_leftovers_of_a_kill_are_accepted(
+    graph: Graph, tmp_path: Path
+) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".config.toml.0123456789abcdef.tmp").write_text("half")
     siafu.train(graph, out=tmp_path / "run", epochs=1)
@@ -441,14 +443,14 @@ def test_a_folder_that_another_process_writes_is_refused(graph: Graph, tmp_path:
 
 
 @pytest.mark.parametrize("action", [siafu.resume, siafu.open])
-def test_what_is_no_run_is_said_to_be_none(tmp_path: Path, action: Callable[[Path], siafu.Run]) -> None:
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path, action: Callable[[Path], siafu.Run]) -> None:
     with pytest.raises(ValueError, match="nothing: no such folder; give the folder of a run"):
         action(tmp_path / "nothing")
     with pytest.raises(ValueError, match=r"not a run: it has no config\.toml"):
         action(tmp_path)
 
 
-def test_progress_is_shown_where_somebody_may_see_it(
+def test_progress_is_shown_on_a_terminal_and_in_a_notebook(
     graph: Graph, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     siafu.train(graph, out=tmp_path / "run", epochs=1)

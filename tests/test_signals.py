@@ -72,9 +72,9 @@ def end(process: "subprocess.Popen[str]") -> tuple[int, str]:
     [
         (signal.SIGINT, "siafu.data.importing:import_graph", ("import", "new", "--edges", "edges.csv")),
         (signal.SIGTERM, "siafu.store_partitions:find_or_create", ("partition", "store", "--parts", "2")),
-        (signal.SIGINT, "siafu.inference.trained_run:open_run", ("predict", "run")),
+        (signal.SIGINT, "siafu.inference:open_run", ("predict", "run")),
         (signal.SIGTERM, "siafu.results.read:read_run", ("report", "run")),
-        (signal.SIGTERM, "siafu.run:settle", ("train", "store")),
+        (signal.SIGTERM, "siafu.run:load_source", ("train", "store")),
     ],
 )
 def test_every_command_ends_at_once_with_the_exit_code_of_the_signal(

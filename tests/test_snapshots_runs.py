@@ -1,4 +1,4 @@
-"""Whole runs on graphs that change over time: by command and in Python, resumed, on ranks, opened and asked."""
+"""Whole runs on dynamic graphs: from the command line and from Python, resumed, on ranks, opened for inference."""
 
 import json
 import os
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture(scope="module")
 def events() -> dict[str, np.ndarray]:
-    """Two halves of the nodes meet, each among itself; pairs that met once tend to meet again."""
+    """Contacts within each half of the nodes; pairs tend to repeat their contacts."""
     draw = np.random.default_rng(0)
     half = draw.integers(0, 2, 900)
     src, dst = (half * (NODES // 2) + draw.integers(0, NODES // 2, (2, 900))).astype(np.int64)
@@ -77,7 +77,9 @@ def test_links_are_learned_from_a_file_of_events_and_pairs_are_scored(
     found = json.loads(out)
     assert (found["method"], found["task"], found["metric"]) == ("snapshots", "link", "map")
     assert found["test_map"] == found["test_score"]
-    assert found["test_auc"] > (0.6 if "recency" in setting else 0.4)  # pairs that met are told from others
+    assert found["test_auc"] > (
+        0.6 if "recency" in setting else 0.4
+    )  # pairs with a past contact rank above others
     pairs.write_text("src,dst\n0,1\n0,39\n")
     scored = tmp_path / "scored.parquet"
     code, _, err = command("predict", run, "--pairs", pairs, "--out", scored, capsys=capsys)
@@ -122,15 +124,15 @@ def _ranks_below(pid: int) -> list[int]:
 
 
 def _words(process: psutil.Process) -> list[str]:
-    """What a process was started with; nothing of one that has just ended."""
+    """The command line of a process; empty if it has just ended."""
     try:
         return process.cmdline()
-    except psutil.NoSuchProcess:  # a zombie is one, too
+    except psutil.NoSuchProcess:  # also raised for a zombie
         return []
 
 
 @pytest.mark.parametrize("kind", ["evolvegcn-h", "tm-gcn", "mingru"])
-def test_a_saved_model_says_again_what_it_said(tmp_path: Path, graph: DynamicGraph, kind: str) -> None:
+def test_a_saved_model_predicts_the_same(tmp_path: Path, graph: DynamicGraph, kind: str) -> None:
     run = siafu.train(graph, out=tmp_path / "run", model=kind, **SMALL)
     asked: dict[str, Any] = {"embeddings": True, "pairs": torch.tensor([[0, 1], [2, 39]])}
     first = siafu.predict(run, graph, **asked)
@@ -152,19 +154,19 @@ def test_a_saved_model_says_again_what_it_said(tmp_path: Path, graph: DynamicGra
         ({"most_pairs": 10}, "link.evaluation=1000"),
     ],
 )
-def test_what_cannot_be_trained_is_refused_with_a_reason(
+def test_settings_that_cannot_be_trained_are_refused_with_a_reason(
     tmp_path: Path, graph: DynamicGraph, settings: dict[str, Any], expected: str
 ) -> None:
     with pytest.raises(ValueError, match=expected):
         siafu.train(graph, out=tmp_path / "run", **(SMALL | settings))
 
 
-def test_a_graph_that_does_not_change_is_refused(tmp_path: Path) -> None:
+def test_a_static_graph_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="this one does not"):
         siafu.train("karate", method="snapshots", out=tmp_path / "run")
 
 
-def test_named_sets_bring_their_protocol(data_home: Path, tmp_path: Path) -> None:
+def test_named_data_sets_bring_their_protocol(data_home: Path, tmp_path: Path) -> None:
     asked = [
         "train",
         "ucsocial",
@@ -194,7 +196,7 @@ def test_named_sets_bring_their_protocol(data_home: Path, tmp_path: Path) -> Non
     assert 0 < json.loads(ran.stdout)["test_map"] < 0.2
 
 
-def test_the_task_is_what_the_nodes_have_labels_for_unless_another_is_asked_for(
+def test_the_default_task_depends_on_labels_and_may_be_set(
     tmp_path: Path, events: dict[str, np.ndarray]
 ) -> None:
     labels = torch.arange(NODES) // (NODES // 2)

@@ -1,4 +1,4 @@
-"""The partitions of a store."""
+"""Creating and listing the partitions of a store."""
 
 from pathlib import Path
 

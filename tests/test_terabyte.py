@@ -1,4 +1,4 @@
-"""A store of a terabyte is opened and served from in two gigabytes."""
+"""A store of a terabyte is opened and served in two gigabytes of memory."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Names that a terminal would obey are written out, wherever text goes to one."""
+"""Control characters in names are escaped wherever text goes to a terminal."""
 
 import io
 import sys

@@ -1,4 +1,4 @@
-"""What somebody hands to siafu.train instead of what it takes: converted, or refused with what to do."""
+"""Arguments of siafu.train of other types: converted, or refused with advice."""
 
 import subprocess
 import sys
@@ -47,7 +47,7 @@ def test_a_pyg_data_is_trained_on_as_the_graph_that_it_is(tmp_path: Path) -> Non
         (TemporalData(src=torch.tensor([0])), "has no dst"),
     ],
 )
-def test_what_is_no_graph_is_refused_before_anything_is_written(
+def test_other_types_than_graphs_are_refused_before_anything_is_written(
     graph: Any, message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match=message):

@@ -1,4 +1,4 @@
-"""Ranks on two hosts that share no folder and no memory, for real: network namespaces of this machine. Needs root."""
+"""Ranks on two hosts without shared disk or memory, emulated by network namespaces of this machine. Needs root."""
 
 import os
 import subprocess
@@ -132,7 +132,7 @@ store.delete_key("siafu///siafu/comm/1")
 """
 
 
-def test_a_stranger_on_another_host_is_not_let_in_and_does_not_disturb_ranks(tmp_path: Path) -> None:
+def test_a_stranger_on_another_host_is_refused_and_does_not_disturb_ranks(tmp_path: Path) -> None:
     if why := refusal():
         pytest.skip(why)
     port = "29411"

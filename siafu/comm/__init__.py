@@ -1,33 +1,42 @@
-"""What ranks may ask of each other: Comm, and what carries it. It knows no graph and no training.
+"""Collectives between ranks (Comm) and the transports that implement them. It knows no graph and no training.
 
-Reading order: ``comm`` (what may be asked), ``transport`` (what that asks of a carrier), ``threads`` and ``mesh`` (the
-two carriers), ``frames`` and ``handshake`` (what is on the wire), ``liveness`` (who is lost), ``codec`` (narrow rows).
+Reading order: ``comm`` (the collectives), ``transport`` (the protocol below them), ``thread_transport`` and
+``socket_transport`` (its two implementations), ``rendezvous``, ``network`` and ``peers`` (how ranks connect),
+``message_frames`` and ``identity`` (the wire format), ``liveness`` (lost ranks), ``halo`` (halo exchange),
+``quantization`` and ``compression`` (rows in fewer bytes).
 """
 
 from siafu.comm.comm import Comm, Pending
 from siafu.comm.config import CommConfig
-from siafu.comm.errors import CommError, OutOfStep, PeerFailed, PeerLost, PeerMismatch, PeerProtocolError
+from siafu.comm.errors import (
+    CollectiveMismatch,
+    CommError,
+    PeerFailed,
+    PeerLost,
+    PeerMismatch,
+    PeerProtocolError,
+)
 from siafu.comm.meter import ByteMeter
-from siafu.comm.rendezvous import Board, Group, Meet
-from siafu.comm.socket_transport import Mesh, connect
-from siafu.comm.thread_transport import alone, connect_threads
+from siafu.comm.rendezvous import GroupConfig, LocalRendezvousStore, RendezvousStore
+from siafu.comm.socket_transport import SocketTransport, connect_sockets
+from siafu.comm.thread_transport import connect_threads, single_rank_comm
 
 __all__ = [
-    "Board",
+    "ByteMeter",
+    "CollectiveMismatch",
     "Comm",
     "CommConfig",
     "CommError",
-    "FrameError",
-    "Group",
-    "Meet",
-    "Mesh",
-    "ByteMeter",
-    "OutOfStep",
+    "GroupConfig",
+    "LocalRendezvousStore",
     "PeerFailed",
     "PeerLost",
     "PeerMismatch",
+    "PeerProtocolError",
     "Pending",
-    "alone",
-    "connect",
+    "RendezvousStore",
+    "SocketTransport",
+    "connect_sockets",
     "connect_threads",
+    "single_rank_comm",
 ]

@@ -1,4 +1,4 @@
-"""Texts and named tensors of all ranks."""
+"""All-gather of texts, and gather of named tensors on rank 0."""
 
 import json
 
@@ -9,13 +9,13 @@ from siafu.comm.tensor_bytes import tensor_from_bytes
 
 
 def all_gather_texts(comm: Comm, text: str, *, label: str) -> list[str]:
-    """The texts of all ranks, on every rank. Collective."""
+    """Return the texts of all ranks, in rank order. Collective."""
     texts = comm.all_gather(tensor_from_bytes(text.encode()), label=label)
     return [values.numpy().tobytes().decode() for values in texts]
 
 
 def gather_tensors(comm: Comm, tensors: dict[str, Tensor], *, label: str) -> dict[int, dict[str, Tensor]]:
-    """The named tensors of each rank, on rank 0; nothing on the others. Collective."""
+    """Return the named tensors of each rank on rank 0, and nothing on the others. Collective."""
     names = [json.loads(text) for text in all_gather_texts(comm, json.dumps(sorted(tensors)), label=label)]
     if comm.rank:
         for name in names[comm.rank]:

@@ -1,7 +1,7 @@
-"""A sum over ranks that has the same bits on every rank and every transport.
+"""All-reduce (sum) with the same bits on every rank and every transport: a reduce-scatter, then an all-gather.
 
-Each rank adds up one slice, strictly in rank order 0, 1, 2, …, and sends the result to all. The middle step runs as
-soon as the last slice is there, in whatever thread brought it, so nobody has to wait for it to happen.
+Each rank adds up one slice, strictly in rank order 0, 1, 2, …, and sends the result to all ranks. The addition runs in
+the thread that receives the last slice, so it makes progress even if no rank waits for the result yet.
 """
 
 import threading
@@ -10,18 +10,18 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from siafu.comm.collective import Call
-from siafu.comm.tensor_bytes import fresh
+from siafu.comm.collective import CollectiveCall
+from siafu.comm.tensor_bytes import allocate
 
 
-class Reduction:
-    """A sum under way: (N,) -> (N,)."""
+class AllReduce:
+    """An all-reduce under way: (N,) -> (N,)."""
 
-    def __init__(self, call: Call, values: Tensor) -> None:
+    def __init__(self, call: CollectiveCall, values: Tensor) -> None:
         self._call = call
         self._rank, world_size = call.transport.rank, call.transport.world_size
         self._peers = [(self._rank + step) % world_size for step in range(1, world_size)]
-        self._sum = fresh(tuple(values.shape), values.dtype)
+        self._sum = allocate(tuple(values.shape), values.dtype)
         self._mine, self._sums = values.tensor_split(world_size), self._sum.tensor_split(world_size)
         self._slices = {peer: call.start_receive(peer) for peer in self._peers}
         self._results = {peer: call.start_receive(peer, self._sums[peer], stage=1) for peer in self._peers}
@@ -31,22 +31,22 @@ class Reduction:
         self._error: BaseException | None = None
 
     def start(self) -> None:
-        """Send the slices; go on when those of this rank are there."""
+        """Send slices to the ranks that add them; add this rank's slice once all its terms have arrived."""
         for peer in self._peers:
             self._call.send(peer, self._mine[peer])
         for arrival in self._slices.values():
             arrival.then(self._arrived)
 
     def finish(self) -> Tensor:
-        """Wait for the sum."""
+        """Wait for the sum and return it."""
         for arrival in self._slices.values():
             self._call.transport.wait(arrival, self._call.label)
-        self._added.wait()  # all that it needs is here
+        self._added.wait()  # does not block for long: all terms have arrived
         if self._error is not None:
             raise self._error
         for peer, arrival in self._results.items():
             self._call.collect(arrival, tuple(self._sums[peer].shape), self._sum.dtype)
-        self._call.settle()
+        self._call.wait_sent()
         return self._sum
 
     def _arrived(self) -> None:
@@ -61,17 +61,17 @@ class Reduction:
         try:
             parts = {p: self._call.collect(a, tuple(own.shape), own.dtype) for p, a in self._slices.items()}
             parts[self._rank] = own
-            add_in_order([parts[rank] for rank in sorted(parts)], self._sums[self._rank])
+            sum_in_rank_order([parts[rank] for rank in sorted(parts)], self._sums[self._rank])
             for peer in self._peers:
                 self._call.send(peer, self._sums[self._rank], stage=1)
         except BaseException as error:
-            self._error = error  # this is somebody else's thread
+            self._error = error  # raised by finish(): this thread belongs to the transport
         finally:
             self._added.set()
 
 
-def add_in_order(parts: Sequence[Tensor], out: Tensor) -> Tensor:
-    """``out = parts[0] + parts[1] + …`` in this order, on the calling thread alone: n x (N,) -> (N,)."""
+def sum_in_rank_order(parts: Sequence[Tensor], out: Tensor) -> Tensor:
+    """Compute ``out = parts[0] + parts[1] + …`` in this order, on the calling thread alone: n x (N,) -> (N,)."""
     if out.dtype == torch.bfloat16:
         return _add_bf16(parts, out)
     arrays, target = [part.numpy() for part in parts], out.numpy()
@@ -82,7 +82,7 @@ def add_in_order(parts: Sequence[Tensor], out: Tensor) -> Tensor:
 
 
 def _add_bf16(parts: Sequence[Tensor], out: Tensor) -> Tensor:
-    """NumPy knows no bfloat16; pieces this small are not given to other threads by torch."""
+    """Add bfloat16, which NumPy lacks; torch does not split pieces this small over several threads."""
     for pieces in zip(out.split(16384), *(part.split(16384) for part in parts), strict=True):
         pieces[0].copy_(pieces[1])
         for piece in pieces[2:]:

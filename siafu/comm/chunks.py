@@ -1,6 +1,6 @@
-"""Messages cut into frames, and frames assembled into messages. It knows no connection.
+"""Split messages into frames, and assemble messages from frames. It knows no connection.
 
-Ranks send frames over a stream, sites as messages of gRPC: both cut and assemble here.
+Ranks send frames over a socket, sites as gRPC messages: both use this module.
 """
 
 from collections.abc import Collection
@@ -23,22 +23,22 @@ from siafu.wire.frames import FrameError, Header, check_payload, pack
 
 
 class MessageSplitter:
-    """The frames of one message, made one after another."""
+    """Makes the frames of one message, one after another."""
 
     def __init__(self, envelope: Envelope, values: Tensor) -> None:
         self.envelope = envelope
-        self._values = values  # kept alive: the view is its memory
+        self._values = values  # keeps the memory of the view alive
         self.view = byte_view(values)
         self._offset = 0
         self._begun = False
 
     @property
     def is_at_end(self) -> bool:
-        """Whether the last frame was made."""
+        """True once the last frame was made."""
         return self._begun and self._offset >= len(self.view)
 
     def next_frame(self, sequence: int) -> tuple[bytes, memoryview]:
-        """Header and head of the next frame, and its payload in the memory of the message."""
+        """Return header and head of the next frame, and its payload as a view of the message."""
         chunk = self.view[self._offset : self._offset + CHUNK_BYTES]
         head = pack_chunk_head(
             ChunkHead(self.envelope.channel, self.envelope.number, self._offset, self._info())
@@ -55,7 +55,7 @@ class MessageSplitter:
 
 
 class _Partial(NamedTuple):
-    """A message of which ``received`` bytes are here."""
+    """A message of which ``received`` bytes have arrived."""
 
     envelope: Envelope
     arrival: IncomingMessage
@@ -72,16 +72,16 @@ class MessageAssembler:
     def __init__(
         self,
         peer: int,
-        inbox: ReceiveQueue,
+        receive_queue: ReceiveQueue,
         *,
         kinds: Collection[int] = (FrameKind.COLLECTIVE, FrameKind.DIRECT, FrameKind.POST),
     ) -> None:
-        self._peer, self._inbox, self._kinds = peer, inbox, kinds
+        self._peer, self._receive_queue, self._kinds = peer, receive_queue, kinds
         self._partial: dict[int, _Partial] = {}
         self._placed: tuple[_Partial, Header] | None = None
 
     def place(self, header: Header, head: bytes) -> memoryview:
-        """The memory that the payload of a frame belongs in; raises FrameError where it belongs nowhere."""
+        """Return the memory for the payload of a frame; raises FrameError if the frame fits no message."""
         if header.kind not in self._kinds:
             raise FrameError(f"a message of kind {header.kind}, which is not sent here")
         chunk = unpack_chunk_head(head)
@@ -104,7 +104,7 @@ class MessageAssembler:
         self.commit()
 
     def commit(self) -> None:
-        """Check the payload that was filled in; a message that is now whole arrives. Raises FrameError."""
+        """Check the payload that was filled in, and deliver the message if it is complete. Raises FrameError."""
         assert self._placed is not None
         (partial, header), self._placed = self._placed, None
         end = partial.received + header.payload_bytes
@@ -112,7 +112,7 @@ class MessageAssembler:
         if end < len(partial.view):
             self._partial[partial.envelope.channel] = partial._replace(received=end)
         else:
-            self._inbox.arrived(partial.arrival, partial.envelope)
+            self._receive_queue.finish_message(partial.arrival, partial.envelope)
 
     def _begin(self, kind: int, chunk: ChunkHead) -> _Partial:
         info = chunk.message
@@ -121,7 +121,7 @@ class MessageAssembler:
             raise FrameError(f'message "{info.label}" began before the one before it on its channel ended')
         envelope = Envelope(MessageKind(kind), chunk.channel, chunk.number, info.label)
         try:
-            arrival = self._inbox.arriving(self._peer, envelope, info.shape, info.dtype)
+            arrival = self._receive_queue.begin_message(self._peer, envelope, info.shape, info.dtype)
         except ValueError as error:
             raise FrameError(str(error)) from None
         assert isinstance(arrival.values, Tensor)

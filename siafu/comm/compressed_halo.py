@@ -1,4 +1,4 @@
-"""Rows of the halo that travel packed: in the fewest bytes that give them back exactly."""
+"""Halo exchange with lossless compression (see ``compression``)."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from siafu import native
 from siafu.comm.comm import Comm
-from siafu.comm.compression import unpack
+from siafu.comm.compression import compress_rows, decompress_rows
 from siafu.comm.halo import Halo
 from siafu.comm.route import Route
 from siafu.graph import Fetch
@@ -17,9 +17,9 @@ from siafu.graph import Fetch
 def exchange_rows(
     comm: Comm, route: Route, x_own: Tensor, *, label: str, own_row: Tensor | None = None
 ) -> Tensor:
-    """The rows that a route brings: (D, F) float32 or float64 -> (sum(recv), F). Collective.
+    """Exchange rows along a route, compressed: (D, F) float32 or float64 -> (sum(recv), F). Collective.
 
-    ``own_row`` says which own rows those are that the route sends, where its index does not.
+    ``own_row`` gives the own rows that are sent, for the egress ledger; by default they are ``route.index``.
     """
     return start_row_exchange(comm, route, x_own, label=label, own_row=own_row)()
 
@@ -27,9 +27,9 @@ def exchange_rows(
 def start_row_exchange(
     comm: Comm, route: Route, x_own: Tensor, *, label: str, own_row: Tensor | None = None
 ) -> Callable[[], Tensor]:
-    """Start :func:`carry`; the function waits for it. Collective."""
+    """Start :func:`exchange_rows`; the returned function waits for the rows. Collective."""
     comm.record_sent_rows(label, (route.index if own_row is None else own_row).split(list(route.send)))
-    packed = [pack(native.gather(x_own, index)) for index in route.index.split(list(route.send))]
+    packed = [compress_rows(native.gather(x_own, index)) for index in route.index.split(list(route.send))]
     sizes = torch.tensor([each.numel() for each in packed])
     ones = [1] * comm.world_size
     due = comm.all_to_all(sizes, ones, ones, label=label).tolist()
@@ -37,8 +37,8 @@ def start_row_exchange(
     width, dtype = x_own.shape[1], x_own.dtype
 
     def finish() -> Tensor:
-        came = zip(pending.wait().split(due), route.recv, strict=True)
-        rows = [unpack(data, count, width, dtype) for data, count in came]
+        received = zip(pending.wait().split(due), route.recv, strict=True)
+        rows = [decompress_rows(data, count, width, dtype) for data, count in received]
         comm.check_rows(torch.cat(rows), route.recv, label=label)
         return route.assemble_halo(rows, label=label)
 
@@ -46,27 +46,27 @@ def start_row_exchange(
 
 
 def subset_route(comm: Comm, route: Route, wanted: Tensor, *, label: str) -> Route:
-    """The route that brings only some rows of the halo: those ``wanted``, (sum(recv),) bool. Collective."""
-    asked = [np.packbits(each.numpy()) for each in wanted.split(list(route.recv))]
+    """Return a route for a subset of the halo rows: the ``wanted`` ones, (sum(recv),) bool. Collective."""
+    requests = [np.packbits(each.numpy()) for each in wanted.split(list(route.recv))]
     due = [-(-count // 8) for count in route.send]
-    bits = torch.from_numpy(np.concatenate(asked))
-    heard = comm.all_to_all(bits, [each.size for each in asked], due, label=label).split(due)
-    told = [
+    bits = torch.from_numpy(np.concatenate(requests))
+    received = comm.all_to_all(bits, [each.size for each in requests], due, label=label).split(due)
+    masks = [
         torch.from_numpy(np.unpackbits(each.numpy(), count=count)).bool()
-        for each, count in zip(heard, route.send, strict=True)
+        for each, count in zip(received, route.send, strict=True)
     ]
     return Route(
-        route.index[torch.cat(told)],
-        tuple(int(each.sum()) for each in told),
+        route.index[torch.cat(masks)],
+        tuple(int(each.sum()) for each in masks),
         tuple(int(each.sum()) for each in wanted.split(list(route.recv))),
     )
 
 
 class CompressedHalo(Halo):
-    """A halo whose rows are never rounded on the way and travel packed; there is nothing to learn from them."""
+    """A halo exchange without quantization, whose rows are compressed outside of training passes."""
 
     def start_fetch(self, x_own: Tensor, how: Fetch) -> Callable[[], Tensor]:
-        """Have the rows of the halo brought: (D, F) -> (H, F). Collective."""
+        """Start to fetch the halo rows: (D, F) -> (H, F). Collective."""
         if how == "learning":
             return super().start_fetch(x_own, how)
         return start_row_exchange(self._comm, self._route, x_own.contiguous(), label=self._label)

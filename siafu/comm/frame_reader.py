@@ -1,4 +1,4 @@
-"""Frames of one peer, read from a connection and checked; their payloads go into the memory they belong to."""
+"""Read and check the frames of one peer; payloads are received directly into the memory of their messages."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -13,10 +13,10 @@ _BUFFER_BYTES = 1 << 14
 _MAX_CONTROL_BYTES = 1 << 16
 
 
-class Reader:
-    """Reads from a connection; small reads come from a buffer, large ones go straight to where they belong.
+class BufferedReader:
+    """Reads from a connection: small reads come from a buffer, large ones go directly to their target.
 
-    ``heard`` is called whenever something came, with the bytes of a large read or 0.
+    ``heard`` is called whenever data arrives, with the bytes of a large read, or 0 for a buffered one.
     """
 
     def __init__(self, stream: SocketStream, heard: Callable[[int], None]) -> None:
@@ -26,7 +26,7 @@ class Reader:
         self._begin = self._end = 0
 
     def fill(self, target: memoryview) -> None:
-        """Read as many bytes as ``target`` holds; raises EOFError, with the number of bytes that were missing."""
+        """Fill ``target``; raises EOFError with the number of missing bytes."""
         filled = 0
         while filled < len(target):
             if self._begin == self._end and len(target) - filled < _BUFFER_BYTES:
@@ -56,35 +56,35 @@ class Reader:
 
 
 class ControlHandler(Protocol):
-    """Called with each frame that is no message."""
+    """Called with each control frame."""
 
     def __call__(self, kind: FrameKind, number: int, label: str, payload: bytes) -> None:
-        """Handle it."""
+        """Handle a control frame."""
 
 
-class Incoming:
+class FrameReader:
     """Reads the frames of one peer.
 
-    ``moved`` is called whenever something came, with the bytes of data in it; a chunk may be counted twice.
+    ``moved`` is called whenever data arrives, with its bytes of payload; a chunk may be counted twice.
     """
 
     def __init__(
         self,
         stream: SocketStream,
         peer: int,
-        inbox: ReceiveQueue,
+        receive_queue: ReceiveQueue,
         *,
         control: ControlHandler,
         moved: Callable[[int], None],
     ) -> None:
-        self._reader = Reader(stream, moved)
+        self._reader = BufferedReader(stream, moved)
         self._moved = moved
-        self._assembler = MessageAssembler(peer, inbox)
+        self._assembler = MessageAssembler(peer, receive_queue)
         self._control = control
         self._sequence = 0
 
     def run(self) -> None:
-        """Read frames until the connection ends, which raises EOFError; raises FrameError for a wrong frame."""
+        """Read frames until the connection ends, which raises EOFError; raises FrameError for an invalid frame."""
         while True:
             header, head = self._read_head()
             if is_message(header.kind):

@@ -1,35 +1,35 @@
-"""The errors of ranks that are lost or stuck, as the failure detector of ``wire.heartbeats`` finds them."""
+"""Errors for ranks that the failure detector of ``wire.heartbeats`` finds lost, stuck or deadlocked."""
 
 from collections.abc import Sequence
 
-from siafu.comm.errors import CommError, ErrorFactory, PeerLost, name_rank
+from siafu.comm.errors import CommError, ErrorFactory, PeerLost, format_rank
 from siafu.wire.heartbeats import FailureDetector
 
 
 class Liveness:
-    """Judges the ranks of a group by their heartbeats.
+    """Turns the suspicions of the failure detector into errors for a user.
 
     Attributes:
         hosts: the host of each rank.
-        detector: the ranks' heartbeats.
+        detector: the failure detector of the ranks.
     """
 
     def __init__(self, hosts: Sequence[str], *, deadline_s: float) -> None:
         self.hosts = tuple(hosts)
         self.detector = FailureDetector(range(len(hosts)), deadline_s=deadline_s)
 
-    def verdict(self, rank: int, peer: int, since: float) -> ErrorFactory | None:
-        """The error of ``rank``, which has waited for ``peer`` since then; None as long as it should go on waiting."""
+    def suspect_error(self, rank: int, peer: int, since: float) -> ErrorFactory | None:
+        """Return the error for ``rank``, which has waited for ``peer`` since ``since``; None if it should wait on."""
         found = self.detector.suspect(rank, peer, since)
         if found is None:
             return None
         if found.cycle:
-            return self._circle(rank, found.peer, found.cycle)
+            return self._deadlock_error(rank, found.peer, found.cycle)
         if found.silent_s:
-            return self._silent(rank, found.peer, found.silent_s)
-        return self._stuck(rank, found.peer, peer)
+            return self._silent_error(rank, found.peer, found.silent_s)
+        return self._stuck_error(rank, found.peer, peer)
 
-    def _silent(self, rank: int, peer: int, silent_s: float) -> ErrorFactory:
+    def _silent_error(self, rank: int, peer: int, silent_s: float) -> ErrorFactory:
         return self._lost(
             rank,
             peer,
@@ -38,8 +38,8 @@ class Liveness:
             "between them is cut: look there, then resume the run",
         )
 
-    def _stuck(self, rank: int, peer: int, waited_for: int) -> ErrorFactory:
-        via = "" if peer == waited_for else f" ({name_rank(waited_for, self.hosts)} waits for it too)"
+    def _stuck_error(self, rank: int, peer: int, waited_for: int) -> ErrorFactory:
+        via = "" if peer == waited_for else f" ({format_rank(waited_for, self.hosts)} waits for it too)"
         return self._lost(
             rank,
             peer,
@@ -48,9 +48,9 @@ class Liveness:
             "for; if it needs longer, raise comm.deadline",
         )
 
-    def _circle(self, rank: int, peer: int, ranks: Sequence[int]) -> ErrorFactory:
+    def _deadlock_error(self, rank: int, peer: int, ranks: Sequence[int]) -> ErrorFactory:
         waits = ", ".join(
-            f'{name_rank(one, self.hosts)} for rank {self.detector.peers[one].waits_for} in "{self._phase(one)}"'
+            f'{format_rank(one, self.hosts)} for rank {self.detector.peers[one].waits_for} in "{self._phase(one)}"'
             for one in ranks
         )
         return self._lost(
@@ -65,8 +65,8 @@ class Liveness:
 
     def _lost(self, rank: int, peer: int, what: str, advice: str) -> ErrorFactory:
         def error(phase: str) -> CommError:
-            waiter = name_rank(rank, self.hosts)
-            text = f'{name_rank(peer, self.hosts)} {what} while {waiter} waited in "{phase}"; {advice}'
+            waiter = format_rank(rank, self.hosts)
+            text = f'{format_rank(peer, self.hosts)} {what} while {waiter} waited in "{phase}"; {advice}'
             return PeerLost(text, peer=peer, host=self.hosts[peer], phase=phase)
 
         return error

@@ -1,8 +1,8 @@
-"""The heads of frames between ranks, over the header of ``wire.frames``. Packing and checking, no socket.
+"""The heads of frames between ranks, after the header of ``wire.frames``. Packing and checking, no socket.
 
-The head of a chunk says to which message it belongs and where in it. In the first chunk of a message it also says
-what the message is: its size, dtype, shape and label. A message larger than 1 MiB is several chunks, between which
-other channels get their turn. Frames of the connection itself (heartbeat, abort, farewell) have a number and a label.
+A message travels as chunks of at most 1 MiB, one frame each, so that channels can take turns. The head of a chunk gives
+the message's number and the chunk's offset in it. The first chunk also has the message's size, dtype, shape and label.
+Control frames (heartbeat, abort, close, its acknowledgement) have a number and a label.
 """
 
 import struct
@@ -25,15 +25,15 @@ MAX_HEAD_BYTES = _CHUNK.size + _MESSAGE.size + 8 * MAX_DIMS + MAX_LABEL_BYTES
 
 
 class FrameKind(IntEnum):
-    """What a frame carries; the first three are the kinds of a message."""
+    """The kind of a frame; the first three carry messages, the others are control frames."""
 
     COLLECTIVE = 1
     DIRECT = 2
     POST = 3
-    BEAT = 4
+    HEARTBEAT = 4
     ABORT = 5
-    BYE = 6
-    SEEN = 7
+    CLOSE = 6
+    CLOSE_ACK = 7
 
 
 class MessageInfo(NamedTuple):
@@ -52,7 +52,7 @@ class ChunkHead(NamedTuple):
         channel: the number of the channel.
         number: the message's number on its channel, or a post's tag.
         offset: where in the message this chunk begins.
-        message: the message, in its first chunk alone.
+        message: the description of the message, only in its first chunk.
     """
 
     channel: int
@@ -62,7 +62,7 @@ class ChunkHead(NamedTuple):
 
 
 def pack_chunk_head(head: ChunkHead) -> bytes:
-    """The bytes of a chunk's head."""
+    """Pack a chunk's head."""
     packed = _CHUNK.pack(head.channel, head.number, head.offset)
     if head.message is None:
         return packed
@@ -72,7 +72,7 @@ def pack_chunk_head(head: ChunkHead) -> bytes:
 
 
 def unpack_chunk_head(data: bytes) -> ChunkHead:
-    """The head of a chunk, checked by itself; raises FrameError."""
+    """Unpack and check the head of a chunk; raises FrameError."""
     if len(data) < _CHUNK.size:
         raise FrameError(f"a chunk with a head of {len(data)} bytes; expected at least {_CHUNK.size}")
     channel, number, offset = _CHUNK.unpack_from(data)
@@ -100,26 +100,26 @@ def _unpack_message(data: bytes) -> MessageInfo:
 
 
 def pack_control_head(number: int, label: str) -> bytes:
-    """The head of a frame that is no part of a message."""
+    """Pack the head of a control frame."""
     return _CONTROL.pack(number) + label.encode()[:MAX_LABEL_BYTES]
 
 
 def unpack_control_head(data: bytes) -> tuple[int, str]:
-    """Number and label; raises FrameError."""
+    """Unpack number and label of a control frame; raises FrameError."""
     if len(data) < _CONTROL.size:
         raise FrameError(f"a frame with a head of {len(data)} bytes; expected at least {_CONTROL.size}")
     return _CONTROL.unpack_from(data)[0], data[_CONTROL.size :].decode(errors="replace")
 
 
 def wire_bytes(num_bytes: int, dims: int, label: str) -> int:
-    """The bytes that a message takes on a connection, headers included."""
+    """Return the bytes that a message takes on a connection, headers included."""
     num_frames = max(1, -(-num_bytes // CHUNK_BYTES))
     heads = num_frames * (HEADER_BYTES + _CHUNK.size) + _MESSAGE.size
     return num_bytes + heads + 8 * dims + len(label.encode())
 
 
 def is_message(kind: int) -> bool:
-    """Whether a frame carries a chunk of a message; raises FrameError for an unknown kind."""
+    """Return whether frames of a kind carry messages; raises FrameError for an unknown kind."""
     if kind not in FrameKind._value2member_map_:
         raise FrameError(
             f"a frame of kind {kind}; expected one of {', '.join(one.name for one in FrameKind)}"

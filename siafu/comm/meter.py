@@ -1,15 +1,15 @@
-"""Count the bytes that a rank sent, by label. It knows no clock and no peer."""
+"""Count the bytes that a rank sends, by label. It knows no clock and no peer."""
 
 import threading
 
-BEATS = "beats"  # what keeps a connection: handshakes, beats, farewells
+BEATS = "beats"  # label of frames that carry no data: heartbeats, aborts and closes
 
 
 class ByteMeter:
     """Bytes sent by this rank, frame headers included, by the label of the call that sent them.
 
-    Bytes are counted when they are handed to the transport, so the figure at one place of a program is the same in
-    every run and on every transport, apart from ``beats``, of which there are none between threads.
+    Bytes are counted when a call hands them to the transport. At a given point of a program the counts are therefore
+    the same in every run and on every transport, except for ``beats``, which threads do not send.
     """
 
     def __init__(self) -> None:
@@ -23,10 +23,10 @@ class ByteMeter:
 
     @property
     def sent(self) -> dict[str, int]:
-        """A copy of the counts so far."""
+        """Return a copy of the counts so far."""
         with self._lock:
             return dict(self._sent)
 
     def total(self) -> int:
-        """All bytes so far, ``beats`` included."""
+        """Return the sum of all labels so far, ``beats`` included."""
         return sum(self.sent.values())

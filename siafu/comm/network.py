@@ -1,8 +1,8 @@
 """Connections between ranks, before their handshake: Unix sockets on one host, TCP with TLS between hosts.
 
-On one host the peer's user is checked, and addresses follow from the group's secret: nobody else can guess them, and no
-board is needed. Between hosts the addresses stand on a board that anybody may write. They are only dialled: the
-handshake decides who answers, and its proof covers the certificate of the TLS connection.
+On one host the peer's user is checked, and addresses are derived from the group's secret: nobody else can guess them,
+and no store is needed. Between hosts the addresses are in a store that anybody may write, so they are not trusted:
+the handshake authenticates the peer that answers, and its proof covers the certificate of the TLS connection.
 """
 
 import hashlib
@@ -18,27 +18,27 @@ from ipaddress import ip_address
 from typing import NamedTuple, Protocol
 
 from siafu.comm.errors import CommError
-from siafu.comm.rendezvous import Group, Meet
+from siafu.comm.rendezvous import GroupConfig, RendezvousStore
 from siafu.wire import tls
 from siafu.wire.handshake import HandshakeError, HandshakeUnanswered
 
 PHASE = "meeting"
-_AGAIN_S = 0.05
-_SAME = "comm.encrypt must be the same on all ranks"
+_RETRY_S = 0.05
+_ENCRYPT_HINT = "comm.encrypt must be the same on all ranks"
 _MAX_ADDRESS_BYTES = 1024
 _MAX_NAME = 255
 
 
-class Absent(Exception):
-    """A rank that is called has not come yet, and time is over."""
+class RendezvousTimeout(Exception):
+    """A rank did not appear in time."""
 
 
-class Contact(NamedTuple):
-    """A connection to a rank that was called, before the handshake.
+class DialedConnection(NamedTuple):
+    """An outgoing connection to a rank, before the handshake.
 
     Attributes:
         sock: the connection.
-        binding: the fingerprint of the listener's certificate, empty without TLS.
+        binding: the fingerprint of the listener's certificate for channel binding, empty without TLS.
     """
 
     sock: socket.socket
@@ -46,45 +46,48 @@ class Contact(NamedTuple):
 
 
 class Network(Protocol):
-    """The way from rank to rank."""
+    """How ranks listen for and dial each other."""
 
     def listen(self) -> tuple[socket.socket, str]:
-        """Wait for calls: the listening socket, and its place for messages."""
+        """Open the listening socket; returns it with its address as text for messages."""
         ...
 
-    def begins_tls(self, sock: socket.socket, *, until: float) -> bool:
-        """Whether a caller's first byte is that of TLS; waits for it, leaves it there, and raises HandshakeError."""
+    def peer_starts_tls(self, sock: socket.socket, *, until: float) -> bool:
+        """Peek at the first byte of an accepted connection: True if it begins TLS. Raises HandshakeError."""
         ...
 
     def wrap(self, sock: socket.socket) -> socket.socket:
-        """An accepted connection of a caller that begins TLS, with TLS around it; exchanges nothing."""
+        """Wrap an accepted connection in TLS, without exchanging data yet."""
         ...
 
-    def suits(self, sock: socket.socket) -> bool:
-        """Whether a connection is encrypted where it must be, and only there."""
+    def encryption_matches(self, sock: socket.socket) -> bool:
+        """Return whether the connection uses TLS if and only if the group encrypts."""
         ...
 
-    def greet(self, sock: socket.socket, *, until: float) -> bytes:
-        """Before the handshake with a caller; returns the binding, raises HandshakeError."""
+    def finish_accept(self, sock: socket.socket, *, until: float) -> bytes:
+        """Check the peer's user or finish the TLS handshake; returns the channel binding. Raises HandshakeError."""
         ...
 
     def name(self, peer: int, *, until: float) -> str:
-        """How messages speak of a peer that is called; waits for its address and raises Absent."""
+        """Format a peer for messages; waits for its address. Raises RendezvousTimeout."""
         ...
 
-    def dial(self, peer: int, *, limit: float, until: float) -> Contact:
-        """Call a peer, for as long as ``limit``; one that is not there may come ``until``. Raises Absent, HandshakeError."""
+    def dial(self, peer: int, *, limit: float, until: float) -> DialedConnection:
+        """Connect to a peer: one attempt ends at ``limit``, the wait for a peer to appear at ``until``.
+
+        Raises RendezvousTimeout, HandshakeError.
+        """
         ...
 
 
-class OneHost:
-    """Unix sockets in the abstract namespace: no file is left behind, and no other host reaches them."""
+class SingleHostNetwork:
+    """Unix sockets in the abstract namespace: they leave no file, and no other host reaches them."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: GroupConfig) -> None:
         self._group = group
 
     def listen(self) -> tuple[socket.socket, str]:
-        """Wait for calls."""
+        """Listen at the Unix socket of this rank."""
         sock = socket.socket(socket.AF_UNIX)
         try:
             sock.bind(self._address(self._group.rank))
@@ -99,45 +102,45 @@ class OneHost:
             raise CommError(text, peer=-1, host=group.name, phase=PHASE) from None
         return sock, "its Unix socket"
 
-    def begins_tls(self, sock: socket.socket, *, until: float) -> bool:
-        """No: the kernel keeps others away from a Unix socket."""
+    def peer_starts_tls(self, sock: socket.socket, *, until: float) -> bool:
+        """Return False: a Unix socket needs no TLS."""
         return False
 
     def wrap(self, sock: socket.socket) -> socket.socket:
-        """As it is."""
+        """Return the connection unchanged."""
         return sock
 
-    def suits(self, sock: socket.socket) -> bool:
-        """Whether or not ranks encrypt between hosts."""
+    def encryption_matches(self, sock: socket.socket) -> bool:
+        """Return True, whether or not ranks encrypt between hosts."""
         return True
 
-    def greet(self, sock: socket.socket, *, until: float) -> bytes:
-        """Check the caller's user."""
+    def finish_accept(self, sock: socket.socket, *, until: float) -> bytes:
+        """Check the user of the peer's process; the binding is empty."""
         _check_user(sock)
         return b""
 
     def name(self, peer: int, *, until: float) -> str:
-        """A peer on this host."""
+        """Return the name of this host."""
         return self._group.name
 
-    def dial(self, peer: int, *, limit: float, until: float) -> Contact:
-        """Call a peer and check its user."""
+    def dial(self, peer: int, *, limit: float, until: float) -> DialedConnection:
+        """Connect to a peer and check the user of its process."""
         while True:
             sock = socket.socket(socket.AF_UNIX)
             try:
                 sock.settimeout(max(0.001, limit - time.monotonic()))
                 sock.connect(self._address(peer))
                 _check_user(sock)
-                return Contact(sock, b"")
+                return DialedConnection(sock, b"")
             except (ConnectionRefusedError, BlockingIOError):  # it does not listen yet, or its queue is full
                 sock.close()
             except BaseException:
                 sock.close()
                 raise
             if time.monotonic() >= until:
-                raise Absent
+                raise RendezvousTimeout
             limit = max(limit, time.monotonic() + 1)
-            time.sleep(_AGAIN_S)
+            time.sleep(_RETRY_S)
 
     def _address(self, rank: int) -> bytes:
         place = hmac.digest(self._group.secret, b"address of rank %d" % rank, hashlib.sha256)
@@ -150,45 +153,45 @@ def _check_user(sock: socket.socket) -> None:
         raise HandshakeError(f"process {pid} belongs to user {user}, expected user {os.geteuid()}")
 
 
-class ManyHosts:
-    """TCP, with a TLS certificate that each rank makes for itself.
+class MultiHostNetwork:
+    """TCP with TLS; each rank makes a certificate for itself.
 
-    A listener answers a caller in the way the caller begins, TLS or plain, so that both can prove the secret and learn
-    that ``comm.encrypt`` differs. A connection that does not suit the own setting is refused whatever the peer says.
+    A listener answers with TLS or plain, as the peer begins, so that both can prove the secret and report that
+    ``comm.encrypt`` differs. A connection that does not match the own setting is refused in any case.
     """
 
-    def __init__(self, group: Group, meet: Meet) -> None:
-        self._group, self._meet = group, meet
+    def __init__(self, group: GroupConfig, store: RendezvousStore) -> None:
+        self._group, self._store = group, store
         self._addresses: dict[int, tuple[str, int, str]] = {}
         self._lock = threading.Lock()
-        self._made: tuple[tls.Certificate, ssl.SSLContext] | None = None
+        self._server_tls: tuple[tls.Certificate, ssl.SSLContext] | None = None
         if group.encrypt:
-            self._shown()  # before anybody waits for it
+            self._server_identity()  # in advance, so that no handshake waits for it
 
-    def _shown(self) -> tuple[tls.Certificate, ssl.SSLContext]:
-        """The certificate of this rank, and the TLS settings that show it."""
+    def _server_identity(self) -> tuple[tls.Certificate, ssl.SSLContext]:
+        """Return the certificate of this rank and its SSL context; make them on first use."""
         from siafu.wire.certificates import self_signed
 
         with self._lock:
-            if self._made is None:
+            if self._server_tls is None:
                 certificate = self_signed()
-                self._made = certificate, certificate.server_context()
-            return self._made
+                self._server_tls = certificate, certificate.server_context()
+            return self._server_tls
 
     def listen(self) -> tuple[socket.socket, str]:
-        """Wait for calls, and leave the address on the board."""
+        """Listen, and publish the address in the store."""
         sock = _listen(self._group.bind)
         address, port = sock.getsockname()[:2]
         try:
             value = json.dumps([address, port, self._group.name]).encode()
-            self._meet.set(_key(self._group.rank), value)
+            self._store.set(_key(self._group.rank), value)
         except BaseException:
             sock.close()
             raise
         return sock, f"{address} port {port}"
 
-    def begins_tls(self, sock: socket.socket, *, until: float) -> bool:
-        """Look at the caller's first byte."""
+    def peer_starts_tls(self, sock: socket.socket, *, until: float) -> bool:
+        """Peek at the peer's first byte."""
         try:
             sock.settimeout(max(0.001, until - time.monotonic()))
             first = sock.recv(1, socket.MSG_PEEK)
@@ -197,57 +200,57 @@ class ManyHosts:
         except OSError as error:
             raise HandshakeError(f"the connection broke ({error.strerror or error})") from None
         if first == tls.FIRST_BYTE:
-            self._shown()
+            self._server_identity()
         return first == tls.FIRST_BYTE
 
     def wrap(self, sock: socket.socket) -> socket.socket:
-        """With TLS around it."""
-        return tls.accept(sock, self._shown()[1])
+        """Wrap the connection in TLS."""
+        return tls.accept(sock, self._server_identity()[1])
 
-    def suits(self, sock: socket.socket) -> bool:
-        """Whether it has TLS if ranks encrypt, and none if they do not."""
+    def encryption_matches(self, sock: socket.socket) -> bool:
+        """Return whether the connection uses TLS if and only if the group encrypts."""
         return isinstance(sock, ssl.SSLSocket) == self._group.encrypt
 
-    def greet(self, sock: socket.socket, *, until: float) -> bytes:
-        """The TLS handshake, if the caller begins one."""
+    def finish_accept(self, sock: socket.socket, *, until: float) -> bytes:
+        """Finish the TLS handshake, if there is one."""
         if not isinstance(sock, ssl.SSLSocket):
             return b""
         try:
-            tls.shake(sock, until=until)
+            tls.do_handshake(sock, until=until)
         except OSError as error:
-            raise HandshakeError(f"no TLS ({_reason(error)}); {_SAME}") from None
-        return self._shown()[0].fingerprint
+            raise HandshakeError(f"no TLS ({_ssl_reason(error)}); {_ENCRYPT_HINT}") from None
+        return self._server_identity()[0].fingerprint
 
     def name(self, peer: int, *, until: float) -> str:
-        """A peer's host by its own word."""
+        """Return a peer's host name, which it published itself, and its address."""
         address, port, name = self._address(peer, until=until)
         return f"{name} ({address} port {port})"
 
-    def dial(self, peer: int, *, limit: float, until: float) -> Contact:
-        """Call a peer, and do the TLS handshake."""
+    def dial(self, peer: int, *, limit: float, until: float) -> DialedConnection:
+        """Connect to a peer and do the TLS handshake."""
         address, port, _ = self._address(peer, until=until)
         sock = socket.create_connection((address, port), timeout=max(0.001, limit - time.monotonic()))
         if not self._group.encrypt:
-            return Contact(sock, b"")
+            return DialedConnection(sock, b"")
         try:
-            return Contact(*tls.dial(sock, until=limit))
+            return DialedConnection(*tls.dial(sock, until=limit))
         except (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError):
-            raise HandshakeUnanswered(f"it closed the connection at once; {_SAME}") from None
+            raise HandshakeUnanswered(f"it closed the connection at once; {_ENCRYPT_HINT}") from None
         except OSError as error:
-            raise HandshakeError(f"no TLS ({_reason(error)}); {_SAME}") from None
+            raise HandshakeError(f"no TLS ({_ssl_reason(error)}); {_ENCRYPT_HINT}") from None
 
     def _address(self, peer: int, *, until: float) -> tuple[str, int, str]:
         if peer not in self._addresses:
             try:
-                value = self._meet.get(_key(peer), timeout_s=max(0.001, until - time.monotonic()))
+                value = self._store.get(_key(peer), timeout_s=max(0.001, until - time.monotonic()))
             except TimeoutError:
-                raise Absent from None
+                raise RendezvousTimeout from None
             self._addresses[peer] = read_address(value, peer)
         return self._addresses[peer]
 
 
 def read_address(value: bytes, peer: int) -> tuple[str, int, str]:
-    """Address, port and host name of a rank, from the board; raises HandshakeError for anything else."""
+    """Parse address, port and host name of a rank from the store; raises HandshakeError for anything else."""
     try:
         address, port, name = json.loads(value[:_MAX_ADDRESS_BYTES])
         ip_address(str(address))
@@ -257,7 +260,7 @@ def read_address(value: bytes, peer: int) -> tuple[str, int, str]:
     except (ValueError, TypeError, RecursionError):
         pass
     raise HandshakeError(
-        f"the board says {value[:60]!r} where the address of rank {peer} was expected; somebody else writes there"
+        f"the store holds {value[:60]!r} where the address of rank {peer} was expected; somebody else writes there"
     )
 
 
@@ -278,5 +281,5 @@ def _key(rank: int) -> str:
     return f"siafu/comm/{rank}"
 
 
-def _reason(error: OSError) -> str:
+def _ssl_reason(error: OSError) -> str:
     return error.reason if isinstance(error, ssl.SSLError) and error.reason else error.strerror or str(error)

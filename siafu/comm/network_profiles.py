@@ -1,15 +1,15 @@
-"""How long counted messages take at a level of decentralisation. Pure functions: it knows no clock."""
+"""Network profiles, and the estimated duration of counted transfers on them. Pure functions: no clock."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
 
 class NetworkProfile(NamedTuple):
-    """The connection of each member to the others.
+    """The network connection of each member.
 
     Attributes:
-        up, down: bits a second that it sends and receives, both at once.
-        latency_s: seconds until a message that was sent begins to arrive.
+        up, down: bandwidths of sending and receiving, bits per second, full duplex.
+        latency_s: one-way latency, seconds.
     """
 
     up: float
@@ -26,11 +26,11 @@ NETWORK_PROFILES = {
 
 
 class TransferStep(NamedTuple):
-    """Messages of all members that nobody has to wait for another of: they are sent at once.
+    """Messages of all members that are sent at the same time, since none depends on another.
 
     Attributes:
         sent, received: bytes of the member that sends most, and of the one that receives most.
-        trips: how many such steps follow one another; ``sent`` and ``received`` are those of all.
+        trips: the number of such steps in sequence; ``sent`` and ``received`` are totals of all of them.
     """
 
     sent: int
@@ -39,7 +39,7 @@ class TransferStep(NamedTuple):
 
 
 def transfer_seconds(steps: Iterable[TransferStep], level: NetworkProfile) -> float:
-    """How long steps take one after another: latency, and the longer of sending and receiving."""
+    """Sum over steps the latency and the longer of sending and receiving."""
     return sum(
         step.trips * level.latency_s + max(8 * step.sent / level.up, 8 * step.received / level.down)
         for step in steps

@@ -1,8 +1,8 @@
-"""Rows on the wire, in fewer bytes: bfloat16, or int8 or int4 with one scale a row. It knows no rank.
+"""Quantization of rows on the wire: bfloat16, or int8 or int4 with one scale per row. It knows no rank.
 
-Arithmetic stays in the rows' own dtype. What is not a number cannot be scaled: int8 and int4 refuse NaN and infinity,
-bfloat16 carries them as they are, fp32 leaves rows alone. The scale of int8 is a float32. That of int4, where it would
-weigh more than a short row, is a bfloat16, rounded up.
+Arithmetic stays in the rows' own dtype. int8 and int4 refuse NaN and infinity, bfloat16 keeps them, fp32 leaves rows
+unchanged. The scale of int8 is a float32. The scale of int4 is a bfloat16, rounded up, since a float32 would be larger
+than a short row.
 """
 
 from collections.abc import Hashable, Mapping
@@ -13,12 +13,12 @@ from torch.nn.functional import pad
 
 from siafu.comm.config import Precision
 
-LEVELS = {"int8": 127, "int4": 7}
+QUANT_MAX = {"int8": 127, "int4": 7}
 _SCALE_BYTES = {"int8": 4, "int4": 2}
 
 
 def encode(rows: Tensor, precision: Precision) -> Tensor:
-    """Rows as they travel: (R, F) -> (R, F) of their own dtype or in bfloat16, or (R, W) uint8.
+    """Quantize rows for the wire: (R, F) -> (R, F) of their own dtype or in bfloat16, or (R, W) uint8.
 
     W is F + 4 in int8, and F / 2, rounded up, + 2 in int4.
     """
@@ -28,75 +28,75 @@ def encode(rows: Tensor, precision: Precision) -> Tensor:
         case "bf16":
             return rows.to(torch.bfloat16)  # to nearest, ties to even
         case "int8":
-            return _to_int8(rows)
+            return _encode_int8(rows)
         case "int4":
-            return _to_int4(rows)
+            return _encode_int4(rows)
     raise ValueError(f"precision is {precision!r}; expected fp32, bf16, int8 or int4")
 
 
 def decode(wire: Tensor, precision: Precision, width: int, dtype: torch.dtype) -> Tensor:
-    """Rows of a width and dtype from what travelled."""
+    """Dequantize rows of a given width and dtype: the inverse of :func:`encode`."""
     _check_wire(wire, precision, width)
     if precision == "int8":
-        return _from_int8(wire, width, dtype)
+        return _decode_int8(wire, width, dtype)
     if precision == "int4":
-        return _from_int4(wire, width, dtype)
+        return _decode_int4(wire, width, dtype)
     return wire.to(dtype)
 
 
 def quantize_dequantize(rows: Tensor, precision: Precision) -> Tensor:
-    """Rows as they arrive after a journey in some precision; in float64, another journey does not change them."""
+    """Return rows as the receiver gets them: encoded and decoded. In float64 this is idempotent."""
     return decode(encode(rows, precision), precision, rows.shape[1], rows.dtype)
 
 
 class ErrorFeedback:
-    """Remembers what rounding lost at each place, and adds it to what is sent next from there.
+    """Error feedback: the quantization error of each exchange is added to the next rows of the same key.
 
-    So errors don't add up over epochs: what was sent so far differs from what should have been sent by one rounding.
-    A place (a key) always sends the same number of rows in the same order.
+    So errors do not accumulate over epochs: the sum of the sent rows differs from that of the exact rows by one
+    quantization error. A key always sends the same number of rows in the same order.
     """
 
     def __init__(self, precision: Precision) -> None:
         self.precision: Precision = precision
-        self._lost: dict[str, Tensor] = {}
+        self._residual: dict[str, Tensor] = {}
 
     def encode(self, key: Hashable, rows: Tensor) -> Tensor:
-        """Encode rows with what was lost before at this place."""
+        """Encode rows plus the residual of this key, and keep the new residual."""
         if self.precision == "fp32":
             return encode(rows, self.precision)
-        place, rows = str(key), rows.detach()
-        lost = self._lost.get(place)
-        if lost is not None and (lost.shape, lost.dtype) != (rows.shape, rows.dtype):
+        name, rows = str(key), rows.detach()
+        residual = self._residual.get(name)
+        if residual is not None and (residual.shape, residual.dtype) != (rows.shape, rows.dtype):
             raise ValueError(
-                f"place {place} sends {rows.dtype} {tuple(rows.shape)} but sent {lost.dtype} {tuple(lost.shape)} "
-                "before; give each place a key of its own"
+                f"exchange {name} sends {rows.dtype} {tuple(rows.shape)} but sent {residual.dtype} "
+                f"{tuple(residual.shape)} before; give each exchange a key of its own"
             )
-        wanted = rows if lost is None else rows + lost
-        wire = encode(wanted, self.precision)
-        self._lost[place] = wanted - decode(wire, self.precision, rows.shape[1], rows.dtype)
+        corrected = rows if residual is None else rows + residual
+        wire = encode(corrected, self.precision)
+        self._residual[name] = corrected - decode(wire, self.precision, rows.shape[1], rows.dtype)
         return wire
 
     def state(self) -> dict[str, Tensor]:
-        """What was lost at each place, by the text of its key; for a checkpoint."""
-        return {place: lost.clone() for place, lost in self._lost.items()}
+        """Return the residuals by the text of their keys, for a checkpoint."""
+        return {name: residual.clone() for name, residual in self._residual.items()}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a state."""
-        self._lost = {place: lost.clone() for place, lost in state.items()}
+        """Restore residuals."""
+        self._residual = {name: residual.clone() for name, residual in state.items()}
 
 
-def _to_int8(rows: Tensor) -> Tensor:
+def _encode_int8(rows: Tensor) -> Tensor:
     _check_table(rows, "int8")
     levels, scale = quantize_int8(rows)
     return torch.cat([levels.view(torch.uint8), scale[:, None].view(torch.uint8)], 1)
 
 
-def _to_int4(rows: Tensor) -> Tensor:
-    """Levels from -7 to 7 as 1 to 15, two in a byte, the first in the lower half."""
+def _encode_int4(rows: Tensor) -> Tensor:
+    """Store levels from -7 to 7 as 1 to 15, two per byte, the first in the lower half."""
     _check_table(rows, "int4")
     rows = rows if rows.dtype == torch.float64 else rows.to(torch.float32)
-    scale = _scales(rows, "int4")
-    levels = _levels(rows, scale.to(rows.dtype), "int4").add_(QUANT_MAX["int4"] + 1)
+    scale = _row_scales(rows, "int4")
+    levels = _quantize(rows, scale.to(rows.dtype), "int4").add_(QUANT_MAX["int4"] + 1)
     levels = pad(levels, (0, rows.shape[1] % 2)).to(torch.uint8)
     return torch.cat([levels[:, ::2] | levels[:, 1::2] << 4, scale[:, None].view(torch.uint8)], 1)
 
@@ -109,23 +109,23 @@ def _check_table(rows: Tensor, precision: Precision) -> None:
 
 
 def quantize_int8(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows as whole numbers from -127 to 127, and what one stands for in each row: (R, F) -> (R, F) int8, (R,) float32.
+    """Quantize each row to integers from -127 to 127 and a scale: (R, F) -> (R, F) int8, (R,) float32.
 
-    No number is off by more than half of that.
+    The error of each value is at most half of its row's scale.
     """
     rows = rows if rows.dtype == torch.float64 else rows.to(torch.float32)
-    scale = _scales(rows, "int8")
-    return _levels(rows, scale.to(rows.dtype), "int8"), scale
+    scale = _row_scales(rows, "int8")
+    return _quantize(rows, scale.to(rows.dtype), "int8"), scale
 
 
-def _levels(rows: Tensor, scale: Tensor, precision: Precision) -> Tensor:
-    """The whole number nearest to each number: (R, F), (R,) -> (R, F) int8."""
+def _quantize(rows: Tensor, scale: Tensor, precision: Precision) -> Tensor:
+    """Round values to the nearest multiple of their row's scale: (R, F), (R,) -> (R, F) int8."""
     step, most = torch.where(scale > 0, scale, 1), QUANT_MAX[precision]
     return (rows / step[:, None]).round_().clamp_(-most, most).to(torch.int8)
 
 
-def _scales(rows: Tensor, precision: Precision) -> Tensor:
-    """What one level stands for in each row, (R,) float32, or bfloat16 for int4."""
+def _row_scales(rows: Tensor, precision: Precision) -> Tensor:
+    """Return the scale of each row, (R,) float32, or bfloat16 for int4; raises ValueError for NaN and infinity."""
     if rows.shape[1] == 0:
         return quantization_scales(rows.new_zeros(rows.shape[0]), precision)
     largest = rows.abs().amax(1).to(torch.float64)
@@ -139,18 +139,20 @@ def _scales(rows: Tensor, precision: Precision) -> Tensor:
 
 
 def quantization_scales(largest: Tensor, precision: Precision) -> Tensor:
-    """What one level stands for in rows with such largest numbers: (R,) -> (R,) float32, or bfloat16 for int4."""
+    """Return scales for rows with the given largest magnitudes: (R,) -> (R,) float32, or bfloat16 for int4."""
     most = QUANT_MAX[precision]
     scale = (largest.to(torch.float64) / most).to(torch.float32)
-    overflows = scale.to(torch.float64) * most > torch.finfo(torch.float32).max  # by its own rounding
+    overflows = (
+        scale.to(torch.float64) * most > torch.finfo(torch.float32).max
+    )  # through the rounding of the scale
     scale = torch.where(overflows, scale.nextafter(torch.zeros(())), scale)
-    return _rounded_up(scale) if precision == "int4" else scale
+    return _round_up_to_bf16(scale) if precision == "int4" else scale
 
 
-def _rounded_up(scale: Tensor) -> Tensor:
-    """The least bfloat16 that is no less, (R,): the largest number of a row is then 7 levels, not 8.
+def _round_up_to_bf16(scale: Tensor) -> Tensor:
+    """Round scales up to bfloat16, (R,), so that the largest value of a row is at most 7 levels.
 
-    Where 7 levels would be more than float32 holds, it is the largest that is no more.
+    If 7 levels then overflow float32, the scale is rounded down instead.
     """
     down, up = (
         (scale.view(torch.int32) + more >> 16).to(torch.int16).view(torch.bfloat16) for more in (0, 0xFFFF)
@@ -159,22 +161,22 @@ def _rounded_up(scale: Tensor) -> Tensor:
     return torch.where(overflows, down, up)
 
 
-def _from_int8(wire: Tensor, width: int, dtype: torch.dtype) -> Tensor:
+def _decode_int8(wire: Tensor, width: int, dtype: torch.dtype) -> Tensor:
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     levels = wire[:, :width].view(torch.int8).to(wide)
-    return levels.mul_(_scale_of(wire, width, torch.float32).to(wide)).to(dtype)
+    return levels.mul_(_read_scales(wire, width, torch.float32).to(wide)).to(dtype)
 
 
-def _from_int4(wire: Tensor, width: int, dtype: torch.dtype) -> Tensor:
+def _decode_int4(wire: Tensor, width: int, dtype: torch.dtype) -> Tensor:
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     pairs = wire[:, : (width + 1) // 2]
     halves = torch.stack([pairs & 15, pairs >> 4], -1).flatten(1)[:, :width]
     levels = halves.to(wide).sub_(QUANT_MAX["int4"] + 1)
-    return levels.mul_(_scale_of(wire, pairs.shape[1], torch.bfloat16).to(wide)).to(dtype)
+    return levels.mul_(_read_scales(wire, pairs.shape[1], torch.bfloat16).to(wide)).to(dtype)
 
 
-def _scale_of(wire: Tensor, begin: int, dtype: torch.dtype) -> Tensor:
-    """The scales that stand behind the levels, (R, 1)."""
+def _read_scales(wire: Tensor, begin: int, dtype: torch.dtype) -> Tensor:
+    """Return the scales, which follow the levels of each row: (R, 1)."""
     return wire[:, begin:].clone(memory_format=torch.contiguous_format).view(dtype)
 
 
@@ -185,10 +187,10 @@ def _wire_width(precision: Precision, width: int) -> int:
 
 
 def _check_wire(wire: Tensor, precision: Precision, width: int) -> None:
-    wanted = _wire_width(precision, width)
+    expected = _wire_width(precision, width)
     kinds = {"int8": torch.uint8, "int4": torch.uint8, "bf16": torch.bfloat16}
     kind = kinds.get(precision, wire.dtype)
-    if wire.dim() != 2 or wire.shape[1] != wanted or wire.dtype != kind:
+    if wire.dim() != 2 or wire.shape[1] != expected or wire.dtype != kind:
         raise ValueError(
-            f"rows of {precision} came as {wire.dtype} {tuple(wire.shape)}; expected {kind} (rows, {wanted})"
+            f"rows of {precision} came as {wire.dtype} {tuple(wire.shape)}; expected {kind} (rows, {expected})"
         )

@@ -1,4 +1,4 @@
-"""What came for one rank, and what it waits for. It knows no connection and no clock."""
+"""Matches the messages that arrive at one rank with its receives. It knows no connection and no clock."""
 
 import threading
 from collections.abc import Callable
@@ -9,68 +9,68 @@ import torch
 from torch import Tensor
 
 from siafu.comm.errors import CommError, ErrorFactory
-from siafu.comm.tensor_bytes import fresh
+from siafu.comm.tensor_bytes import allocate
 from siafu.comm.transport import Envelope, IncomingMessage, MessageKind, PostCallback
 
 _Key = tuple[int, MessageKind, int, int]
-_LEAST_BYTES = 1024  # that a message counts, however few it has: it takes room itself
+_LEAST_BYTES = 1024  # that each message counts toward limits: its bookkeeping takes memory too
 
 
 class ReceiveQueue:
-    """Messages by sender and envelope, whether the message comes first or the one who wants it."""
+    """Messages by sender and envelope; a message may arrive before or after its receive is started."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._arrivals: dict[_Key, IncomingMessage] = {}
-        self._broken: ErrorFactory | None = None
-        self._ended: dict[int, ErrorFactory] = {}
+        self._messages: dict[_Key, IncomingMessage] = {}
+        self._make_error: ErrorFactory | None = None
+        self._peer_errors: dict[int, ErrorFactory] = {}
         self._posts: dict[int, _Posts] = {}
-        self._unasked: dict[int, tuple[int, int]] = {}  # messages and bytes of each peer
+        self._unexpected: dict[int, tuple[int, int]] = {}  # messages and bytes of each peer
 
     def start_receive(self, peer: int, envelope: Envelope, into: Tensor | None) -> IncomingMessage:
-        """The arrival of a message, of which all or a part may be here already."""
+        """Start to receive a message, of which all or a part may have arrived already."""
         key = _key(peer, envelope)
         with self._lock:
-            arrival = self._arrivals.get(key)
+            arrival = self._messages.get(key)
             if arrival is None:
-                arrival = self._arrivals[key] = IncomingMessage(peer, into)
-            if arrival.unasked_bytes:
-                self._count(peer, -1, -arrival.unasked_bytes)
-            arrival.expected, arrival.into, arrival.unasked_bytes = True, into, 0
+                arrival = self._messages[key] = IncomingMessage(peer, into)
+            if arrival.unexpected_bytes:
+                self._count(peer, -1, -arrival.unexpected_bytes)
+            arrival.expected, arrival.into, arrival.unexpected_bytes = True, into, 0
             if arrival.whole:
-                del self._arrivals[key]
+                del self._messages[key]
                 return arrival
-            loss = self._broken or self._ended.get(peer)
-        if loss is not None:
-            arrival.fail(loss)
+            make_error = self._make_error or self._peer_errors.get(peer)
+        if make_error is not None:
+            arrival.fail(make_error)
         return arrival
 
     def begin_message(
         self, peer: int, envelope: Envelope, shape: tuple[int, ...], dtype: torch.dtype
     ) -> IncomingMessage:
-        """Memory for a message whose first bytes are here; raises ValueError for one that came before."""
+        """Provide memory for a message whose first bytes arrived; raises ValueError if it arrived before."""
         arrival = IncomingMessage(peer, None)
         if envelope.kind != MessageKind.POST:
             with self._lock:
-                arrival = self._arrivals.setdefault(_key(peer, envelope), arrival)
-                if arrival.values is not None or arrival.unasked_bytes:
+                arrival = self._messages.setdefault(_key(peer, envelope), arrival)
+                if arrival.values is not None or arrival.unexpected_bytes:
                     raise ValueError(f'message {envelope.number} of "{envelope.label}" came twice')
                 if not arrival.expected:
-                    arrival.unasked_bytes = message_bytes(shape, dtype)
-                    self._count(peer, 1, arrival.unasked_bytes)
+                    arrival.unexpected_bytes = message_bytes(shape, dtype)
+                    self._count(peer, 1, arrival.unexpected_bytes)
         wanted = arrival.into
         fits = wanted is not None and wanted.dtype == dtype and tuple(wanted.shape) == shape
-        arrival.values = wanted if fits else fresh(shape, dtype)
+        arrival.values = wanted if fits else allocate(shape, dtype)
         arrival.label = envelope.label
         return arrival
 
     def unexpected(self, peer: int) -> tuple[int, int]:
-        """Messages of a peer, whole or in part, that nobody has asked for yet, and the bytes that they count."""
+        """Count the messages of a peer, whole or partial, without a started receive, and their bytes."""
         with self._lock:
-            return self._unasked.get(peer, (0, 0))
+            return self._unexpected.get(peer, (0, 0))
 
     def finish_message(self, arrival: IncomingMessage, envelope: Envelope) -> None:
-        """A message is whole."""
+        """Deliver a message that has arrived completely."""
         if envelope.kind == MessageKind.POST:
             assert arrival.values is not None
             self._posts_of(envelope.channel).put((arrival.peer, envelope.number, arrival.values))
@@ -78,44 +78,44 @@ class ReceiveQueue:
         with self._lock:
             arrival.whole = True
             if arrival.expected:
-                del self._arrivals[_key(arrival.peer, envelope)]
+                del self._messages[_key(arrival.peer, envelope)]
         arrival.finish()
 
     def listen(self, channel: int, callback: PostCallback) -> None:
-        """Hand posts of a channel to a callback, also those that came before."""
+        """Hand posts of a channel to a callback, including those that arrived before."""
         self._posts_of(channel).listen(callback, self.fail_all)
 
-    def fail_all(self, loss: ErrorFactory) -> None:
-        """No message will come any more; the first reason is kept."""
+    def fail_all(self, make_error: ErrorFactory) -> None:
+        """Fail all receives, now and later; the first reason counts."""
         with self._lock:
-            self._broken = self._broken or loss
-            waiting = [arrival for arrival in self._arrivals.values() if not arrival.whole]
+            self._make_error = self._make_error or make_error
+            waiting = [arrival for arrival in self._messages.values() if not arrival.whole]
         for arrival in waiting:
-            arrival.fail(loss)
+            arrival.fail(make_error)
 
-    def end(self, peer: int, loss: ErrorFactory) -> None:
-        """No message will come any more from one peer."""
+    def fail_peer(self, peer: int, make_error: ErrorFactory) -> None:
+        """Fail all receives from one peer, now and later."""
         with self._lock:
-            self._ended.setdefault(peer, loss)
-            waiting = [a for a in self._arrivals.values() if a.peer == peer and not a.whole]
+            self._peer_errors.setdefault(peer, make_error)
+            waiting = [a for a in self._messages.values() if a.peer == peer and not a.whole]
         for arrival in waiting:
-            arrival.fail(loss)
+            arrival.fail(make_error)
 
-    def loss_of(self, peer: int) -> ErrorFactory | None:
-        """Why nothing is exchanged with a peer any more, None where all is well."""
+    def error_for(self, peer: int) -> ErrorFactory | None:
+        """Return the error of exchanges with a peer, or None if it can be reached."""
         with self._lock:
-            return self._broken or self._ended.get(peer)
+            return self._make_error or self._peer_errors.get(peer)
 
     def close(self, *, timeout_s: float) -> None:
-        """End the threads that hand over posts."""
+        """End the threads that run the callbacks of posts."""
         with self._lock:
             posts = list(self._posts.values())
         for channel in posts:
             channel.close(timeout_s)
 
     def _count(self, peer: int, messages: int, num_bytes: int) -> None:
-        count, there = self._unasked.get(peer, (0, 0))
-        self._unasked[peer] = count + messages, there + num_bytes
+        count, there = self._unexpected.get(peer, (0, 0))
+        self._unexpected[peer] = count + messages, there + num_bytes
 
     def _posts_of(self, channel: int) -> "_Posts":
         with self._lock:
@@ -123,7 +123,7 @@ class ReceiveQueue:
 
 
 class _Posts:
-    """The posts of one channel, handed one after another to who listens."""
+    """The posts of one channel, handed to its callback one after another, in a thread."""
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[tuple[int, int, Tensor] | None] = SimpleQueue()
@@ -133,11 +133,11 @@ class _Posts:
     def put(self, post: tuple[int, int, Tensor]) -> None:
         self._queue.put(post)
 
-    def listen(self, callback: PostCallback, broken: Callable[[ErrorFactory], None]) -> None:
+    def listen(self, callback: PostCallback, on_error: Callable[[ErrorFactory], None]) -> None:
         self._callback = callback
         if self._thread is None:
             self._thread = threading.Thread(
-                target=self._run, args=(broken,), name="siafu-comm posts", daemon=True
+                target=self._run, args=(on_error,), name="siafu-comm posts", daemon=True
             )
             self._thread.start()
 
@@ -146,18 +146,18 @@ class _Posts:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
 
-    def _run(self, broken: Callable[[ErrorFactory], None]) -> None:
+    def _run(self, on_error: Callable[[ErrorFactory], None]) -> None:
         while (post := self._queue.get()) is not None:
             assert self._callback is not None
             try:
                 self._callback(*post)
             except Exception as error:
-                broken(_callback_failed(post[0], error))
+                on_error(_callback_failed(post[0], error))
                 return
 
 
 def message_bytes(shape: tuple[int, ...], dtype: torch.dtype) -> int:
-    """The bytes that a message counts toward limits: those of its values, and not below a least number."""
+    """Return the bytes that a message counts toward limits: those of its values, but at least 1 KiB."""
     return max(_LEAST_BYTES, prod(shape) * dtype.itemsize)
 
 

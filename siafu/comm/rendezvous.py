@@ -1,4 +1,4 @@
-"""The rendezvous of ranks: a group, and a board with the addresses of its ranks. It opens no connection."""
+"""Rendezvous of ranks: the settings of a group, and a key-value store for its addresses. It opens no connection."""
 
 import threading
 import time
@@ -6,33 +6,33 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 
-class Meet(Protocol):
-    """A small board of keys and values that all ranks of a group reach, such as a TCPStore.
+class RendezvousStore(Protocol):
+    """A key-value store that all ranks of a group can reach, such as a TCPStore.
 
-    Others may read and write it too: no secret goes there, and what it holds is checked.
+    It is not trusted: others may read and write it too. No secret goes there, and values from it are checked.
     """
 
     def set(self, key: str, value: bytes) -> None:
-        """Leave a value."""
+        """Store a value."""
 
     def get(self, key: str, *, timeout_s: float) -> bytes:
-        """Wait for a value; raises TimeoutError."""
+        """Wait for a value and return it; raises TimeoutError."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """One rank's place in a group of ranks.
+class GroupConfig:
+    """One rank's view of its group, before the ranks connect.
 
     Attributes:
         rank: this rank, from 0.
-        world_size: how many ranks there are.
-        secret: known to the ranks of the group alone; each proves that it knows it.
-        bind: the address to listen on, one that the other ranks reach; empty for ranks of one host.
+        world_size: the number of ranks.
+        secret: known only to the ranks of the group; each proves that it knows it.
+        bind: the address to listen on, which the other ranks can reach; empty for ranks of one host.
         encrypt: whether ranks on several hosts use TLS.
         deadline_s: seconds without progress before a peer counts as lost.
-        settings: a digest of the settings, which must be equal on all ranks.
-        version: the version of siafu that this rank runs.
+        settings: a digest of the settings; it must be equal on all ranks.
+        version: the version of siafu on this rank.
         name: the name of this host, for messages.
     """
 
@@ -55,21 +55,21 @@ class Group:
             raise ValueError(f"deadline_s is {self.deadline_s}; expected more than 0 seconds")
 
 
-class Board:
-    """A ``Meet`` for ranks of one process."""
+class LocalRendezvousStore:
+    """A ``RendezvousStore`` for ranks that are threads of one process."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._values: dict[str, bytes] = {}
 
     def set(self, key: str, value: bytes) -> None:
-        """Leave a value."""
+        """Store a value."""
         with self._changed:
             self._values[key] = value
             self._changed.notify_all()
 
     def get(self, key: str, *, timeout_s: float) -> bytes:
-        """Wait for a value; raises TimeoutError."""
+        """Wait for a value and return it; raises TimeoutError."""
         end = time.monotonic() + timeout_s
         with self._changed:
             while key not in self._values:

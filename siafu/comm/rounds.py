@@ -1,7 +1,7 @@
-"""Rounds: an exchange with whoever is present, which returns who was. Comm asks all; this does without some.
+"""Rounds: exchanges among the members that are available. A Comm needs all its ranks; Rounds tolerates absent members.
 
-Members are numbered from 0. A process speaks for one of them or for several: a site for itself, a simulation
-(:mod:`siafu.comm.simulated_rounds`) for all. A coordinator adds up what members give and tells them the sum.
+Members are numbered from 0. A process acts for one member or for several: a simulation
+(:mod:`siafu.comm.simulated_rounds`) acts for all. A coordinator sums the members' updates and broadcasts to them.
 """
 
 from dataclasses import dataclass
@@ -10,52 +10,56 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from siafu.comm.wire_sizes import EXACT, UpdateWire
+from siafu.comm.wire_sizes import EXACT, UpdateEncoding
 
 
 class QuorumMissed(ValueError):
-    """Too few members are there, and were not there later either."""
+    """Too few members are available, also after waiting for them."""
 
 
 class Rounds(Protocol):
-    """What lazy training asks of members that come and go."""
+    """The operations of lazy training among members that come and go."""
 
     @property
     def num_members(self) -> int:
-        """P, those who are there and those who are not."""
+        """P, the number of all members, available or not."""
 
-    def meet(self, stage: int) -> Tensor:
-        """Who is there for a stage, (P,) bool: at least a quorum, which is waited for. Raises QuorumMissed."""
+    def available(self, stage: int) -> Tensor:
+        """Wait for a quorum; return the members available for a stage, (P,) bool. Raises QuorumMissed."""
 
-    def draw(self, number: int, among: Tensor) -> Tensor:
-        """Who of ``among``, (P,) bool, takes part in a round, (P,) bool: somebody, where there is anybody."""
+    def sample_participants(self, number: int, among: Tensor) -> Tensor:
+        """Sample the participants of a round from ``among``, (P,) bool: (P,) bool, at least one if there is any."""
 
     def exchange(self, x_own: Tensor, asked: Tensor, *, label: str) -> tuple[Tensor, Tensor]:
-        """Send rows, (D, F), along those messages of the links that are ``asked`` for, (M,) bool.
+        """Send rows, (D, F), in the messages ``asked``, (M,) bool.
 
-        Returns the rows of all sources that are known here, (S, F), and which messages came, (M,) bool.
+        Returns the rows of all sources that are known here, (S, F), and the messages that were delivered, (M,) bool.
         """
 
-    def tell(self, values: Tensor, hearers: Tensor, *, label: str, wire: UpdateWire = EXACT) -> Tensor:
-        """What the coordinator has for ``hearers``, (P,) bool: (N,) -> (N,), as it travels."""
+    def broadcast(
+        self, values: Tensor, receivers: Tensor, *, label: str, wire: UpdateEncoding = EXACT
+    ) -> Tensor:
+        """Send values from the coordinator to ``receivers``, (P,) bool: (N,) -> (N,), as received."""
 
-    def collect(self, values: Tensor, givers: Tensor, *, label: str, wire: UpdateWire = EXACT) -> Tensor:
-        """The sum of what ``givers``, (P,) bool, give the coordinator: (N,) -> (N,).
+    def collect(self, values: Tensor, senders: Tensor, *, label: str, wire: UpdateEncoding = EXACT) -> Tensor:
+        """Sum the values that ``senders``, (P,) bool, send to the coordinator: (N,) -> (N,).
 
-        ``values`` is the sum of those that this process speaks for, each of them as it travels.
+        ``values`` is the sum over the members that this process acts for, each rounded as on the wire.
         """
 
 
 @dataclass(frozen=True, eq=False)
 class MemberLinks:
-    """Which rows go to whom, where every node's row goes once to each other member that reads it.
+    """The messages and links between members; each node's row is sent once to every other member that reads it.
+
+    A message is one row on its way to one member. A link is a pair of sender and reader.
 
     Attributes:
-        row: (M,) int64, the node whose row it is, of each message.
-        reader: (M,) int64, the member that it goes to.
-        link: (M,) int64, the place in ``pair`` of who sends to whom.
+        row: (M,) int64, the node whose row each message holds.
+        reader: (M,) int64, the member that receives it.
+        link: (M,) int64, its link, an index into ``pair``.
         pair: (L, 2) int64, sender and reader of each link, ascending.
-        of_edge: (E,) int64, the message that brings the source of each edge; -1 where its own member has it.
+        of_edge: (E,) int64, the message that brings the source of each edge; -1 if the reader owns the source.
     """
 
     row: Tensor
@@ -66,7 +70,7 @@ class MemberLinks:
 
 
 def member_links(indptr: Tensor, indices: Tensor, owner: Tensor) -> MemberLinks:
-    """The links of a graph by in-edges whose nodes have an ``owner`` each, (N,) int64."""
+    """Find the links of a graph, given by in-edges, whose nodes belong to members ``owner``, (N,) int64."""
     reader = owner[torch.arange(indptr.numel() - 1).repeat_interleave(indptr.diff())]  # (E,)
     source = indices.long()
     crosses = owner[source] != reader

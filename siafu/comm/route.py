@@ -1,4 +1,4 @@
-"""Who sends which rows to whom: made once for a partition, the same for every layer and both directions."""
+"""Routes: which rows each rank sends to which rank. A partition has one, for all layers and both directions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Route:
-    """The rows that one rank sends, and how many it gets.
+    """The rows that one rank sends to and receives from each rank in a halo exchange.
 
     Attributes:
-        index: (sum(send),) int64, own rows grouped by the rank that gets them.
-        send: rows sent to each rank.
-        recv: rows that come from each rank; they are the halo, in this order.
+        index: (sum(send),) int64, own rows grouped by the rank that receives them.
+        send: number of rows sent to each rank.
+        recv: number of rows received from each rank; in this order they are the halo.
     """
 
     index: Tensor
@@ -29,14 +29,14 @@ class Route:
             )
 
     def assemble_halo(self, came: Sequence[Tensor], *, label: str) -> Tensor:
-        """The halo of what came from each rank under a label: P x (R, F) -> (sum(recv), F)."""
+        """Concatenate the rows received from each rank to the halo: P x (R, F) -> (sum(recv), F)."""
         return torch.cat(list(came))
 
     def missing_rows(self, *, label: str, width: int) -> Tensor | None:
-        """Of which halo rows nothing is known, (H,) bool; None where something is of all."""
+        """Return a mask of the halo rows that were never received, (H,) bool; None if there are none."""
         return None
 
 
 def empty_route() -> Route:
-    """The route of a lone rank."""
+    """Return the route of a single rank, which has no halo."""
     return Route(torch.empty(0, dtype=torch.int64), (0,), (0,))

@@ -1,4 +1,4 @@
-"""Tensors as the bytes that travel, and memory for those that arrive."""
+"""Tensors as bytes on the wire, and memory for tensors that arrive."""
 
 from math import prod
 from typing import Any
@@ -22,8 +22,8 @@ DTYPES = (
 MAX_DIMS = 64
 
 
-def check_travels(values: Tensor) -> None:
-    """Refuse a tensor that no frame can carry."""
+def check_sendable(values: Tensor) -> None:
+    """Raise ValueError for a tensor that cannot be sent."""
     if values.dtype not in DTYPES:
         names = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
         raise ValueError(f"a tensor of {values.dtype} cannot travel between ranks; expected one of {names}")
@@ -35,19 +35,19 @@ def check_travels(values: Tensor) -> None:
         raise ValueError(f"a tensor of {values.dim()} dimensions cannot travel; expected at most {MAX_DIMS}")
 
 
-def fresh(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Memory to be filled; where it is large, memory that was used before if there is some."""
+def allocate(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Allocate a tensor to be overwritten; large ones reuse pooled memory if there is some."""
     flat = empty_rows(1, prod(shape), dtype)
     out: Any = torch.empty(0, dtype=dtype)
     return out.set_(flat.untyped_storage(), 0, shape)  # not a view, so that autograd lets it be overwritten
 
 
 def byte_view(values: Tensor) -> memoryview:
-    """The memory of a contiguous tensor, without a copy."""
+    """Return the memory of a contiguous tensor, without a copy."""
     array: Any = values.detach().reshape(-1).view(torch.uint8).numpy()
     return memoryview(array)
 
 
 def tensor_from_bytes(data: bytes) -> Tensor:
-    """Bytes as a tensor that can travel, uint8."""
+    """Return a uint8 tensor with a copy of the bytes, so that they can be sent."""
     return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)

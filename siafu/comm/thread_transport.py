@@ -1,7 +1,7 @@
-"""Ranks as threads of one process: tensors are copied from the one's memory to the other's, no connection is opened.
+"""Transport between ranks that are threads of one process: tensors are copied in memory, no connection is opened.
 
-A wait ends when a peer fails or closes, or when the whole process neither computed nor sent anything for the deadline;
-which thread computes is not asked.
+A wait ends when a peer fails or closes, or when the whole process neither computed nor sent anything for the deadline.
+Progress is not attributed to single threads.
 """
 
 import socket
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from siafu.comm.comm import Comm
-from siafu.comm.errors import comm_closed, failed, peer_ended
+from siafu.comm.errors import comm_closed, peer_ended, peer_failed
 from siafu.comm.liveness import Liveness
 from siafu.comm.message_frames import wire_bytes
 from siafu.comm.meter import ByteMeter
@@ -21,20 +21,20 @@ from siafu.wire.heartbeats import Heartbeat, WaitTracker, work_s
 
 
 def connect_threads(world_size: int, *, deadline_s: float = 30.0) -> list[Comm]:
-    """A Comm for each rank; each is to be used by a thread of its own, and closed by it."""
+    """Return a Comm for each rank; each must be used and closed by a thread of its own."""
     members: list[ThreadTransport] = []
     liveness = Liveness([socket.gethostname()] * world_size, deadline_s=deadline_s)
     members += [ThreadTransport(rank, members, liveness) for rank in range(world_size)]
     return [Comm(member) for member in members]
 
 
-def alone() -> Comm:
-    """A Comm of one rank: it answers, and moves no byte."""
+def single_rank_comm() -> Comm:
+    """Return the Comm of a single rank, whose collectives return at once and send nothing."""
     return connect_threads(1)[0]
 
 
 class ThreadTransport:
-    """One rank's end of a group of threads."""
+    """The transport of one rank in a group of threads."""
 
     def __init__(self, rank: int, members: "list[ThreadTransport]", liveness: Liveness) -> None:
         self.rank = rank
@@ -42,7 +42,7 @@ class ThreadTransport:
         self.world_size = len(liveness.hosts)
         self.meter = ByteMeter()
         self.waits = WaitTracker[int]()
-        self.inbox = ReceiveQueue()
+        self.receive_queue = ReceiveQueue()
         self.moved_bytes = 0
         self._members = members
         self._liveness = liveness
@@ -50,12 +50,12 @@ class ThreadTransport:
         self._closed = False
 
     def send(self, peer: int, envelope: Envelope, values: Tensor, *, copy: bool = False) -> Transfer:
-        """Copy values into the memory of a peer; it is done on return."""
+        """Copy values into the memory of a peer; the transfer is done on return."""
         transfer = Transfer(peer)
         self.waits.phase = envelope.label
-        loss = self.inbox.error_for(peer)
-        if loss is not None:
-            transfer.fail(loss)
+        make_error = self.receive_queue.error_for(peer)
+        if make_error is not None:
+            transfer.fail(make_error)
             return transfer
         num_bytes = wire_bytes(values.nbytes, values.dim(), envelope.label)
         if peer != self.rank:
@@ -66,16 +66,16 @@ class ThreadTransport:
         return transfer
 
     def take(self, peer: int, envelope: Envelope, values: Tensor) -> None:
-        """Copy what a peer sends."""
-        arrival = self.inbox.begin_message(peer, envelope, tuple(values.shape), values.dtype)
+        """Copy values that a peer sends."""
+        arrival = self.receive_queue.begin_message(peer, envelope, tuple(values.shape), values.dtype)
         assert arrival.values is not None
         arrival.values.copy_(values)
-        self.inbox.finish_message(arrival, envelope)
+        self.receive_queue.finish_message(arrival, envelope)
 
     def start_receive(self, peer: int, envelope: Envelope, into: Tensor | None = None) -> IncomingMessage:
         """Start to receive."""
         self.waits.phase = envelope.label
-        return self.inbox.start_receive(peer, envelope, into)
+        return self.receive_queue.start_receive(peer, envelope, into)
 
     def wait(self, transfer: Transfer, phase: str) -> None:
         """Wait until a transfer is done."""
@@ -83,40 +83,42 @@ class ThreadTransport:
             since = self._liveness.detector.clock.now()
             with self.waits.waiting_for(transfer.peer, phase):
                 while not transfer.done.wait(self._liveness.detector.tick_s):
-                    self._judge(transfer, since, phase)
+                    self._check_liveness(transfer, since, phase)
         if transfer.make_error is not None:
             raise transfer.make_error(phase)
 
-    def _judge(self, transfer: Transfer, since: float, phase: str) -> None:
-        """Raise where nothing has moved for too long; whoever waits listens to all ranks."""
+    def _check_liveness(self, transfer: Transfer, since: float, phase: str) -> None:
+        """Raise an error if no rank makes progress; the waiting rank takes the heartbeats of all."""
         work, moved = work_s(), sum(member.moved_bytes for member in self._members)
         for member in self._members:
             waits_for, where = member.waits.current()
             self._liveness.detector.beat(member.rank, Heartbeat(work, moved, waits_for, where))
-        loss = self._liveness.verdict(self.rank, transfer.peer, since)
-        if loss is not None and not transfer.done.is_set():
-            raise loss(phase)
+        make_error = self._liveness.suspect_error(self.rank, transfer.peer, since)
+        if make_error is not None and not transfer.done.is_set():
+            raise make_error(phase)
 
     def listen(self, channel: int, callback: PostCallback) -> None:
-        """Hand posts of a channel to a callback."""
-        self.inbox.listen(channel, callback)
+        """Call a function for each post on a channel."""
+        self.receive_queue.listen(channel, callback)
 
     def record_sent_rows(self, label: str, rows: Sequence[Tensor]) -> None:
-        """Ranks of one owner keep no ledger."""
+        """Do nothing: ranks of one owner keep no egress ledger."""
 
     def check_rows(self, label: str, rows: Sequence[Tensor]) -> None:
-        """Ranks of one owner trust each other's numbers."""
+        """Do nothing: ranks of one owner trust each other's values."""
 
     def fail(self, message: str) -> None:
-        """End the waits of every rank."""
+        """End the waits of every rank with an error."""
         _, where = self.waits.current()
         for member in self._members:
             if member is not self:
-                member.inbox.fail_all(failed(self.rank, self.hosts, where=where, message=message))
-        self.inbox.fail_all(comm_closed(self.rank, self.hosts, why=f"failed: {message}"))
+                member.receive_queue.fail_all(
+                    peer_failed(self.rank, self.hosts, where=where, message=message)
+                )
+        self.receive_queue.fail_all(comm_closed(self.rank, self.hosts, why=f"failed: {message}"))
 
     def close(self) -> None:
-        """End the waits for this rank."""
+        """End the waits for this rank with an error."""
         with self._closing:
             if self._closed:
                 return
@@ -124,6 +126,6 @@ class ThreadTransport:
         self._liveness.detector.peers[self.rank].ended = True
         for member in self._members:
             if member is not self:
-                member.inbox.fail_peer(self.rank, peer_ended(member.rank, self.rank, self.hosts))
-        self.inbox.fail_all(comm_closed(self.rank, self.hosts))
-        self.inbox.close(timeout_s=self._liveness.detector.deadline_s)
+                member.receive_queue.fail_peer(self.rank, peer_ended(member.rank, self.rank, self.hosts))
+        self.receive_queue.fail_all(comm_closed(self.rank, self.hosts))
+        self.receive_queue.close(timeout_s=self._liveness.detector.deadline_s)

@@ -1,7 +1,7 @@
-"""What a Comm asks of what carries it: messages of tensors between two ranks, and the end of a group.
+"""The protocol below Comm: point-to-point messages of tensors between ranks, failure and close of a group.
 
-A message is found by who sent it and by its envelope. Collectives and direct messages are numbered by Comm; posts carry
-a tag and go to whoever listens on their channel.
+A receiver finds a message by its sender and its envelope. Comm numbers collective and direct messages. Posts
+(one-sided messages) carry a tag instead, and go to the listener of their channel.
 """
 
 import threading
@@ -18,7 +18,7 @@ PostCallback = Callable[[int, int, Tensor], None]
 
 
 class MessageKind(IntEnum):
-    """What a message belongs to."""
+    """The kind of call that a message belongs to."""
 
     COLLECTIVE = 1
     DIRECT = 2
@@ -26,13 +26,13 @@ class MessageKind(IntEnum):
 
 
 class Envelope(NamedTuple):
-    """Where a message belongs: the same on the side that sends and on the side that receives.
+    """The address of a message, equal at its sender and its receiver.
 
     Attributes:
         kind: collective, direct or post.
         channel: the channel's number, a hash of its name.
-        number: which message of its kind on this channel, or the tag of a post.
-        label: the phase it belongs to, for the meter and for errors.
+        number: the message's number among those of its kind on this channel, or the tag of a post.
+        label: the phase of training, for the byte meter and for errors.
     """
 
     kind: MessageKind
@@ -42,17 +42,17 @@ class Envelope(NamedTuple):
 
 
 class Transfer:
-    """Something under way with a peer; it is finished, or it fails."""
+    """A send or receive under way with a peer; it finishes or fails."""
 
     def __init__(self, peer: int) -> None:
         self.peer = peer
         self.done = threading.Event()
-        self.loss: ErrorFactory | None = None
+        self.make_error: ErrorFactory | None = None
         self._lock = threading.Lock()
         self._then: Callable[[], None] | None = None
 
     def finish(self) -> None:
-        """It is done: wake who waits, run what comes next. Only the first of ``finish`` and ``fail`` counts."""
+        """Mark as done: wake waiting threads and run the callback. Only the first ``finish`` or ``fail`` counts."""
         with self._lock:
             if self.done.is_set():
                 return
@@ -61,33 +61,33 @@ class Transfer:
         if then is not None:
             then()
 
-    def fail(self, loss: ErrorFactory) -> None:
-        """It will never be done: wake who waits."""
+    def fail(self, make_error: ErrorFactory) -> None:
+        """Mark as failed: wake waiting threads, which raise the error."""
         with self._lock:
             if not self.done.is_set():
-                self.loss = loss
+                self.make_error = make_error
                 self.done.set()
 
     def then(self, call: Callable[[], None]) -> None:
-        """Run ``call`` once it is finished, in the thread that finishes it; now where it already is."""
+        """Run ``call`` once this finishes, in the thread that finishes it; at once if it already has."""
         with self._lock:
             if not self.done.is_set():
                 self._then = call
                 return
-        if self.loss is None:
+        if self.make_error is None:
             call()
 
 
 class IncomingMessage(Transfer):
-    """A message that is expected, arriving or there.
+    """A message that is expected, arriving or complete.
 
     Attributes:
-        into: where the receiver would like it, taken if it fits and nothing had arrived yet.
-        values: the message, whole once the transfer is done.
+        into: the receiver's buffer, used if it fits and is known before the first bytes arrive.
+        values: the message, complete once the transfer is done.
         label: the label that the sender gave it.
-        expected: whether somebody asked for it.
-        whole: whether all of it is here.
-        unasked_bytes: that it counts toward its sender's limit, as long as nobody asked for it.
+        expected: whether a receive was started for it.
+        whole: whether all of it has arrived.
+        unexpected_bytes: bytes that it counts toward its sender's limit until a receive is started.
     """
 
     def __init__(self, peer: int, into: Tensor | None) -> None:
@@ -97,20 +97,20 @@ class IncomingMessage(Transfer):
         self.label = ""
         self.expected = False
         self.whole = False
-        self.unasked_bytes = 0
+        self.unexpected_bytes = 0
 
 
 class Transport(Protocol):
-    """Messages between the ranks of a fixed group. Safe to use from many threads."""
+    """Messages between the ranks of a fixed group. All methods may be called from many threads."""
 
     @property
     def rank(self) -> int:
-        """Which rank this is."""
+        """The number of the own rank, from 0."""
         ...
 
     @property
     def world_size(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
         ...
 
     @property
@@ -120,11 +120,11 @@ class Transport(Protocol):
 
     @property
     def meter(self) -> ByteMeter:
-        """What this rank sent."""
+        """The bytes that this rank sent."""
         ...
 
     def send(self, peer: int, envelope: Envelope, values: Tensor, *, copy: bool = False) -> Transfer:
-        """Start to send; contiguous values must not change before the transfer is done, unless ``copy`` is asked for."""
+        """Start to send contiguous values, which must not change before the transfer is done, unless ``copy``."""
         ...
 
     def start_receive(self, peer: int, envelope: Envelope, into: Tensor | None = None) -> IncomingMessage:
@@ -132,19 +132,19 @@ class Transport(Protocol):
         ...
 
     def wait(self, transfer: Transfer, phase: str) -> None:
-        """Wait until a transfer is done; raises CommError when it never will be."""
+        """Wait until a transfer is done; raises CommError if it fails."""
 
     def listen(self, channel: int, callback: PostCallback) -> None:
         """Call ``callback(peer, tag, rows)`` for each post on a channel, one after another, in a thread of its own."""
 
     def record_sent_rows(self, label: str, rows: Sequence[Tensor]) -> None:
-        """Be told which own rows the next messages of a label hold, by rank; for who keeps a ledger."""
+        """Record which own rows the next messages of a label hold, by rank, in transports that keep a ledger."""
 
     def check_rows(self, label: str, rows: Sequence[Tensor]) -> None:
-        """Be shown decoded rows by the rank they came from; raises CommError where it takes no such numbers."""
+        """Check decoded rows, by the rank that sent them; raises CommError if the transport does not accept them."""
 
     def fail(self, message: str) -> None:
-        """Tell every peer that this rank fails, and why."""
+        """Report to every peer that this rank fails, and why."""
 
     def close(self) -> None:
-        """Tell every peer that this rank ends, and end."""
+        """Report to every peer that this rank ends, and release all resources."""

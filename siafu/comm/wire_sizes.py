@@ -1,4 +1,4 @@
-"""What rows and updates weigh on the wire: the lengths that ``packed`` and ``codec`` give them, for all at once."""
+"""Sizes of rows and updates on the wire, vectorised: those that compression and quantisation of siafu.comm produce."""
 
 from typing import NamedTuple
 
@@ -9,22 +9,22 @@ from torch.nn.functional import pad
 from siafu.comm.config import Precision
 from siafu.comm.quantization import QUANT_MAX, quantization_scales, quantize_dequantize
 
-_HEAD = 2  # bytes that say how a table is written
+_HEAD = 2  # bytes of the format of a compressed table
 
 
-class UpdateWire(NamedTuple):
-    """How the numbers of an update travel.
+class UpdateEncoding(NamedTuple):
+    """The wire encoding of an update.
 
     Attributes:
-        precision: of each.
-        width: how many share a scale, where they are rounded to whole numbers.
+        precision: the precision of each value.
+        width: the number of values that share a scale, for integer precisions.
     """
 
     precision: Precision = "fp32"
     width: int = 256
 
     def num_bytes(self, count: int) -> int:
-        """The bytes of so many numbers."""
+        """Count the bytes of ``count`` values."""
         rows = -(-count // self.width)
         match self.precision:
             case "fp32":
@@ -36,8 +36,8 @@ class UpdateWire(NamedTuple):
             case "int4":
                 return rows * (-(-self.width // 2) + 2)
 
-    def arrived(self, values: Tensor) -> Tensor:
-        """Numbers as they arrive, each row by itself: (R, N) -> (R, N)."""
+    def quantize_rows(self, values: Tensor) -> Tensor:
+        """Quantise and dequantise each row separately, as the receiver gets it: (R, N) -> (R, N)."""
         if self.precision == "fp32":
             return values
         padded = pad(values, (0, -values.shape[1] % self.width))
@@ -45,21 +45,21 @@ class UpdateWire(NamedTuple):
         return rows.view_as(padded)[:, : values.shape[1]]
 
 
-EXACT = UpdateWire()
+EXACT = UpdateEncoding()
 
 
-def row_bytes(rows: Tensor) -> Tensor:
-    """The bytes of each row of (R, F), packed as a table of one row: (R,) int64."""
+def packed_row_bytes(rows: Tensor) -> Tensor:
+    """Count the bytes of each row of (R, F), compressed as a table of one row: (R,) int64."""
     width, there = rows.shape[1], rows != 0
     count = there.sum(1)
-    told = _gap_bytes(there, count).clamp(max=-(-width // 8))
-    some = told + _value_bytes(rows, there, count)
+    index_bytes = _gap_bytes(there, count).clamp(max=-(-width // 8))
+    some = index_bytes + _value_bytes(rows, there, count)
     every = _value_bytes(rows, torch.ones_like(there), torch.full_like(count, width))
     return _HEAD + torch.where(2 * count > width, torch.minimum(some, every), some)
 
 
 def _gap_bytes(there: Tensor, count: Tensor) -> Tensor:
-    """Of the number of a row's values and the gaps between their columns, 7 bits a byte."""
+    """Count the bytes of each row's number of values and of the gaps between their columns, as varints."""
     row, column = there.nonzero(as_tuple=True)
     first = torch.ones_like(row, dtype=torch.bool)
     first[1:] = row[1:] != row[:-1]
@@ -73,7 +73,7 @@ def _varint_bytes(values: Tensor) -> Tensor:
 
 
 def _value_bytes(rows: Tensor, written: Tensor, count: Tensor) -> Tensor:
-    """Of the values that are written, in the first form that holds all of a row exactly: (R,) int64."""
+    """Count the bytes of the written values in the first format that holds the whole row exactly: (R,) int64."""
     out = count * rows.dtype.itemsize
     for holds, size in reversed(_forms(rows, written, count)):
         out = torch.where(holds, size, out)
@@ -81,7 +81,7 @@ def _value_bytes(rows: Tensor, written: Tensor, count: Tensor) -> Tensor:
 
 
 def _forms(rows: Tensor, written: Tensor, count: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """For each form whether it holds the values of each row, and the bytes that it takes."""
+    """List the formats: for each, which rows it holds exactly, (R,) bool, and its bytes, (R,)."""
     first = (
         rows.gather(1, written.int().argmax(1, keepdim=True))
         if rows.shape[1]
@@ -107,7 +107,7 @@ def _forms(rows: Tensor, written: Tensor, count: Tensor) -> list[tuple[Tensor, T
 
 
 def _scaled(rows: Tensor, precision: Precision) -> Tensor:
-    """Whether whole numbers times a scale give each row back, (R,) bool; what is zero stays so."""
+    """Return which rows are exact multiples of a scale, (R,) bool; zeros stay zero."""
     most = QUANT_MAX[precision]
     largest = rows.abs().amax(1) if rows.shape[1] else rows.new_zeros(len(rows))
     step = quantization_scales(largest, precision).to(rows.dtype)[:, None]

@@ -1,8 +1,8 @@
-"""Graphs to train on: other people's formats read into a Graph or a store, public sets by name, generators.
+"""Graphs to train on: files in other formats, public data sets by name, and generators.
 
-Reading order: ``lookup`` (what a user wrote), ``npz``, ``bundled`` with ``generate`` and ``karate``, ``named``
-(public sets) with ``download``, ``linqs`` and ``snap``, ``catalogue`` (the list), ``importing`` (tables into a
-store).
+Reading order: ``loading`` (from a name or a path to a graph), ``npz``, ``builtin`` with ``generate``, ``karate`` and
+``transactions``, ``public_datasets`` with ``download``, ``linqs`` and ``snap``, ``temporal`` (dynamic graphs in one
+file), ``catalogue`` (the list of data sets), ``importing`` (tables into a store), ``pair_table`` (pairs to score).
 """
 
 from siafu.data.catalogue import Description, available

@@ -1,4 +1,4 @@
-"""What data sets there are: made here, in the data home, or to be downloaded into it."""
+"""List the data sets: generated ones, those in the data home, and those that can be downloaded."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from siafu.store import DynamicStore, open_any
 
 @dataclass(frozen=True)
 class Description:
-    """A data set in a list.
+    """A line of the list of data sets.
 
     Attributes:
         name: what ``load`` takes.
@@ -44,7 +44,7 @@ _BUNDLED = [
 
 
 def available(home: Path) -> list[Description]:
-    """List the data sets: bundled ones, those of the data home, and those that would be downloaded."""
+    """List the data sets: bundled ones, those in the data home, and those that can be downloaded."""
     there = names_in(home)
     missing = [source for name, source in PUBLIC_DATASETS.items() if name not in there]
     return [*_BUNDLED, *(_in_home(name, home) for name in there), *map(_published, missing)]
@@ -102,7 +102,7 @@ def _stored(name: str, path: Path) -> Description:
 
 
 def _num_classes(y: NDArray[Any] | None) -> int:
-    """Count the classes of labels; there are none in targets of a regression."""
+    """Count the classes of labels; 0 for regression targets."""
     if y is None or y.dtype.kind == "f":
         return 0
     return y.shape[1] if y.ndim == 2 else int(y.max(initial=-1)) + 1

@@ -1,4 +1,4 @@
-"""What is read of a data set, and how its features are prepared."""
+"""Settings of the input data."""
 
 from typing import Literal
 
@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class DataConfig(BaseModel):
-    """Which split is used and how features enter the model."""
+    """The split, and how features are prepared and read."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

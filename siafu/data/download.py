@@ -1,4 +1,4 @@
-"""Fetch a file and unpack an archive, trusting neither: sizes, paths and kinds are checked."""
+"""Download files and unpack archives without trusting them: sizes, paths and kinds of members are checked."""
 
 import errno
 import gzip
@@ -23,7 +23,7 @@ _CHUNK = 1 << 20
 
 
 def fetch(url: str, path: Path, *, limit_bytes: int, progress: Progress = no_progress) -> None:
-    """Download a file over http(s); whatever stops it is a ConnectionError that names the address."""
+    """Download a file over http(s); any failure raises a ConnectionError that names the address."""
     if urlsplit(url).scheme not in ("http", "https"):
         raise ValueError(f"{url}: expected an address that begins with http:// or https://")
     try:
@@ -64,7 +64,7 @@ def sha256(path: Path) -> str:
 def unpack(archive: Path, folder: Path, *, limit_bytes: int) -> None:
     """Unpack a .zip or a .tar.gz into a folder.
 
-    Refused are links and devices, names that lead out of the folder, and more than ``limit_bytes`` in all.
+    Links, devices, names that lead out of the folder, and more than ``limit_bytes`` in all are refused.
     """
     try:
         members = _zip_members(archive) if zipfile.is_zipfile(archive) else _tar_members(archive)
@@ -92,7 +92,7 @@ def _write(folder: Path, name: str, content: IO[bytes]) -> None:
 
 
 def _zip_members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
-    """Yield name, size and content; what is read of a member is never more than its size says."""
+    """Yield name, size and content of each file; no more is read of a member than its size says."""
     with zipfile.ZipFile(archive) as opened:
         for entry in opened.infolist():
             kind = stat.S_IFMT(entry.external_attr >> 16)
@@ -103,7 +103,7 @@ def _zip_members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
 
 
 def _tar_members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
-    """Yield name, size and content of each file; read to the end, where the checksum stands."""
+    """Yield name, size and content of each file; the archive is read to its end, where the checksum is."""
     with gzip.open(archive) as packed:
         with tarfile.open(fileobj=packed, mode="r|") as opened:
             for entry in opened:

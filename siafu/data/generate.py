@@ -1,4 +1,4 @@
-"""Graphs made to order: communities whose labels can be learned, and R-MAT. They know no file and no clock.
+"""Graph generators: communities with learnable labels, and R-MAT. They know no file and no clock.
 
 The same arguments give the same graph on every machine.
 """
@@ -35,12 +35,12 @@ def community(
     inside: float = 0.87,
     seed: int = 0,
 ) -> Graph:
-    """Make a degree-corrected community graph, whose labels are learned better with the graph than without.
+    """Generate a degree-corrected community graph, whose labels are learned better with the graph than without.
 
-    Communities have power-law sizes of about 400 nodes and one class each; expected degrees follow a power
-    law; a share ``inside`` of the edges joins nodes of one community, the others join any two; 8 % of the
-    nodes are strangers, whose neighbours tell nothing of them. Features are a mean of the class and noise,
-    5 % of the labels are wrong; half of the nodes are for training, a quarter each for validation and test.
+    Communities have power-law sizes of about 400 nodes and one class each, and expected degrees follow a power law. A
+    share ``inside`` of the edges joins nodes of one community; the others join any two nodes. For 8 % of the nodes
+    (strangers) the neighbours carry no information. Features are the mean of the class plus noise, and 5 % of the
+    labels are wrong. Half of the nodes are for training, a quarter each for validation and test.
 
     Args:
         num_nodes: N; they come shuffled, so that neighbours are near each other by no accident.
@@ -72,10 +72,10 @@ def rmat(
     classes: int = 0,
     seed: int = 0,
 ) -> Graph:
-    """Make a directed R-MAT graph (Chakrabarti, Zhan, Faloutsos 2004); repeated edges and loops stay.
+    """Generate a directed R-MAT graph (Chakrabarti, Zhan, Faloutsos 2004); repeated edges and self-loops stay.
 
-    Each edge falls into the quarters of the adjacency matrix with chances ``a``, ``b``, ``c`` and the rest,
-    again and again; then nodes are shuffled. Features tell the class, which the graph does not.
+    Each edge falls into the quarters of the adjacency matrix with probabilities ``a``, ``b``, ``c`` and the rest,
+    recursively; then nodes are shuffled. Features depend on the class, which the graph does not.
     """
     src, dst = torch.empty(num_edges, dtype=torch.int32), torch.empty(num_edges, dtype=torch.int32)
     done = 0
@@ -93,7 +93,7 @@ def rmat(
 def rmat_edges(
     num_nodes: int, num_edges: int, *, a: float = 0.57, b: float = 0.19, c: float = 0.19, seed: int = 0
 ) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int32]]]:
-    """The edges of :func:`rmat` some at a time, for graphs larger than memory: sources and targets, (n,) each."""
+    """Yield the edges of :func:`rmat` in batches, for graphs larger than memory: sources and targets, (n,) each."""
     if not 1 <= num_nodes <= MAX_NODES or num_edges < 0:
         raise ValueError(
             f"rmat: {num_nodes} nodes and {num_edges} edges; expected at least 1 node and 0 edges"
@@ -111,9 +111,9 @@ def rmat_edges(
 
 
 def random_labels(graph: Graph, *, seed: int = 0) -> Graph:
-    """Replace the labels by some of no meaning: what then reaches more than chance, cheats.
+    """Replace the labels by random ones: a score above chance then shows a leak.
 
-    Classes are drawn evenly (nodes without one stay so); rows of many labels or of targets are shuffled.
+    Classes are drawn evenly; unlabelled nodes stay so. Multi-label rows and regression targets are shuffled.
     """
     if graph.y is None:
         raise ValueError(f"{graph.name}: there are no labels to replace")
@@ -138,7 +138,7 @@ def _check_community(num_nodes: int, *, degree: float, classes: int, inside: flo
 
 
 def _community_bounds(num_nodes: int, *, degree: float, classes: int, seed: int) -> NDArray[np.int64]:
-    """Return where each community begins among nodes in order, and where the last ends: (K + 1,)."""
+    """Return the begin of each community among the ordered nodes, and the end of the last: (K + 1,)."""
     smallest = 4 * int(np.ceil(degree))  # on average; in a smaller one there would be no room for the edges
     count = max(num_nodes // _COMMUNITY_NODES, min(classes, num_nodes // smallest), 1)
     if count < classes:
@@ -187,7 +187,7 @@ def _community_pairs(
 
 
 def _stubs(weight: NDArray[np.int64]) -> NDArray[np.int32]:
-    """List each node as often as it weighs: a stub picked evenly is a node picked by weight."""
+    """Repeat each node by its weight: a stub drawn evenly is a node drawn by weight."""
     return np.repeat(np.arange(len(weight), dtype=np.int32), weight)
 
 
@@ -197,7 +197,7 @@ def _pairs(one: NDArray[np.int32], other: NDArray[np.int32]) -> Pairs:
 
 
 def _distinct(draw: Callable[[int], Pairs], wanted: int, *, besides: Pairs) -> Pairs:
-    """Draw until about ``wanted`` distinct pairs are there: never more, at most half a per cent fewer."""
+    """Draw until there are about ``wanted`` distinct pairs: never more, at most half a per cent fewer."""
     pairs = besides
     for _ in range(100):
         lacking = wanted - len(pairs)
@@ -211,7 +211,7 @@ def _distinct(draw: Callable[[int], Pairs], wanted: int, *, besides: Pairs) -> P
 
 
 def _undirected(pairs: Pairs, order: NDArray[np.int32], *, name: str) -> Graph:
-    """Make the graph of the pairs in both directions, node ``i`` of the pairs being node ``order[i]``."""
+    """Build the graph of the pairs in both directions; node ``i`` of the pairs becomes ``order[i]``."""
     one = torch.from_numpy(order[pairs >> 32])
     other = torch.from_numpy(order[pairs & 0xFFFFFFFF])
     csr = native.build_csr(torch.cat([one, other]), torch.cat([other, one]), num_rows=len(order))
@@ -256,7 +256,7 @@ def _features(true_class: NDArray[np.int64], features: int, seed: int) -> NDArra
 def _rmat_chunk(
     num_nodes: int, count: int, chances: tuple[float, float, float], draws: RandomStream
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Draw a chunk of edges, one bit of both ends after another; one random word serves four bits."""
+    """Draw a chunk of edges, one bit of both ends at a time; one random word serves four bits."""
     first, second, third = (np.uint16(min(round(chance * 2**16), 2**16 - 1)) for chance in chances)
     rows, cols = np.zeros(count, dtype=np.int32), np.zeros(count, dtype=np.int32)
     word: NDArray[np.uint64] = draws.raw(0)

@@ -1,6 +1,6 @@
-"""The citation sets of LINQS as they are published: text archives of Cora, Citeseer, Pubmed-Diabetes.
+"""Read the LINQS citation archives: Cora, Citeseer and Pubmed-Diabetes as text.
 
-They come without the public split, so each gets a seeded one of the same sizes: 20 nodes a class, 500, 1000.
+They come without the public split, so each gets a seeded split of the same sizes: 20 nodes a class, 500, 1000.
 """
 
 from pathlib import Path

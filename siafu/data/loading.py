@@ -1,4 +1,4 @@
-"""Turn what a user wrote into a graph: a name, a file or a store. The environment is the caller's to read."""
+"""Load a graph from the name or path that a user wrote. The caller reads the environment."""
 
 import difflib
 from collections.abc import Mapping
@@ -42,9 +42,9 @@ def load(
             which is downloaded into the data home when it isn't there.
         fold: which of several splits.
         home: the data home, see :func:`data_home`; None for the platform's cache folder.
-        progress: told how far a download is.
+        progress: callback for the progress of a download.
         mirror: an address with copies of the public archives.
-        verify: whether to read a store's edges and features once, and hold them to their checksums; without it
+        verify: whether to read a store's edges and features once and check their checksums; without it
             even the largest store opens at once.
         step: the length of a step of time, for a file of events; by default what is usual for a public set. Other
             graphs have their steps: another length is refused.
@@ -68,7 +68,7 @@ def load(
 
 
 def _check_steps(graph: Graph | DynamicGraph, step: float | None, steps: int | None) -> Graph | DynamicGraph:
-    """The graph, unless other steps of time were asked for than it has: only a file of events is cut on reading."""
+    """Return the graph; refuse steps other than its own, since only event files are cut when read."""
     if step is None and steps is None:
         return graph
     name, asked = ("step", step) if step is not None else ("steps", steps)
@@ -85,7 +85,7 @@ def _check_steps(graph: Graph | DynamicGraph, step: float | None, steps: int | N
 
 
 def only_static(graph: Graph | DynamicGraph) -> Graph:
-    """The graph, or an error that says what to do with one that changes over time."""
+    """Return a static graph; refuse a dynamic one with a hint."""
     if isinstance(graph, DynamicGraph):
         raise ValueError(
             f'{graph.name}: a graph that changes over time; only method "snapshots" trains on it'
@@ -94,12 +94,12 @@ def only_static(graph: Graph | DynamicGraph) -> Graph:
 
 
 def is_store(path: Path) -> bool:
-    """Whether a path is the folder of a store."""
+    """Return whether a path is the folder of a store."""
     return (path / MANIFEST).is_file()
 
 
 def _path(given: str | Path) -> Path | None:
-    """Return the path that was meant, or None for a name."""
+    """Return the path that the user meant, or None for a name."""
     path = Path(given).expanduser()
     written_as_path = isinstance(given, Path) or len(path.parts) > 1 or path.suffix == ".npz"
     return path if written_as_path or is_store(path) or path.is_file() else None

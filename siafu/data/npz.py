@@ -1,4 +1,4 @@
-"""Graphs in one ``.npz`` file of NumPy arrays, read without trust: nothing is unpickled, sizes come first.
+"""Graphs in one ``.npz`` file of NumPy arrays, read without trust: nothing is unpickled, sizes are checked first.
 
     edge_index      (2, E) integers, sources above targets
     undirected      1: every pair stands in both directions; 0: directed as stored (also where it is missing)
@@ -12,8 +12,8 @@
     node_names      (N,) strings or integers, the ids to show
     class_names     (C,) strings
 
-Any of them but ``edge_index`` may be missing; other arrays are left alone. A file of ``src``, ``dst`` and
-``t`` is a graph that changes over time.
+Any of them but ``edge_index`` may be missing; other arrays are left alone. A file of ``src``, ``dst`` and ``t`` is a
+graph that changes over time.
 """
 
 import errno
@@ -51,14 +51,14 @@ _DAMAGE = (
 
 
 class Header(NamedTuple):
-    """What a file says of one of its arrays, before the array is read."""
+    """The shape and dtype of an array, read before the array itself."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
 
     @property
     def num_bytes(self) -> int:
-        """How much memory the array takes."""
+        """The size of the array in memory."""
         size = self.dtype.itemsize
         for length in self.shape:
             size *= length
@@ -66,21 +66,21 @@ class Header(NamedTuple):
 
 
 def read_headers(path: Path) -> dict[str, Header]:
-    """Return the shapes and types of a file's arrays, none of which is read."""
-    with path.open("rb") as file, _Trusted(path), zipfile.ZipFile(file) as archive:
+    """Read the shapes and dtypes of a file's arrays, but no array."""
+    with path.open("rb") as file, _NamingFile(path), zipfile.ZipFile(file) as archive:
         return {_array_name(entry): _header(archive, entry) for entry in archive.infolist()}
 
 
 def read_arrays(path: Path, names: tuple[str, ...], *, limit_bytes: int | None = None) -> dict[str, Array]:
-    """Read those of the named arrays that the file has; the limit is the machine's memory unless given."""
+    """Read those of the named arrays that the file has; the default limit is the machine's memory."""
     headers = {name: header for name, header in read_headers(path).items() if name in names}
     _check_memory(path, sum(header.num_bytes for header in headers.values()), limit_bytes)
-    with path.open("rb") as file, _Trusted(path), np.load(file, allow_pickle=False) as arrays:
+    with path.open("rb") as file, _NamingFile(path), np.load(file, allow_pickle=False) as arrays:
         return {name: _native_order(arrays[name]) for name in headers}
 
 
 def read_npz(path: Path, *, fold: int = 0, limit_bytes: int | None = None) -> Graph:
-    """Read a graph in the layout above; what is wrong is said with the file and the array."""
+    """Read a graph in the layout above; errors name the file and the array."""
     arrays = read_arrays(path, _GRAPH_ARRAYS, limit_bytes=limit_bytes)
     if "edge_index" not in arrays:
         raise ValueError(f"{path}: no array called edge_index; expected the layout of siafu.data.npz")
@@ -104,14 +104,14 @@ def read_npz(path: Path, *, fold: int = 0, limit_bytes: int | None = None) -> Gr
 
 
 def write_npz(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Write the arrays under a temporary name in the same folder, then put the file in its place."""
+    """Write the arrays to a temporary file in the same folder, then rename it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_writer(path) as file:
         np.savez_compressed(file, allow_pickle=False, **dict(arrays))
 
 
 def to_compressed(x: Array) -> dict[str, Array]:
-    """Turn features, (N, F), into the four arrays of compressed rows."""
+    """Convert features, (N, F), to the four arrays of compressed rows."""
     row, column = np.nonzero(x)
     counts = np.bincount(row, minlength=len(x))
     return {
@@ -122,8 +122,8 @@ def to_compressed(x: Array) -> dict[str, Array]:
     }
 
 
-class _Trusted:
-    """Whatever a foreign or damaged file brings about inside becomes one error that names the file."""
+class _NamingFile:
+    """Converts any error that a foreign or damaged file causes into one that names the file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -196,7 +196,7 @@ def _num_nodes(path: Path, arrays: dict[str, Array]) -> int:
 
 
 def _check_count(path: Path, arrays: dict[str, Array], count: int) -> None:
-    """Refuse a bare number of nodes that neither rows nor edges justify."""
+    """Refuse a number of nodes that neither rows nor edges justify."""
     if arrays.keys() & {"y", "x", "x_indptr", *_MASKS}:
         return  # of which there is a row for each node
     most = max(_FEW_NODES, _NODES_AN_EDGE * arrays["edge_index"].shape[-1])
@@ -208,7 +208,7 @@ def _check_count(path: Path, arrays: dict[str, Array], count: int) -> None:
 
 
 def _num_features(path: Path, arrays: dict[str, Array], rows: int) -> int:
-    """Return how many features compressed rows have once made dense; 0 where there are none."""
+    """Return the number of features of compressed rows; 0 where there are none."""
     if "x_shape" not in arrays:
         return 0
     shape = arrays["x_shape"]
@@ -299,7 +299,7 @@ def _numbers(path: Path, arrays: dict[str, Array], name: str, shape: tuple[int, 
 
 
 def read_names(path: Path, arrays: dict[str, Array], rows: int) -> dict[str, Any]:
-    """Read what to call nodes and classes, where the file says it."""
+    """Read the names of nodes and classes, if the file has them."""
     found: dict[str, Any] = {}
     if "node_names" in arrays:
         names = arrays["node_names"]
@@ -315,7 +315,7 @@ def read_names(path: Path, arrays: dict[str, Array], rows: int) -> dict[str, Any
 
 
 def _check_symmetric(graph: Graph) -> None:
-    """Refuse a graph that says it is undirected and is not."""
+    """Refuse a graph that is declared undirected but is not symmetric."""
     there = graph.block.csr
     back = native.transpose(there, num_cols=graph.num_nodes)
     same = torch.equal(there.indptr, back.indptr) and torch.equal(there.indices, back.indices)

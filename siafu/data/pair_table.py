@@ -1,4 +1,4 @@
-"""NodePairs of nodes that somebody wants to be scored, in a table or an array, by the ids of a graph."""
+"""Read pairs of nodes to score from a table or an array, by the ids of a graph."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from siafu.store.node_names import is_string
 
 
 class NodePairs(NamedTuple):
-    """Pairs as they were written, and by row number.
+    """Pairs as the user wrote them, and by row number.
 
     Attributes:
         src, dst: P ids.
@@ -49,5 +49,5 @@ def _ids(graph: Graph | DynamicGraph) -> RowLookup:
         return RowNumbers(graph.num_nodes, graph.name)
     known = IdMap(strings=is_string(graph.node_names.type))
     known.rows(graph.node_names, FileLocation(Path(graph.name), "row", 0), "id")
-    known.closed_by = graph.name
+    known.defined_by = graph.name
     return known

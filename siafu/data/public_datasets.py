@@ -1,6 +1,6 @@
-"""Public data sets by name: where each is published, and how it becomes a file of the data home.
+"""Public data sets by name: their archives, and the conversion to files of the data home.
 
-The archive's checksum is kept beside it as ``NAME.sha256`` and held against a later download.
+The checksum of an archive is stored beside it as ``NAME.sha256`` and compared with a later download.
 """
 
 import tempfile
@@ -24,13 +24,13 @@ class PublicDataset:
     """A published data set.
 
     Attributes:
-        name: what users call it.
+        name: the name that users write.
         url: of the archive.
-        kind: the layout of the archive; ``ratings`` changes over time, ``ogb`` becomes a store.
-        sha256: of the archive, where it is known.
-        limit_bytes: more than the archive has.
+        kind: the layout of the archive; ``ratings`` is a dynamic graph, ``ogb`` becomes a store.
+        sha256: of the archive, if known.
+        limit_bytes: an upper bound on the size of the archive.
         licence: of the data.
-        nodes, edges, features, classes: what it holds; edges as stored here.
+        nodes, edges, features, classes: its sizes; edges as stored here.
     """
 
     name: str
@@ -50,7 +50,7 @@ class PublicDataset:
         return PurePosixPath(urlsplit(self.url).path).name
 
     def path(self, home: Path) -> Path:
-        """Where in a data home it is stored."""
+        """Return its path in a data home."""
         match self.kind:
             case "ogb" | "ogb_undirected":
                 return home / self.name
@@ -87,13 +87,15 @@ PUBLIC_DATASETS = {source.name: source for source in (
 def download_dataset(
     source: PublicDataset, home: Path, *, mirror: str | None = None, progress: Progress = no_progress
 ) -> Path:
-    """Download a data set, store it in the data home, and return where; an archive put there is used instead.
+    """Download a data set, convert it into the data home, and return its path.
+
+    An archive that the user put into the data home is used instead of a download.
 
     Args:
         source: which one.
         home: the data home; made if it isn't there.
         mirror: an address with copies of the archives, in place of where they are published.
-        progress: told how far it is.
+        progress: callback for progress.
     """
     home.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{source.name}-", dir=home) as made:
@@ -102,7 +104,7 @@ def download_dataset(
         _store(source, archive, Path(made), home, progress)
         kept = Path(made) / "sha256"
         kept.write_text(f"{digest}  {source.archive}\n", encoding="ascii")
-        kept.replace(_kept(source, home))
+        kept.replace(_checksum_path(source, home))
     return source.path(home)
 
 
@@ -124,19 +126,19 @@ def _archive(
     return folder / source.archive
 
 
-def _kept(source: PublicDataset, home: Path) -> Path:
+def _checksum_path(source: PublicDataset, home: Path) -> Path:
     return home / f"{source.name}.sha256"
 
 
 def _check_digest(source: PublicDataset, home: Path, archive: Path) -> str:
-    """Return the checksum, held against the known one and against that of an earlier download."""
+    """Return the archive's checksum; refuse one that differs from the known or an earlier one."""
     digest = sha256(archive)
     if source.sha256 not in (None, digest):
         raise ValueError(
             f"{source.archive}: its sha256 is {digest}; expected {source.sha256}: it was cut off or is not "
             f"the archive of {source.name}"
         )
-    kept = _kept(source, home)
+    kept = _checksum_path(source, home)
     earlier = kept.read_text(encoding="ascii", errors="replace").split()[:1] if kept.is_file() else [digest]
     if earlier != [digest]:
         raise ValueError(
@@ -147,7 +149,7 @@ def _check_digest(source: PublicDataset, home: Path, archive: Path) -> str:
 
 
 def _store(source: PublicDataset, archive: Path, folder: Path, home: Path, progress: Progress) -> None:
-    """Turn the archive into a file or a store of the data home."""
+    """Convert the archive to a file or a store of the data home."""
     limit_bytes = source.limit_bytes * _UNPACKED
     if source.kind == "ratings":
         write_npz(source.path(home), snap.read_ratings(archive, limit_bytes=limit_bytes))

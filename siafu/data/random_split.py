@@ -1,4 +1,4 @@
-"""Seeded splits of nodes into training, validation and test, for data sets that come without one."""
+"""Seeded splits of nodes for data sets that come without one."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,9 +9,9 @@ Masks = dict[str, NDArray[np.bool_]]
 
 
 def per_class_split(y: NDArray[np.int64], *, seed: int, per_class: int, num_val: int, num_test: int) -> Masks:
-    """Take so many nodes of each class for training, then so many of the others to validate and to test.
+    """Take ``per_class`` nodes of each class for training, then validation and test nodes from the others.
 
-    A small graph gives less: at most half of each class, then at most a third of what is left to validate.
+    A small graph gives fewer: at most half of each class, then at most a third of the rest for validation.
     """
     order = RandomStream(seed, "split").order(len(y))
     train = np.zeros(len(y), dtype=np.bool_)

@@ -1,8 +1,7 @@
 """Random numbers that are the same for the same seed on every machine and with every NumPy.
 
-NumPy promises the bits of a bit generator, not what :class:`numpy.random.Generator` makes of them, and the
-library of logarithms differs between machines. So everything here is made of raw bits, by integer and exactly
-rounded arithmetic.
+NumPy guarantees the bits of a bit generator, but not the output of :class:`numpy.random.Generator`, and logarithms
+differ between machines. So everything here is made of raw bits, by integer and exactly rounded arithmetic.
 """
 
 import numpy as np
@@ -13,7 +12,7 @@ _HALF = np.uint64(32)
 
 
 class RandomStream:
-    """One stream of random numbers, named by a seed and by what it is for."""
+    """A stream of random numbers, named by a seed and a purpose."""
 
     def __init__(self, seed: int, purpose: str) -> None:
         if seed < 0:
@@ -35,11 +34,11 @@ class RandomStream:
         return ((self.raw(count) >> np.uint64(11)) + np.uint64(1)).astype(np.float64) * 2.0**-53
 
     def chance(self, share: float, count: int) -> NDArray[np.bool_]:
-        """Draw (count,) of which about ``share`` are True."""
+        """Draw (count,) booleans, each True with probability ``share``."""
         return self.uniform(count) <= share
 
     def noise(self, rows: int, columns: int) -> NDArray[np.float32]:
-        """Draw (rows, columns) of mean 0 and variance 1: each the sum of four 16-bit uniform numbers."""
+        """Draw (rows, columns) numbers of mean 0 and variance 1: each the sum of four 16-bit uniform numbers."""
         word = self.raw(rows * columns)
         pair = (word & _LOW) + ((word >> np.uint64(16)) & _LOW)
         total = (pair & np.uint64(0xFFFFFFFF)) + (pair >> _HALF)
@@ -47,5 +46,5 @@ class RandomStream:
         return ((total.astype(np.float32) - np.float32(131070)) * scale).reshape(rows, columns)
 
     def order(self, count: int) -> NDArray[np.int64]:
-        """Draw an order of ``count`` things."""
+        """Draw a permutation of ``count``."""
         return np.argsort(self.raw(count), kind="stable")

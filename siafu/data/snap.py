@@ -1,4 +1,4 @@
-"""Sets of the Stanford Network Analysis Project: GitHub developers (MUSAE), and ratings over time."""
+"""Read data sets of the Stanford Network Analysis Project: GitHub developers (MUSAE), and ratings over time."""
 
 import csv
 import gzip

@@ -1,4 +1,4 @@
-"""Graphs that change over time in one ``.npz`` file, and how the public ones are usually read and scored.
+"""Dynamic graphs in one ``.npz`` file, and the usual protocols of the public ones.
 
     src, dst        (M,) integers, the ends of each event
     t               (M,) numbers, when it happened
@@ -38,12 +38,12 @@ ALIASES = {"amlsim": "amlsim_20K_cycle200"}
 
 
 def _ratings(arrays: Arrays) -> Arrays:
-    """Ratings of people by people: whether an event is distrust or trust is what to classify."""
+    """Ratings of people by people: the class of an event is distrust or trust."""
     return {"undirected": np.array(1), "edge_y": (arrays["w"] > 0).astype(np.int64), "class_names": _SIGNS}
 
 
 def _games(arrays: Arrays) -> Arrays:
-    """Games of chess, white to black: who won is what to classify."""
+    """Games of chess, white to black: the class of an event is the result."""
     return {
         "undirected": np.array(1),
         "edge_y": (np.sign(arrays["w"]) + 1).astype(np.int64),
@@ -52,7 +52,7 @@ def _games(arrays: Arrays) -> Arrays:
 
 
 def _cases(arrays: Arrays) -> Arrays:
-    """Cases of an illness: a node knows those of the steps before, the latest last; what came earlier is 0."""
+    """Cases of an illness: a node's features are its cases of the previous steps, the latest last, else 0."""
     y = arrays["y"].astype(np.float32)
     before = np.concatenate([np.zeros((_LAGS, y.shape[1]), np.float32), y])
     lagged = [before[lag : lag + len(y)] for lag in range(_LAGS)]
@@ -64,7 +64,7 @@ def _accounts(arrays: Arrays) -> Arrays:
 
 
 def _pairs_once(arrays: Arrays) -> Arrays:
-    """Snapshots in which every pair stands in both directions: one of them is kept, for an undirected graph."""
+    """Snapshots that store each pair in both directions: one is kept, for an undirected graph."""
     kept = arrays["src"] <= arrays["dst"]
     return {"undirected": np.array(1), **{name: arrays[name][kept] for name in ("src", "dst", "t")}}
 
@@ -74,7 +74,7 @@ def _undirected(arrays: Arrays) -> Arrays:
 
 
 # How a public set is read beyond what its file says, and its protocol.
-KNOWN: Mapping[str, tuple[Callable[[Arrays], Arrays], Protocol]] = {
+PUBLIC_SETS: Mapping[str, tuple[Callable[[Arrays], Arrays], Protocol]] = {
     "bitcoinotc": (_ratings, Protocol(step=1_200_000, task="link")),
     "bitcoinalpha": (_ratings, Protocol(step=1_200_000, task="link")),
     "ucsocial": (_undirected, Protocol(step=190_080, negatives=50, task="link")),
@@ -86,14 +86,14 @@ KNOWN: Mapping[str, tuple[Callable[[Arrays], Arrays], Protocol]] = {
 
 
 def is_temporal(names: Mapping[str, Any]) -> bool:
-    """Whether arrays of these names are a graph that changes over time."""
+    """Return whether arrays of these names are a dynamic graph."""
     return "edge_index" not in names and {"src", "dst", "t"} <= names.keys()
 
 
 def read_temporal(path: Path, *, step: float | None = None, steps: int | None = None) -> DynamicGraph:
-    """Read a file in the layout above; ``step`` and ``steps`` say how to cut time, before what is known of it."""
+    """Read a file in the layout above; ``step`` and ``steps`` override the data set's usual steps."""
     arrays = read_arrays(path, _READ)
-    more, protocol = KNOWN.get(path.stem, (lambda _: {}, Protocol()))
+    more, protocol = PUBLIC_SETS.get(path.stem, (lambda _: {}, Protocol()))
     arrays |= more(arrays)
     if step is None and steps is None:
         step = float(arrays["step"]) if "step" in arrays else protocol.step

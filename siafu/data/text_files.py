@@ -1,4 +1,4 @@
-"""Text files of other people: lines with their numbers, pairs to edges, and errors that say where."""
+"""Helpers for text archives: numbered lines, pairs to edges, and errors that name file and line."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 
 def one_file(folder: Path, ending: str) -> Path:
-    """Find the one file of an unpacked archive whose name ends so; hidden files don't count."""
+    """Find the only file of an unpacked archive with this ending; hidden files don't count."""
     found = [p for p in sorted(folder.rglob(f"*{ending}")) if p.is_file() and not p.name.startswith(".")]
     if len(found) != 1:
         raise ValueError(f"the archive holds {len(found)} files that end in {ending}; expected one")

@@ -1,8 +1,8 @@
-"""Payments between accounts, made to order: a graph that changes over time, of the shape that AMLSim simulates.
+"""Generate payments between accounts: a dynamic graph in the shape of AMLSim's simulations.
 
-A few accounts pay and are paid often, most seldom; some payments are made again in the step after; some accounts belong
-to rings, which pass money round in a circle, and are what is to be found. It is made step by step, so that it may be
-larger than memory. The same arguments give the same events on every machine. No file, no clock.
+A few accounts pay and are paid often, most seldom. Some payments are repeated in the next step. Some accounts belong to
+rings, which pass money round in a circle; finding them is the task. Events are generated step by step, so the graph may
+be larger than memory. The same arguments give the same events on every machine. No file, no clock.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ CLASS_NAMES = ("honest", "ring")
 
 
 class Payments(NamedTuple):
-    """The events of one step: who pays whom how much, (n,) int32, int32, float32."""
+    """The events of one step: payer, payee and amount, (n,) int32, int32, float32."""
 
     src: NDArray[np.int32]
     dst: NDArray[np.int32]
@@ -32,7 +32,7 @@ class Payments(NamedTuple):
 
 @dataclass(frozen=True)
 class Transactions:
-    """What to make.
+    """Parameters of the generator.
 
     Attributes:
         nodes, steps, events: N, T, M; every step has as many events as the others, or one more.
@@ -63,11 +63,11 @@ class Transactions:
 
     @property
     def step_ptr(self) -> NDArray[np.int64]:
-        """(T + 1,) where the events of each step begin."""
+        """The first event of each step, and the number of events, (T + 1,)."""
         return np.arange(self.steps + 1, dtype=np.int64) * self.events // self.steps
 
     def by_step(self) -> Iterator[Payments]:
-        """The events of each step."""
+        """Yield the events of each step."""
         order = RandomStream(self.seed, "accounts").order(self.nodes).astype(np.int32)
         other = RandomStream(self.seed, "payees").order(self.nodes).astype(np.int32)
         members = self._members()
@@ -84,20 +84,20 @@ class Transactions:
             yield before
 
     def labels(self) -> NDArray[np.int64]:
-        """(N,) 1 for accounts of rings, 0 for others."""
+        """Return the labels, (N,): 1 for accounts of rings, 0 for others."""
         y = np.zeros(self.nodes, dtype=np.int64)
         y[self._members().ravel()] = 1
         return y
 
     def inputs(self) -> NDArray[np.float32] | None:
-        """(N, F) features, or None."""
+        """Return the features, (N, F), or None."""
         if not self.features:
             return None
         noise = RandomStream(self.seed, "features").noise(self.nodes, self.features)
         return noise + np.float32(0.5) * self.labels()[:, None].astype(np.float32)
 
     def graph(self) -> DynamicGraph:
-        """All of it in memory."""
+        """Generate the whole graph in memory."""
         steps = list(self.by_step())
         src, dst, weight = (torch.from_numpy(np.concatenate(column)) for column in zip(*steps, strict=True))
         x = self.inputs()
@@ -116,7 +116,7 @@ class Transactions:
         )
 
     def _members(self) -> NDArray[np.int32]:
-        """(rings, 5) the accounts of each ring."""
+        """Return the accounts of each ring, (rings, 5)."""
         rings = int(self.rings * self.nodes) // _RING
         return (
             RandomStream(self.seed, "rings")
@@ -142,7 +142,7 @@ def _pay_again(
     share: float,
     draws: RandomStream,
 ) -> None:
-    """Put some payments of the step before in the place of some of this one."""
+    """Replace some payments of this step by payments of the previous one."""
     again = np.flatnonzero(draws.chance(share, len(payer))) if len(before.src) else np.empty(0, np.int64)
     which = draws.below(max(1, len(before.src)), len(again))
     payer[again], payee[again], amount[again] = before.src[which], before.dst[which], before.weight[which]
@@ -151,7 +151,7 @@ def _pay_again(
 def _pass_round(
     members: NDArray[np.int32], payer: NDArray[np.int32], payee: NDArray[np.int32], draws: RandomStream
 ) -> None:
-    """Have some rings pass money round, in the place of the first payments of a step."""
+    """Replace the first payments of a step by those of rings that pass money round."""
     at_work = members[draws.chance(0.05, len(members))][: len(payer) // _RING]
     payer[: at_work.size] = at_work.ravel()
     payee[: at_work.size] = np.roll(at_work, -1, axis=1).ravel()

@@ -1,9 +1,9 @@
-"""Graphs that change over time, in steps: a log of events, and snapshots as views of it. No rank, no file, no clock.
+"""Graphs that change over time: an event log, and snapshots as views of it. No rank, no file, no clock.
 
-Reading order: ``graph`` (the log), ``protocol`` (how a set is usually scored), ``steps`` (times into steps),
-``snapshots`` (the graph of a step, and how it follows from the one before), ``chunk``, ``deltas`` and ``unpacked``
-(several of them in few bytes, and the events of those), ``degrees`` (features where there are none), ``change`` (what
-each step brings and takes).
+Reading order: ``graph`` (the log), ``event_input`` (reading a user's arrays), ``protocol`` (how a data set is usually
+scored), ``steps`` (cutting time into steps), ``snapshots`` (the graph of a step), ``chunk``, ``delta_snapshots`` and
+``unpacking`` (snapshots packed as key frames and deltas), ``degrees`` (features where there are none),
+``change_counts`` (edges and nodes that each step adds and removes).
 """
 
 from siafu.dynamic.change_counts import ChangeCounts, change_of

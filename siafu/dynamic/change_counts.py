@@ -1,4 +1,4 @@
-"""How a graph changes from step to step, counted from its log alone: no snapshot is made."""
+"""Count how a dynamic graph changes from step to step, from its event log alone."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from siafu.dynamic.graph import DynamicGraph
 
 
 class ChangeCounts(NamedTuple):
-    """What each step's snapshot has, and how it differs from that of the step before; T numbers each.
+    """Sizes of each step's snapshot and its differences from the previous one; T numbers each.
 
     Attributes:
         edges: events that live in the step.
@@ -27,7 +27,7 @@ class ChangeCounts(NamedTuple):
 
 
 def change_of(graph: DynamicGraph, *, life: int) -> ChangeCounts:
-    """How a graph changes where an event lives for so many steps."""
+    """Count the changes of a graph in which an event lives for ``life`` steps."""
     degree = torch.zeros(graph.num_nodes, dtype=torch.int64)
     seen = torch.zeros(graph.num_nodes, dtype=torch.bool)
     rows = []
@@ -52,7 +52,7 @@ def _number(graph: DynamicGraph, start: int, stop: int) -> int:
 
 
 def _degree(graph: DynamicGraph, step: int) -> Tensor:
-    """How often each node stands in an event of a step, (N,)."""
+    """Count how often each node occurs in the events of a step, (N,)."""
     events, size = graph.events(step, step + 1), graph.num_nodes
     ends = (torch.bincount(each[events], minlength=size) for each in (graph.src, graph.dst))
     return next(ends) + next(ends)

@@ -1,8 +1,9 @@
-"""Consecutive snapshots in few bytes, to hold them or to hand them over: pairs in order, as distances, and no values.
+"""Packed snapshots: consecutive snapshots in few bytes, to hold or to send.
 
-Where an edge lives for several steps, the events of the steps are enough: what is taken out at step t are the events of
-step ``t - life``. Where it lives for one, a snapshot is kept as what it has more and what it has less than the one
-before: pairs put in, and the places of those taken out.
+Sorted pairs are stored as the distances between them, without values. If an edge lives for several steps, the chunk
+stores the events of the steps: the edges removed at step t are the events of step ``t - life``. If an edge lives for
+one step, the chunk stores a key frame, and for each later snapshot a delta: the pairs added, and the positions of the
+edges removed.
 """
 
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ _HEADER = 8  # numbers
 
 @dataclass(frozen=True, eq=False)
 class Chunk:
-    """Snapshots of steps ``start`` to before ``stop``, packed.
+    """Packed snapshots of steps ``start`` to before ``stop``.
 
     Attributes:
         num_nodes: N.
@@ -52,17 +53,17 @@ class Chunk:
 
     @property
     def num_bytes(self) -> int:
-        """What it takes to hold it, or to send it."""
+        """The size in bytes, in memory and on the wire."""
         return 8 + sum(part.nbytes for part in self._parts())
 
     def to_bytes(self) -> Tensor:
-        """All of it in one array, (B,) uint8, a checksum first."""
+        """Serialise the chunk into one array, (B,) uint8, that begins with a checksum."""
         parts = [part.contiguous().view(torch.uint8).reshape(-1) for part in self._parts()]
         return torch.cat([_checksum(*parts), *parts])
 
     @staticmethod
     def from_bytes(data: Tensor) -> "Chunk":
-        """What :meth:`to_bytes` made; anything else is refused."""
+        """Parse the bytes of :meth:`to_bytes`; refuse anything else."""
         data = data.contiguous()
         if data.numel() < 8 + 8 * _HEADER or not torch.equal(data[:8], _checksum(data[8:])):
             raise ValueError(
@@ -93,14 +94,14 @@ class Chunk:
         return Chunk(*about, counts, lengths, packed, weight, as_deltas=bool(flags & 4))
 
     def pairs(self, step: int) -> tuple[Tensor, Tensor]:
-        """The pairs put in at a step: destinations and sources, (n,) int32, ascending."""
+        """Unpack the pairs added at a step: destinations and sources, (n,) int32, ascending."""
         row = step - self.first
         data = self.data[self._begin[2 * row] : self._begin[2 * row + 1]]
         count = int(self.counts[row, 0])
         return native.unpack_pairs(data, count, num_rows=self.num_nodes, num_cols=self.num_nodes)
 
-    def places(self, step: int, num_edges: int) -> Tensor:
-        """The places, in the snapshot before, of the edges taken out at a step, (n,) int64, ascending."""
+    def removed(self, step: int, num_edges: int) -> Tensor:
+        """Unpack the positions, in the previous snapshot, of the edges removed at a step, (n,) int64, ascending."""
         row = step - self.first
         data = self.data[self._begin[2 * row + 1] : self._begin[2 * row + 2]]
         return native.unpack_ascending(data, int(self.counts[row, 1]), limit=num_edges)
@@ -130,38 +131,38 @@ class Chunk:
 
 
 class Packer:
-    """A chunk being packed, step after step."""
+    """Builds a chunk, step after step."""
 
     def __init__(self, num_nodes: int) -> None:
         self._num_nodes = num_nodes
         self._counts: list[tuple[int, int]] = []
         self._data: list[Tensor] = []
 
-    def add(self, new: Csr, places: Tensor | None = None) -> None:
-        """Add a step: pairs put in, rows sorted, and places of edges taken out."""
-        gone = torch.empty(0, dtype=torch.int64) if places is None else places
-        self._counts.append((new.indices.numel(), gone.numel()))
-        pairs = native.pack_pairs(rows_of(new).int(), new.indices, num_cols=self._num_nodes)
-        self._data += [pairs, native.pack_ascending(gone)]
+    def add(self, new: Csr, removed: Tensor | None = None) -> None:
+        """Add a step: a CSR of added pairs with sorted rows, and the positions of removed edges."""
+        removed = torch.empty(0, dtype=torch.int64) if removed is None else removed
+        self._counts.append((new.indices.numel(), removed.numel()))
+        pairs = native.pack_pairs(edge_rows(new).int(), new.indices, num_cols=self._num_nodes)
+        self._data += [pairs, native.pack_ascending(removed)]
 
     def arrays(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Counts, lengths and data of the chunk."""
+        """Return counts, lengths and data of the chunk."""
         lengths = torch.tensor([part.numel() for part in self._data], dtype=torch.int64).view(-1, 2)
         return torch.tensor(self._counts, dtype=torch.int64), lengths, torch.cat(self._data)
 
 
 def difference(old: Csr, new: Csr) -> tuple[Csr, Tensor]:
-    """What a snapshot has more than the one before, and the places in that one of what it has less."""
-    return taken(new, native.edges_not_in(new, old)), native.edges_not_in(old, new)
+    """Return the edges that ``new`` has and ``old`` lacks, and the positions in ``old`` of edges that ``new`` lacks."""
+    return select_edges(new, native.edges_not_in(new, old)), native.edges_not_in(old, new)
 
 
-def taken(csr: Csr, places: Tensor) -> Csr:
-    """The edges at some places, ascending."""
-    return Csr(torch.searchsorted(places, csr.indptr), csr.indices[places])
+def select_edges(csr: Csr, positions: Tensor) -> Csr:
+    """Select the edges at ascending positions."""
+    return Csr(torch.searchsorted(positions, csr.indptr), csr.indices[positions])
 
 
-def rows_of(csr: Csr) -> Tensor:
-    """(E,) int64, the row of each edge."""
+def edge_rows(csr: Csr) -> Tensor:
+    """Return the row of each edge, (E,) int64."""
     return torch.arange(csr.indptr.numel() - 1).repeat_interleave(csr.indptr.diff())
 
 

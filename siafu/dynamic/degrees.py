@@ -1,8 +1,8 @@
-"""What is known of a node that has no features: how many nodes it has edges to, as a column of ones.
+"""Features for graphs that have none: the one-hot out-degree of each node in the snapshot.
 
-As in the protocol of EvolveGCN: row v at step t is 1 in the column of v's out-degree in the snapshot, a pair counted
-once, and there are columns up to the largest degree of any step. A row is given by the number of its column, so that
-the table, wide and nearly empty, need not be made: a product with it picks a row of weights.
+This is the protocol of EvolveGCN: row v at step t is 1 in the column of v's out-degree in the snapshot, where a
+repeated pair counts once. There are columns up to the largest degree of any step. A row is given by its column number,
+so that the wide and sparse table need not be built: a product with it picks rows of the weights.
 """
 
 from functools import cached_property
@@ -19,20 +19,20 @@ _A_DOUBLING, _DOUBLINGS = 8, 6  # columns beyond the exact ones
 
 
 class DegreeFeatures:
-    """Rows of features made of degrees; those of higher degree than there are columns share the last."""
+    """One-hot degree features; nodes of higher degree than there are columns share the last one."""
 
     def __init__(self, snapshots: Snapshots, *, most: int = MOST_COLUMNS, exact: int | None = None) -> None:
-        """With ``exact`` so many degrees have a column each, and higher ones share 8 for each doubling, 48 in all.
+        """With ``exact``, that many degrees have a column each; higher ones share 8 columns per doubling, 48 in all.
 
-        There are then as many columns whatever the degrees are.
+        The number of columns then does not depend on the degrees.
         """
         self._snapshots, self._most, self._exact = snapshots, most, exact
 
     @cached_property
     def num_features(self) -> int:
-        """F: the largest degree of any step and one more, or the most there may be.
+        """The number of columns F: the largest degree of any step plus one, or the limit if that is lower.
 
-        To know the largest it goes over all steps once; with ``exact`` it need not.
+        Finding the largest degree reads all steps once, unless ``exact`` is set.
         """
         if self._exact is not None:
             return self._exact + _A_DOUBLING * _DOUBLINGS
@@ -41,7 +41,7 @@ class DegreeFeatures:
         return min(largest + 1, self._most)
 
     def columns(self, block: Block) -> Tensor:
-        """(N,) int64, the column in which each row of a snapshot is 1."""
+        """Return the column in which each row of a snapshot is 1, (N,) int64."""
         degree = self._degree(block)
         if self._exact is not None:
             beyond = (degree.clamp(min=self._exact) / self._exact).log2()
@@ -49,7 +49,7 @@ class DegreeFeatures:
         return degree.clamp_(max=self.num_features - 1)
 
     def rows(self, block: Block) -> Tensor:
-        """(N, F) float32, the rows written out."""
+        """Return the dense feature rows, (N, F) float32."""
         x = torch.zeros(block.num_dst, self.num_features)
         return x.scatter_(1, self.columns(block)[:, None], 1.0)
 

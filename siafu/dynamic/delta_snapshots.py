@@ -1,4 +1,4 @@
-"""Snapshots that are held as one of them and what changed after it: what an unpacked chunk of such is walked by."""
+"""Snapshots of an unpacked chunk that holds one key frame and a delta for each later step."""
 
 from collections.abc import Iterator
 
@@ -6,21 +6,21 @@ from torch import Tensor
 
 from siafu import native
 from siafu.array_checks import ValidatedCsr
-from siafu.dynamic.chunk import Chunk, Packer, difference, taken
+from siafu.dynamic.chunk import Chunk, Packer, difference, select_edges
 from siafu.graph import Block
 from siafu.native import Csr
 from siafu.prefetch import prefetch
 
 
 class DeltaSnapshots:
-    """The snapshots of a chunk in which an edge lives for one step; it keeps the chunk and the last one made."""
+    """The snapshots of a chunk with edge life 1; caches the last snapshot made."""
 
     def __init__(self, chunk: Chunk) -> None:
         self.chunk = chunk
         self._last: tuple[int, Csr] | None = None
 
     def block(self, step: int) -> Block:
-        """The snapshot of one step; from the last one made where that is not later, else from the first."""
+        """Return the snapshot of a step, from the cached one if that is not later, else from the key frame."""
         self._check(step)
         at, csr = (
             self._last if self._last is not None and self._last[0] <= step else (self.chunk.start - 1, None)
@@ -35,7 +35,7 @@ class DeltaSnapshots:
         return Block(csr.indptr, csr.indices, self.chunk.num_nodes, checked=known)
 
     def walk(self, start: int, stop: int) -> Iterator[Block]:
-        """The snapshots of steps ``start`` to before ``stop``, each made while the one before is used."""
+        """Yield the snapshots of steps ``start`` to before ``stop``, each prefetched while the previous one is used."""
         if stop <= start:
             return iter(())
         self._check(start)
@@ -50,11 +50,13 @@ class DeltaSnapshots:
         add = native.build_csr(*self.chunk.pairs(step), num_rows=self.chunk.num_nodes)
         if csr is None:
             return add
-        return native.apply_delta(csr, add=add, drop=taken(csr, self.chunk.places(step, csr.indices.numel())))
+        return native.apply_delta(
+            csr, add=add, drop=select_edges(csr, self.chunk.removed(step, csr.indices.numel()))
+        )
 
 
 def pack_deltas(snapshots: Iterator[Csr], num_nodes: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Counts, lengths and data of a chunk of snapshots, the first whole and each other as its difference."""
+    """Pack snapshots into counts, lengths and data: the first as key frame, each other one as a delta."""
     packer, before = Packer(num_nodes), None
     for csr in snapshots:
         if before is None:

@@ -1,4 +1,4 @@
-"""What a user gave as events and what goes with them: read into tensors, or refused with a reason."""
+"""Read a user's event arrays into tensors, and refuse invalid ones with the reason."""
 
 import torch
 from numpy.typing import ArrayLike
@@ -8,7 +8,7 @@ from siafu.user_input import INTEGERS, read_numbers
 
 
 def read_ids(values: ArrayLike | Tensor, field: str, name: str) -> Tensor:
-    """Node ids, (M,) int64."""
+    """Read node ids, (M,) int64."""
     ids = read_numbers(values, field)
     if ids.ndim != 1 or ids.dtype not in INTEGERS:
         raise ValueError(
@@ -18,7 +18,7 @@ def read_ids(values: ArrayLike | Tensor, field: str, name: str) -> Tensor:
 
 
 def read_times(values: ArrayLike | Tensor, num_events: int, name: str) -> Tensor:
-    """When events happen, (M,) int64 or float64."""
+    """Read the times of events, (M,) int64 or float64."""
     times = read_numbers(values, "t")
     if times.shape != (num_events,):
         raise ValueError(f"{name}: t is {tuple(times.shape)}; expected ({num_events},), a time an event")
@@ -28,7 +28,7 @@ def read_times(values: ArrayLike | Tensor, num_events: int, name: str) -> Tensor
 
 
 def read_classes(values: ArrayLike | Tensor, num_events: int, name: str) -> Tensor:
-    """A class an event, (M,) int64, -1 for none."""
+    """Read a class per event, (M,) int64, -1 for none."""
     classes = read_numbers(values, "edge_y")
     if classes.shape != (num_events,) or classes.dtype not in INTEGERS:
         found = f"{tuple(classes.shape)} {classes.dtype}"
@@ -41,7 +41,7 @@ def read_classes(values: ArrayLike | Tensor, num_events: int, name: str) -> Tens
 
 
 def read_features(values: ArrayLike | Tensor, name: str) -> Tensor:
-    """Features, (N, F) or (T, N, F) float32."""
+    """Read features, (N, F) or (T, N, F) float32."""
     x = read_numbers(values, "x")
     if x.ndim not in (2, 3):
         raise ValueError(
@@ -51,7 +51,7 @@ def read_features(values: ArrayLike | Tensor, name: str) -> Tensor:
 
 
 def read_targets(values: ArrayLike | Tensor, name: str) -> Tensor:
-    """Classes in int64 or targets in float32, a row a node, or by step."""
+    """Read int64 classes or float32 targets, a row per node, or per step and node."""
     y = read_numbers(values, "y")
     if y.ndim not in (1, 2, 3):
         raise ValueError(f"{name}: y is {tuple(y.shape)}; expected a value a node, or a row of them a step")

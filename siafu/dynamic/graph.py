@@ -21,7 +21,7 @@ _ARRAYS = ("src", "dst", "step_ptr", "weight", "x", "y", "edge_y")
 
 @dataclass(frozen=True, eq=False)
 class DynamicGraph:
-    """A graph that changes over time, as the events that change it. What a step looks like, ``Snapshots`` says.
+    """A graph that changes over time, stored as the log of its events; ``Snapshots`` gives the graph of a step.
 
     Attributes:
         src, dst: (M,) int32, the ends of each event as the user gave them, by step; within a step in the order given.
@@ -30,17 +30,17 @@ class DynamicGraph:
         num_nodes: N, over all steps.
         undirected: whether a snapshot holds each event in both directions.
         weight: (M,) float32, or None.
-        x: (N, F) or (T, N, F) float32; None: what is known of a node is its out-degree, see ``DegreeFeatures``.
+        x: (N, F) or (T, N, F) float32; None: the features are one-hot out-degrees, see ``DegreeFeatures``.
         y: (N,) or (T, N) int64, a class or -1 for none; (T, N) or (T, N, K) float32 targets, NaN for none; or None.
         edge_y: (M,) int64, the class of each event, -1 for none; or None.
-        step_time: (T,) float64, when each step begins, in the user's units; None where nobody said.
-        name: what to call it in messages.
+        step_time: (T,) float64, the begin of each step in the user's units; None if unknown.
+        name: its name in messages.
         node_names: N ids as the user wrote them (an Arrow array of strings or integers), or None: the row number.
         class_names: as many names as there are classes, of nodes or of events, or None: the class number.
-        protocol: how it is usually scored.
-        whole_ptr: (T + 1,) int64, ``step_ptr`` of the log of which this one holds some steps alone, whose other steps
-            cannot be read; None: it holds all.
-        checked: ``src`` and ``dst``, once they were found to be in range; these are not read again.
+        protocol: its usual evaluation protocol.
+        whole_ptr: (T + 1,) int64, ``step_ptr`` of the whole log if this is a shard that holds some steps only; other
+            steps cannot be read. None: it holds all steps.
+        checked: the ``src`` and ``dst`` that were found to be in range; the same arrays are not checked again.
     """
 
     src: Tensor
@@ -83,7 +83,7 @@ class DynamicGraph:
         return 0 if self.x is None else self.x.shape[-1]
 
     def events(self, start: int, stop: int) -> slice:
-        """Where the events of steps ``start`` to before ``stop`` stand; steps before the first have none."""
+        """Return the slice of the events of steps ``start`` to before ``stop``; steps before the first have none."""
         found = _between(self.step_ptr, start, stop)
         if found.stop - found.start != self.count(start, stop):
             raise IndexError(
@@ -93,41 +93,41 @@ class DynamicGraph:
         return found
 
     def count(self, start: int, stop: int) -> int:
-        """How many events steps ``start`` to before ``stop`` have, whether or not they are here."""
+        """Count the events of steps ``start`` to before ``stop``, also where this shard does not hold them."""
         there = _between(self.step_ptr if self.whole_ptr is None else self.whole_ptr, start, stop)
         return there.stop - there.start
 
     def features(self, step: int) -> Tensor:
-        """(N, F) the features at a step; those that never change are the same array each time."""
+        """Return the features at a step, (N, F); features that never change are the same array each time."""
         assert self.x is not None, "without features, ask Snapshots for degrees"
         return self.x[step] if self.x.ndim == 3 else self.x
 
     @cached_property
     def first_step(self) -> Tensor:
         """(N,) int32, the first step with an event of each node; T where it has none."""
-        return self._ends(range(self.num_steps - 1, -1, -1), self.num_steps)
+        return self._last_event_step(range(self.num_steps - 1, -1, -1), self.num_steps)
 
     @cached_property
     def last_step(self) -> Tensor:
         """(N,) int32, the last step with an event of each node; -1 where it has none. It knows the future."""
-        return self._ends(range(self.num_steps), -1)
+        return self._last_event_step(range(self.num_steps), -1)
 
     def seen(self, step: int) -> Tensor:
-        """(N,) bool, whether a node has had an event by then."""
+        """Return whether each node has had an event by this step, (N,) bool."""
         return self.first_step <= step
 
     def present(self, step: int) -> Tensor:
-        """(N,) bool, whether a step lies between a node's first and last event; that knows the future."""
+        """Return whether a step lies between a node's first and last event, (N,) bool; this knows the future."""
         return (self.first_step <= step) & (step <= self.last_step)
 
     @cached_property
     def fingerprint(self) -> str:
-        """A checksum of everything a run reads of it."""
+        """The checksum of everything that a run reads of the graph."""
         arrays = {name: getattr(self, name) for name in _ARRAYS}
         return checksum_of(arrays, f"{self.num_nodes} {self.undirected}")
 
-    def _ends(self, steps: range, never: int) -> Tensor:
-        """The last of the steps, in their order, in which each node has an event."""
+    def _last_event_step(self, steps: range, never: int) -> Tensor:
+        """Return, for each node, the last of ``steps`` (in the order given) in which it has an event."""
         found = torch.full((self.num_nodes,), never, dtype=torch.int32)
         for step in steps:
             events = self.events(step, step + 1)
@@ -154,11 +154,11 @@ class DynamicGraph:
         name: str = "graph",
         protocol: Protocol | None = None,
     ) -> "DynamicGraph":
-        """A graph of events (M,), NumPy arrays or tensors: ``src[i]`` to ``dst[i]`` at time ``t[i]``, in any order.
+        """Make a graph of events (M,) in any order: ``src[i]`` to ``dst[i]`` at time ``t[i]``, NumPy arrays or tensors.
 
-        Time is cut into steps of the length ``step``, the last of which may be shorter, or into ``steps`` alike;
-        without either each distinct time is a step, if there are at most 1000; or time is ``cut`` already. A step
-        without an event is kept. The rest are the fields of the class.
+        Time is cut into steps of length ``step``, the last of which may be shorter, or into ``steps`` equal steps, or
+        as ``cut`` says. With none of these each distinct time is a step, if there are at most 1000. Steps without
+        events are kept. The other arguments are the fields of the class.
         """
         edges = torch.stack([read_ids(src, "src", name), read_ids(dst, "dst", name)])
         times = read_times(t, edges.shape[1], name)
@@ -193,9 +193,9 @@ class DynamicGraph:
 
     @classmethod
     def from_snapshots(cls, snapshots: Sequence[Any], **fields: Any) -> "DynamicGraph":
-        """A graph of one snapshot a step: (2, E) sources above targets, scipy sparse matrices or networkx graphs.
+        """Make a graph of one snapshot per step: (2, E) sources above targets, scipy matrices or networkx graphs.
 
-        Keywords are those of :meth:`from_events`; see :func:`siafu.convert.from_snapshots`.
+        The keywords are those of :meth:`from_events`; see :func:`siafu.convert.from_snapshots`.
         """
         from siafu import convert
 
@@ -214,7 +214,7 @@ def _between(ptr: Tensor, start: int, stop: int) -> slice:
 
 
 def _check_log(graph: DynamicGraph) -> None:
-    """Refuse steps and events that are out of range, and arrays that have not a value for each event."""
+    """Refuse steps and events that are out of range, and arrays of another length than the events."""
     name, events = graph.name, graph.num_events
     if not 1 <= graph.num_nodes <= MAX_NODES:
         raise ValueError(f"{name}: num_nodes is {graph.num_nodes}; expected 1 to {MAX_NODES}")
@@ -241,7 +241,7 @@ def _check_log(graph: DynamicGraph) -> None:
 
 
 def check(graph: DynamicGraph) -> None:
-    """Refuse features, labels and weights that cannot be trained on, saying which and where."""
+    """Refuse features, labels and weights that cannot be trained on; the error says which and where."""
     name, steps, rows = graph.name, graph.num_steps, graph.num_nodes
     if graph.x is not None:
         if tuple(graph.x.shape[:-1]) not in ((rows,), (steps, rows)):
@@ -273,7 +273,7 @@ def _check_targets(graph: DynamicGraph) -> None:
 
 
 def _count(edges: Tensor, x: Tensor | None, y: Tensor | None, num_steps: int) -> int:
-    """N, as features or targets say it, else as the events do."""
+    """Return N: from features or targets if given, else from the largest id."""
     if x is not None:
         return x.shape[-2]
     if y is not None:

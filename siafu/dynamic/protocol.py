@@ -1,4 +1,4 @@
-"""How a graph that changes over time is usually scored, so that figures can be held against published ones."""
+"""The evaluation protocol of a dynamic data set, so that results can be compared with published ones."""
 
 import math
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Protocol:
-    """What a data set says of its own use; a run's settings come before it.
+    """The usual protocol of a data set; a run's settings override it.
 
     Attributes:
         step: the length of a step in units of the events' times; None where each distinct time is a step.
@@ -30,9 +30,9 @@ class Protocol:
             raise ValueError(f"split is {self.split}; expected three shares that add up to 1")
 
     def bounds(self, num_steps: int) -> tuple[int, int]:
-        """The first step of validation and the first of test, of samples that predict the step after their own.
+        """Return the first validation step and the first test step, of samples that predict the next step.
 
-        As IBM/EvolveGCN cuts them: shares of ``num_steps - 1``, the samples that have a next step, rounded down.
+        As IBM/EvolveGCN splits them: shares of ``num_steps - 1``, the samples that have a next step, rounded down.
         Training has the steps before the first bound; test ends with step ``num_steps - 2``, which predicts the last.
         """
         samples = num_steps - 1

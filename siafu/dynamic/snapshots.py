@@ -1,7 +1,7 @@
-"""The graph of each step, as a view of the log of events: what lives at a step is what happened of late.
+"""Snapshots: the graph of each step, as a view of the event log.
 
-A snapshot follows from the one before by putting in the events of its step and taking out those that are too old, in
-one linear pass; it is the same, bit for bit, as what would be built from nothing.
+A snapshot is made from the previous one in one linear pass, by adding the events of its step and removing expired ones.
+The result is bit for bit the same as building it from scratch.
 """
 
 from collections.abc import Iterator
@@ -14,31 +14,31 @@ from siafu.array_checks import ValidatedCsr
 from siafu.dynamic.chunk import Chunk, Packer
 from siafu.dynamic.delta_snapshots import DeltaSnapshots, pack_deltas
 from siafu.dynamic.graph import DynamicGraph
-from siafu.dynamic.unpacking import log_of
+from siafu.dynamic.unpacking import unpack_log
 from siafu.graph import Block
 from siafu.native import Csr
 from siafu.prefetch import prefetch
 
-_KEY_EVERY = 16  # steps
-_FEW = 8  # so many deltas still cost less than building a snapshot anew
+_KEY_FRAME_INTERVAL = 16  # steps
+_MAX_DELTAS = 8  # so many deltas still cost less than building a snapshot anew
 
 
 class Snapshots:
-    """A view of a dynamic graph in which an event lives for ``life`` steps; it keeps key frames and nothing else.
+    """A view of a dynamic graph in which an event lives for ``life`` steps; caches key frames only.
 
     The snapshot of step t is the multiset of the events of steps ``t - life + 1`` to ``t``, by destination, in both
-    directions where the graph is undirected: a pair that happened c times stands c times, so that it is the sum of the
-    last ``life`` adjacencies without a value an edge. Key frames are kept where a life is longer than the way between
-    two of them; elsewhere the log itself is as near.
+    directions where the graph is undirected. A pair that occurred c times is there c times, so the snapshot is the sum
+    of the last ``life`` adjacency matrices without stored values. Key frames are cached only where ``life`` exceeds the
+    interval between them; otherwise building from the log is as cheap.
     """
 
     def __init__(
         self, graph: DynamicGraph, *, life: int, weighted: bool = False, steps: range | None = None
     ) -> None:
-        """With ``weighted`` edges weigh what the events do, else 1.
+        """Make a view; with ``weighted`` edges have the weights of their events, else 1.
 
-        ``steps`` are those there are; where the log is a part of a longer one, its last step is the last of them, and
-        its first steps are there for edges that live on.
+        ``steps`` are the steps of the view. If the log is a part of a longer one, its last step is the last of
+        ``steps``; its earlier steps hold edges that are still alive.
         """
         if life < 1:
             raise ValueError(f"{graph.name}: an edge life of {life} steps; expected at least 1")
@@ -51,20 +51,20 @@ class Snapshots:
         self._last: tuple[int, Csr] | None = None
 
     def block(self, step: int) -> Block:
-        """The snapshot of one step: N rows, N columns, the columns of a row ascending."""
-        return self._block(self._reach(self._log_step(step)))
+        """Return the snapshot of one step: N rows, N columns, sorted columns in each row."""
+        return self._block(self._find(self._log_step(step)))
 
     def walk(self, start: int, stop: int) -> Iterator[Block]:
-        """The snapshots of steps ``start`` to before ``stop``, each made while the one before is used."""
+        """Yield the snapshots of steps ``start`` to before ``stop``, each prefetched while the previous one is used."""
         if stop <= start:
             return iter(())
         return prefetch(map(self._block, self._csrs(self._log_step(start), self._log_step(stop - 1) + 1)))
 
     def pack(self, start: int, stop: int, *, deltas: bool = True) -> Chunk:
-        """The snapshots of steps ``start`` to before ``stop`` in few bytes; see :func:`unpack`.
+        """Pack the snapshots of steps ``start`` to before ``stop`` into few bytes; see :func:`unpack`.
 
-        Where an edge lives for one step and has no weight, they are packed as ``deltas``, or as the events that they
-        are where snapshots have little in common.
+        If an edge lives for one step and has no weight, they are packed as a key frame and deltas. ``deltas=False``
+        packs the events themselves, which is smaller where snapshots have little in common.
         """
         begin, end = self._log_step(start), self._log_step(stop - 1) + 1
         first, weight = begin, None
@@ -79,13 +79,13 @@ class Snapshots:
         return Chunk(*about, counts, lengths, data, weight, as_deltas=deltas)
 
     def degree(self, step: int) -> Tensor:
-        """(N,) float32, the in-degree in the snapshot: how many edges, or the sum of their weights."""
+        """Return the in-degree in the snapshot, (N,) float32: the number of edges, or the sum of their weights."""
         events = self._window(self._log_step(step))
         degree = self._counts(self.graph.dst, events)
         return degree + self._counts(self.graph.src, events) if self.graph.undirected else degree
 
     def active(self, step: int) -> Tensor:
-        """(N,) bool, whether a node has an edge in the snapshot."""
+        """Return whether each node has an edge in the snapshot, (N,) bool."""
         events = self._window(self._log_step(step))
         active = torch.zeros(self.graph.num_nodes, dtype=torch.bool)
         active[self.graph.src[events].long()] = True
@@ -93,7 +93,7 @@ class Snapshots:
         return active
 
     def _log_step(self, step: int) -> int:
-        """What a step is called in the log."""
+        """Convert a step of the view to a step of the log."""
         if step not in self.steps:
             there = f"{self.steps.start} to {self.steps.stop - 1}"
             raise IndexError(f"{self.graph.name}: step {step} of {len(self.steps)} ({there})")
@@ -113,30 +113,30 @@ class Snapshots:
         return Block(csr.indptr, csr.indices, self.graph.num_nodes, weight, checked=known)
 
     def _csrs(self, start: int, stop: int) -> Iterator[Csr]:
-        csr = self._reach(start)
+        csr = self._find(start)
         yield csr
         for step in range(start + 1, stop):
             csr = self._next(step, csr)
-            self._keep(step, csr)
+            self._cache(step, csr)
             yield csr
 
-    def _reach(self, step: int) -> Csr:
-        """The snapshot of a step, from the nearest one at hand, or built."""
+    def _find(self, step: int) -> Csr:
+        """Return the snapshot of a step, from the nearest cached one or built from the log."""
         frames = (
             dict(self._key_frames) if self._last is None else dict([*self._key_frames.items(), self._last])
         )
         near = max((at for at in frames if at <= step), default=None)
-        if near is None or step - near > min(_FEW, self.life // 2):
+        if near is None or step - near > min(_MAX_DELTAS, self.life // 2):
             csr = self._build(self._window(step))
         else:
             csr = frames[near]
             for at in range(near + 1, step + 1):
                 csr = self._next(at, csr)
-        self._keep(step, csr)
+        self._cache(step, csr)
         return csr
 
     def _next(self, step: int, csr: Csr) -> Csr:
-        """The snapshot of a step from that of the step before."""
+        """Make the snapshot of a step from the previous step's."""
         new, old = (
             self.graph.events(step, step + 1),
             self.graph.events(step - self.life, step - self.life + 1),
@@ -146,13 +146,13 @@ class Snapshots:
             return self._build(window)
         return native.apply_delta(csr, add=self._build(new), drop=self._build(old, plain=True))
 
-    def _keep(self, step: int, csr: Csr) -> None:
+    def _cache(self, step: int, csr: Csr) -> None:
         self._last = step, csr
-        if self.life > _KEY_EVERY and step % _KEY_EVERY == 0:
+        if self.life > _KEY_FRAME_INTERVAL and step % _KEY_FRAME_INTERVAL == 0:
             self._key_frames[step] = csr
 
     def _pack_log(self, first: int, stop: int) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor | None]:
-        """The events of some steps of the log, and their weights; a pair of an undirected graph by its higher node."""
+        """Pack the events of some steps and their weights; undirected pairs are stored by their higher node."""
         packer, weights = Packer(self.graph.num_nodes), []
         for step in range(first, stop):
             events = self.graph.events(step, step + 1)
@@ -167,7 +167,7 @@ class Snapshots:
         return packer.arrays(), torch.cat(weights) if self.weighted else None
 
     def _build(self, events: slice, *, plain: bool = False) -> Csr:
-        """The CSR of some events; ``origin`` is the event of each edge, where weights are asked for."""
+        """Build the CSR of some events; ``origin`` is the event of each edge, if weights are asked for."""
         row, col = self.graph.dst[events], self.graph.src[events]
         if self.graph.undirected:  # an event beside its reverse: equal columns are in the order of events
             row, col = torch.stack([row, col], 1).reshape(-1), torch.stack([col, row], 1).reshape(-1)
@@ -181,10 +181,10 @@ class Snapshots:
 
 
 def unpack(chunk: Chunk) -> Snapshots | DeltaSnapshots:
-    """The snapshots of a chunk, which are reached as those that were packed are: ``block`` and ``walk``."""
+    """Unpack a chunk; the result has ``block`` and ``walk`` as the packed snapshots had."""
     if chunk.as_deltas:
         return DeltaSnapshots(chunk)
-    src, dst, counts = log_of(chunk)
+    src, dst, counts = unpack_log(chunk)
     ptr = torch.zeros(counts.numel() + 1, dtype=torch.int64)
     ptr[1:] = counts.cumsum(0)
     graph = DynamicGraph(

@@ -1,4 +1,4 @@
-"""Times of events into steps, numbered from 0; a step may have no event."""
+"""Cut the times of events into steps, numbered from 0; a step may have no event."""
 
 import math
 from typing import NamedTuple
@@ -11,7 +11,7 @@ MOST_STEPS = 1_000_000
 
 
 class Steps(NamedTuple):
-    """How time is cut.
+    """A division of time into steps.
 
     Attributes:
         begin: (T,) float64, when each step begins; ascending.
@@ -29,17 +29,17 @@ class Steps(NamedTuple):
         return self.begin.numel()
 
     def of(self, times: Tensor) -> Tensor:
-        """The step of each time, (M,) -> (M,) int64; times lie in the span that was cut."""
+        """Return the step of each time, (M,) -> (M,) int64; times must lie in the span that was cut."""
         if self.length is None:
             return torch.searchsorted(self.begin, times.double(), right=True) - 1
         since = times - times.new_tensor(self.first)
-        return (since // _alike(self.length, times)).to(torch.int64).clamp_(max=self.num_steps - 1)
+        return (since // _exact_length(self.length, times)).to(torch.int64).clamp_(max=self.num_steps - 1)
 
 
 def cut_time(
     first: float, last: float, *, step: float | None = None, steps: int | None = None, name: str = "events"
 ) -> Steps:
-    """Cut a span of time into steps of a length, of which the last may be shorter, or into so many alike."""
+    """Cut a span of time into steps of length ``step``, the last maybe shorter, or into ``steps`` equal ones."""
     if step is not None:
         if not (math.isfinite(step) and step > 0):
             raise ValueError(f"{name}: a step of {step}; expected a positive length of time")
@@ -58,7 +58,7 @@ def cut_time(
 
 
 def steps_of_distinct(times: Tensor, *, name: str = "events") -> Steps:
-    """Make each of the distinct times a step, where they are few."""
+    """Make each distinct time a step; refuse more than 1000."""
     if times.numel() > MOST_DISTINCT:
         span = f"{times.numel()} distinct times from {times[0].item()} to {times[-1].item()}"
         raise ValueError(
@@ -71,7 +71,7 @@ def steps_of_distinct(times: Tensor, *, name: str = "events") -> Steps:
 def find_steps(
     times: Tensor, *, step: float | None = None, steps: int | None = None, name: str = "events"
 ) -> Steps:
-    """Cut the time of events, (M,): by a length, into a number of steps, or at each distinct time."""
+    """Cut the times of events, (M,), by step length, by number of steps, or at each distinct time."""
     if step is not None and steps is not None:
         raise ValueError(
             f"{name}: both a step ({step}) and a number of steps ({steps}); expected one of them"
@@ -84,6 +84,6 @@ def find_steps(
     return cut_time(times.min().item(), times.max().item(), step=step, steps=steps, name=name)
 
 
-def _alike(length: float, times: Tensor) -> float | int:
-    """The length as a whole number where it is one, so that whole times are divided exactly."""
+def _exact_length(length: float, times: Tensor) -> float | int:
+    """Return the length as an int if it is whole, so that whole times are divided exactly."""
     return int(length) if float(length).is_integer() and not times.is_floating_point() else length

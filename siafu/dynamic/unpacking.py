@@ -1,19 +1,19 @@
-"""The log of events that a chunk was packed from, step by step, in the order of its pairs."""
+"""Recover the event log that a chunk was packed from, step by step."""
 
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from siafu.dynamic.chunk import Chunk, rows_of
+from siafu.dynamic.chunk import Chunk, edge_rows
 from siafu.dynamic.delta_snapshots import DeltaSnapshots
 from siafu.graph import Block
 
 
 def events_of(chunk: Chunk) -> Iterator[tuple[Tensor, Tensor]]:
-    """Sources and targets of the events of each step from ``chunk.first`` on, (n,) int32, targets ascending.
+    """Yield sources and targets of the events of each step from ``chunk.first`` on, (n,) int32, targets ascending.
 
-    A pair of an undirected graph comes as it was packed, its higher node as the target.
+    An undirected pair comes as it was packed, with its higher node as the target.
     """
     if chunk.as_deltas:
         deltas = DeltaSnapshots(chunk)
@@ -26,8 +26,8 @@ def events_of(chunk: Chunk) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _events(block: Block, *, undirected: bool) -> tuple[Tensor, Tensor]:
-    """The events of which a snapshot is made; an undirected one has each twice, a loop in the same place."""
-    row, col = rows_of(block.csr).int(), block.indices
+    """Recover the events of a snapshot; undirected ones occur twice in it, a self-loop at adjacent positions."""
+    row, col = edge_rows(block.csr).int(), block.indices
     if not undirected:
         return col, row
     once, loops = row > col, (row == col).nonzero()[:, 0]
@@ -35,8 +35,8 @@ def _events(block: Block, *, undirected: bool) -> tuple[Tensor, Tensor]:
     return col[once], row[once]
 
 
-def log_of(chunk: Chunk) -> tuple[Tensor, Tensor, Tensor]:
-    """All events of a chunk, sources and targets, and how many each step has."""
+def unpack_log(chunk: Chunk) -> tuple[Tensor, Tensor, Tensor]:
+    """Return sources and targets of all events of a chunk, and the number of events of each step."""
     events = list(events_of(chunk))
     src, dst = (torch.cat(ends) for ends in zip(*events, strict=True))
     return src, dst, torch.tensor([each.numel() for each, _ in events])

@@ -1,4 +1,4 @@
-"""Predictions as a Parquet or CSV file, with the user's own ids and class names."""
+"""Write predictions to a Parquet or CSV file, with the user's own ids and class names."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,9 +30,10 @@ def check_out(path: Path) -> None:
 def write_predictions(
     path: Path, graph: Graph | DynamicGraph, predicted: dict[str, Tensor], *, kind: str, names: Sequence[str]
 ) -> None:
-    """One row a node: ``id``, then by the task ``class`` and ``probability``, ``labels``, ``value``, or its row.
+    """Write one row per node: ``id``, then columns of the task.
 
-    ``names`` are those of the classes that the model was trained on; empty: their numbers.
+    Tasks write ``class`` and ``probability``, ``labels`` and ``probability``, ``value``, or ``embedding``. ``names``
+    are the class names of the training data; without them, classes are numbers.
     """
     columns: dict[str, pa.Array] = {"id": _ids(graph), **_columns(predicted["output"], names, kind)}
     if "embedding" in predicted:
@@ -41,7 +42,7 @@ def write_predictions(
 
 
 def write_pairs(path: Path, src: pa.ChunkedArray, dst: pa.ChunkedArray, score: Tensor) -> None:
-    """One row a pair: ``src`` and ``dst`` as they were given, ``score`` as a logit, ``probability`` of an edge."""
+    """Write one row per pair: ``src`` and ``dst`` as given, ``score`` (a logit), and ``probability`` of an edge."""
     scores = {"score": score.numpy(), "probability": score.sigmoid().numpy()}
     _write(path, pa.table({"src": src, "dst": dst, **scores}))
 
@@ -57,7 +58,7 @@ def _write(path: Path, table: pa.Table) -> None:
 
 
 def _flat(table: pa.Table) -> pa.Table:
-    """A table without lists, which CSV does not have: each element is a column, such as ``name_0``."""
+    """Replace list columns, which CSV does not have, by one column per element, such as ``name_0``."""
     names, columns = list[str](), list[pa.ChunkedArray]()
     for name, column in zip(table.column_names, table.columns, strict=True):
         if not pa.types.is_fixed_size_list(column.type):

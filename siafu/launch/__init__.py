@@ -1,10 +1,10 @@
-"""How ranks come to be: threads of one process, processes below torch's elastic agent, a user's own launcher, Ray.
+"""Launchers of ranks: threads of one process, processes under torch's elastic agent, a user's own launcher, Ray.
 
-An engine gives each rank a Comm and sees to its end; what a rank does with it is not known here. Reading order:
-``local`` (threads), ``elastic`` (``join`` in a rank, ``launch`` in the command above it), ``recovery`` (launch again
-after a loss), ``ray``; beside them ``place`` (who am I, by the environment), ``failures`` (what went wrong, and its
-report), ``attempt`` (one group of processes, to its end), ``memory`` (what ranks use, and whether the kernel ended one
-for it), ``reach`` (addresses) and ``leash`` (no rank outlives its launcher).
+A launcher gives each rank a Comm and follows the rank to its end; it knows no training. Reading order: ``local``
+(threads), ``elastic`` (``join`` in a rank, ``launch`` in the process that starts ranks), ``recovery`` (restarts after a
+loss), ``ray``. They use ``rank_environment`` (rank and rendezvous address from environment variables), ``failures``
+(error reports of ranks), ``rank_supervisor`` (follows one group of rank processes), ``memory_monitor`` (memory curves
+and OOM kills), ``network_addresses``, ``secret``, and ``die_with_parent`` (no rank outlives its launcher).
 
-Nothing is imported here, since ``elastic`` brings torch's distributed package and ``ray`` brings Ray.
+Nothing is imported here, since ``elastic`` imports torch's distributed package and ``ray`` imports Ray.
 """

@@ -1,9 +1,9 @@
-"""Start a rank's command such that it does not outlive its launcher. Run as a script; it imports no siafu and no torch.
+"""Run a rank's command so that it is killed when its launcher dies. A script that imports neither siafu nor torch.
 
-    python -I -S leash.py LAUNCHER_PID COMMAND ...
+    python -I -S die_with_parent.py LAUNCHER_PID COMMAND ...
 
-The kernel kills this process when the thread that started it ends; that holds through exec. Standard output becomes
-standard error, since the launcher's own belongs to its result.
+The kernel kills this process when the thread that started it ends (PR_SET_PDEATHSIG); this survives exec. Standard
+output is redirected to standard error, since the launcher prints its result on standard output.
 """
 
 import ctypes
@@ -15,12 +15,12 @@ PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Bind this process to its launcher and become the command."""
+    """Bind this process to the life of its launcher and execute the command."""
     launcher, *command = sys.argv[1:]
     if ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         sys.exit("siafu: prctl(PR_SET_PDEATHSIG) failed: ranks need Linux")
     if os.getppid() != int(launcher):
-        sys.exit(1)  # it died before it could be bound to
+        sys.exit(1)  # the launcher died before prctl
     with open(os.devnull) as nothing:  # noqa: PTH123 (pathlib is slow to import)
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)

@@ -1,8 +1,9 @@
-"""Ranks as processes: ``join`` in a rank, ``launch`` above ranks. The one file that names torch's distributed package.
+"""Ranks as processes: ``join`` in a rank, ``launch`` in the launcher. The only file that imports torch.distributed.
 
-Ranks of one host meet at Unix sockets whose names follow from their secret (siafu.comm), and need no store. Ranks of
-several hosts find each other's addresses in a TCPStore, which anybody may read and write: no secret goes there, and
-addresses from there are only dialled. Torch's process groups are not used, since they do not notice a stopped peer.
+Ranks of one host connect by Unix sockets whose names are derived from their secret (``comm.network``), and need no
+store. Ranks of several hosts find each other's addresses in a TCPStore. Anybody may read and write it, so no secret is
+stored there, and peers authenticate after dialling. Torch's process groups are not used: they do not notice a
+suspended peer.
 """
 
 import logging
@@ -27,25 +28,24 @@ from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs
 from torch.distributed.elastic.rendezvous.api import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
 import siafu
-from siafu.comm import Comm, Group, single_rank_comm
-from siafu.comm.socket_transport import connect
-from siafu.launch.failures import LAUNCHER, RanksFailed, explain, write_report
-from siafu.launch.network_addresses import address_to_bind, listen, wait_until_reachable
-from siafu.launch.rank_environment import Place, place_of
-from siafu.launch.rank_supervisor import Attempt
+from siafu.comm import Comm, GroupConfig, single_rank_comm
+from siafu.comm.socket_transport import connect_sockets
+from siafu.launch.failures import LAUNCHER, RanksFailed, describe_error, write_report
+from siafu.launch.network_addresses import choose_bind_address, listen_for_rendezvous, wait_until_reachable
+from siafu.launch.rank_environment import RankEnvironment, read_rank_environment
+from siafu.launch.rank_supervisor import RankSupervisor
 from siafu.launch.secret import SECRET, group_key
 
 T = TypeVar("T")
 
-# Asked about ten times a second while ranks run; True asks them to end in good order (SIGTERM), and what it raises ends
-# all of them at once.
-Watch = Callable[[], bool]
+# Called about ten times a second while ranks run. True asks ranks to end normally (SIGTERM); an exception kills them.
+StopCheck = Callable[[], bool]
 
-MEETING_S = 300.0
-_LOOK_S = 0.1
-_STOPS = (signal.SIGTERM, signal.SIGINT)
+RENDEZVOUS_TIMEOUT_S = 300.0
+_POLL_S = 0.1
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _LOOPBACK = "127.0.0.1"
-_LEASH = Path(__file__).with_name("leash.py")
+_DIE_WITH_PARENT = Path(__file__).with_name("die_with_parent.py")
 
 
 # In a rank.
@@ -60,20 +60,23 @@ def join(
     encrypt: bool = True,
     trust_network: bool = False,
 ) -> Iterator[Comm]:
-    """The Comm of this process in the group that its environment names; ranks whose ``settings`` differ are refused.
+    """Join the group that the environment describes and yield its Comm. Collective.
 
-    Ranks on several hosts need a secret (see ``engine.secret``) unless ``trust_network``, and use TLS if ``encrypt``.
+    Ranks whose ``settings`` differ are refused. Ranks on several hosts need a secret (see ``launch.secret``) unless
+    ``trust_network``, and use TLS if ``encrypt``.
 
-    An error inside is told to all peers and reported to the launcher, and goes on. A rank that sets handlers for
-    SIGTERM and SIGINT does so before: those that its launcher sent wait until here. Collective.
+    An error inside the context is sent to all peers, written to the launcher's report and raised again. A rank must set
+    its handlers for SIGTERM and SIGINT before: those signals are blocked by the launcher until this call.
     """
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
     try:
-        place = place_of(environ)
-        secret = b"" if place.world_size == 1 else group_key(environ, place, trust_network=trust_network)
+        rank_env = read_rank_environment(environ)
+        secret = (
+            b"" if rank_env.world_size == 1 else group_key(environ, rank_env, trust_network=trust_network)
+        )
         with (
-            _meet(place, secret, deadline_s=deadline_s, settings=settings, encrypt=encrypt) as comm,
-            _failing(comm),
+            _join_group(rank_env, secret, deadline_s=deadline_s, settings=settings, encrypt=encrypt) as comm,
+            _report_to_peers(comm),
         ):
             yield comm
     except Exception as error:
@@ -82,8 +85,8 @@ def join(
 
 
 @contextmanager
-def _failing(comm: Comm) -> Iterator[None]:
-    """Peers are told of an error; an orderly exit is none."""
+def _report_to_peers(comm: Comm) -> Iterator[None]:
+    """Report an error inside the context to all peers; SystemExit with code 0 is not an error."""
     try:
         yield
     except SystemExit as ended:
@@ -91,90 +94,97 @@ def _failing(comm: Comm) -> Iterator[None]:
             comm.fail(f"exit code {ended.code}")
         raise
     except BaseException as error:
-        comm.fail(explain(error))
+        comm.fail(describe_error(error))
         raise
 
 
 @contextmanager
-def _meet(place: Place, secret: bytes, *, deadline_s: float, settings: str, encrypt: bool) -> Iterator[Comm]:
-    if place.world_size == 1:
+def _join_group(
+    rank_env: RankEnvironment, secret: bytes, *, deadline_s: float, settings: str, encrypt: bool
+) -> Iterator[Comm]:
+    if rank_env.world_size == 1:
         with closing(single_rank_comm()) as comm:
             yield comm
         return
-    group = Group(
-        rank=place.rank,
-        world_size=place.world_size,
+    group = GroupConfig(
+        rank=rank_env.rank,
+        world_size=rank_env.world_size,
         secret=secret,
-        bind="" if place.one_host else address_to_bind(place.address, place.port),
+        bind="" if rank_env.one_host else choose_bind_address(rank_env.address, rank_env.port),
         encrypt=encrypt,
         deadline_s=deadline_s,
         settings=settings,
         version=siafu.__version__,
         name=socket.gethostname(),
     )
-    with closing(_connect(group, place)) as comm:
+    with closing(_connect(group, rank_env)) as comm:
         yield comm
 
 
-def _connect(group: Group, place: Place) -> Comm:
-    if place.one_host:
-        return Comm(connect(group, None, patience_s=MEETING_S))
-    board = _Board(place)
-    comm = Comm(connect(group, board, patience_s=MEETING_S))
+def _connect(group: GroupConfig, rank_env: RankEnvironment) -> Comm:
+    if rank_env.one_host:
+        return Comm(connect_sockets(group, None, timeout_s=RENDEZVOUS_TIMEOUT_S))
+    store = _TCPRendezvousStore(rank_env)
+    comm = Comm(connect_sockets(group, store, timeout_s=RENDEZVOUS_TIMEOUT_S))
     try:
-        comm.barrier(label="control")  # all have met: from here on nobody needs the store
+        comm.barrier(label="control")  # all ranks are connected: the store is not needed any more
     except BaseException:
         comm.close()
         raise
-    board.close()
+    store.close()
     return comm
 
 
-class _Board:
-    """A ``Meet`` on a TCPStore, whose calls do not always end: each runs in a thread that can be given up."""
+class _TCPRendezvousStore:
+    """A ``RendezvousStore`` over a TCPStore, whose calls may hang: each runs in a thread that can be abandoned."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self._prefix = f"siafu/{place.attempt}"
-        host, listening = place.address, None
-        if place.rank == 0 and not place.hosted:
-            host, listening = listen(place.address, place.port)
+    def __init__(self, rank_env: RankEnvironment) -> None:
+        self._rank_env = rank_env
+        self._prefix = f"siafu/{rank_env.attempt_id}"
+        host, listening = rank_env.address, None
+        if rank_env.rank == 0 and not rank_env.agent_hosts_store:
+            host, listening = listen_for_rendezvous(rank_env.address, rank_env.port)
         else:
-            wait_until_reachable(place.address, place.port, seconds=MEETING_S)
-        self._store: Any = self._within(MEETING_S, "answer", lambda: _open_store(host, place.port, listening))
+            wait_until_reachable(rank_env.address, rank_env.port, seconds=RENDEZVOUS_TIMEOUT_S)
+        self._store: Any = self._with_timeout(
+            RENDEZVOUS_TIMEOUT_S, "answer", lambda: _open_store(host, rank_env.port, listening)
+        )
 
     def close(self) -> None:
-        """Leave the store; one that this rank hosts ends."""
+        """Disconnect from the store; if this rank hosts it, it ends."""
         self._store = None
 
     def set(self, key: str, value: bytes) -> None:
-        """Leave a value."""
-        self._within(MEETING_S, f"take {key!r}", lambda: self._store.set(f"{self._prefix}/{key}", value))
+        """Store a value."""
+        self._with_timeout(
+            RENDEZVOUS_TIMEOUT_S, f"take {key!r}", lambda: self._store.set(f"{self._prefix}/{key}", value)
+        )
 
     def get(self, key: str, *, timeout_s: float) -> bytes:
-        """Wait for a value; raises TimeoutError."""
+        """Wait for a value and return it; raises TimeoutError."""
 
         def ask() -> bytes:
             self._store.set_timeout(timedelta(seconds=timeout_s))
             return self._store.get(f"{self._prefix}/{key}")
 
-        return self._within(timeout_s, f"give {key!r}", ask)
+        return self._with_timeout(timeout_s, f"give {key!r}", ask)
 
-    def _within(self, seconds: float, what: str, call: Callable[[], T]) -> T:
-        place, done = self._place, _Done(call)
+    def _with_timeout(self, seconds: float, what: str, call: Callable[[], T]) -> T:
+        rank_env, done = self._rank_env, _BackgroundCall(call)
         done.start()
         done.join(seconds + 1.0)
         if done.is_alive() or isinstance(done.error, RuntimeError):  # torch's DistStoreError and its kin
             raise TimeoutError(
-                f"rank {place.rank} on {socket.gethostname()}: the meeting place {place.address}:{place.port} did "
-                f"not {what} within {seconds:g} s; check that all {place.world_size} ranks were started, and that "
+                f"rank {rank_env.rank} on {socket.gethostname()}: the rendezvous store at "
+                f"{rank_env.address}:{rank_env.port} did not {what} within {seconds:g} s; "
+                f"check that all {rank_env.world_size} ranks were started, and that "
                 "nothing else listens on that port"
             ) from done.error
         return done.result()
 
 
-class _Done(threading.Thread):
-    """A call in a thread of its own."""
+class _BackgroundCall(threading.Thread):
+    """A call in a daemon thread, whose result or error is kept."""
 
     def __init__(self, call: Callable[[], T]) -> None:
         super().__init__(daemon=True)
@@ -183,55 +193,55 @@ class _Done(threading.Thread):
         self.error: BaseException | None = None
 
     def run(self) -> None:
-        """Call, and keep what comes of it."""
+        """Call, and keep the result or the error."""
         try:
             self._results.append(self._call())
         except BaseException as error:
             self.error = error
 
     def result(self) -> Any:
-        """What the call gave, or raised."""
+        """Return the result of the call, or raise its error."""
         if self.error is not None:
             raise self.error
         return self._results[0]
 
 
 def _open_store(host: str, port: int, listening: socket.socket | None) -> TCPStore:
-    options: dict[str, Any] = {"wait_for_workers": False, "timeout": timedelta(seconds=MEETING_S)}
+    options: dict[str, Any] = {"wait_for_workers": False, "timeout": timedelta(seconds=RENDEZVOUS_TIMEOUT_S)}
     if listening is None:
         return TCPStore(host, port, is_master=False, **options)
     return TCPStore(host, port, is_master=True, master_listen_fd=listening.detach(), **options)
 
 
-# Above ranks.
+# In the launcher.
 
 
 def launch(
-    command: Sequence[str], *, ranks: int, threads: int, watch: Watch, deadline_s: float = 30.0
+    command: Sequence[str], *, ranks: int, threads: int, watch: StopCheck, deadline_s: float = 30.0
 ) -> None:
-    """Run ``command`` as ``ranks`` processes of this host, once; returns when all ended well, else raises RanksFailed.
+    """Run ``command`` as ``ranks`` processes of this host, once; raises RanksFailed unless all succeed.
 
     Torch's elastic agent starts and follows them, in a thread, so that the caller's signal handlers stay in force. No
-    rank outlives this call or this process; one that is stopped (SIGSTOP) for longer than the deadline is ended. A
-    rank's standard output goes to our standard error.
+    rank outlives this call or this process. A rank that is suspended (SIGSTOP) for longer than the deadline is killed.
+    The standard output of ranks goes to this process's standard error.
     """
-    with _reports() as folder, _quiet():
-        attempt = Attempt(folder, deadline_s=deadline_s)
-        running = _Done(lambda: _run_agent(command, ranks, threads, attempt))
+    with _report_folder() as folder, _silenced_torch_logs():
+        supervisor = RankSupervisor(folder, deadline_s=deadline_s)
+        running = _BackgroundCall(lambda: _run_agent(command, ranks, threads, supervisor))
         running.start()
         try:
-            _follow(running, attempt, watch)
+            _wait_for_agent(running, supervisor, watch)
         finally:
-            attempt.kill()  # nothing is left to kill, unless something was raised
+            supervisor.kill()  # ranks are left only after an exception
             running.join()
         running.result()
-        if failures := attempt.failures():
+        if failures := supervisor.failures():
             raise RanksFailed(failures)
 
 
 @contextmanager
-def _reports() -> Iterator[Path]:
-    """A folder for reports, which who has one to leave makes: a launcher that is killed leaves no folder."""
+def _report_folder() -> Iterator[Path]:
+    """Name a folder for reports; the first report creates it, so that a killed launcher leaves no empty folder."""
     folder = Path(tempfile.gettempdir()) / f"siafu-ranks-{secrets.token_hex(16)}"
     try:
         yield folder
@@ -239,118 +249,118 @@ def _reports() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _follow(running: threading.Thread, attempt: Attempt, watch: Watch) -> None:
+def _wait_for_agent(running: threading.Thread, supervisor: RankSupervisor, watch: StopCheck) -> None:
     while running.is_alive():
         if watch():
-            attempt.stop()
-        running.join(_LOOK_S)
+            supervisor.stop()
+        running.join(_POLL_S)
 
 
-def _run_agent(command: Sequence[str], ranks: int, threads: int, attempt: Attempt) -> None:
-    """In the thread to whose life the ranks are bound.
+def _run_agent(command: Sequence[str], ranks: int, threads: int, supervisor: RankSupervisor) -> None:
+    """Run torch's agent, in the thread to whose life the ranks are bound.
 
-    Ranks take over that SIGTERM and SIGINT are held back here: one that still imports torch could only die of them.
+    Ranks inherit that SIGTERM and SIGINT are blocked here. Otherwise a rank that still imports torch would die of them.
     """
-    signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
-    meeting = _OneHost()
-    leash = ["-I", "-S", str(_LEASH), str(os.getpid()), *command]
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+    rendezvous = _SingleNodeRendezvous()
+    arguments = ["-I", "-S", str(_DIE_WITH_PARENT), str(os.getpid()), *command]
     spec = WorkerSpec(
         role="rank",
         local_world_size=ranks,
         entrypoint=sys.executable,
-        args=tuple(leash),
-        rdzv_handler=meeting,
+        args=tuple(arguments),
+        rdzv_handler=rendezvous,
         max_restarts=0,
-        monitor_interval=_LOOK_S,
+        monitor_interval=_POLL_S,
         local_addr=_LOOPBACK,
     )
-    _Agent(spec, _Reports(attempt, threads), attempt).run()
+    _SupervisedAgent(spec, _RankEnvironments(supervisor, threads), supervisor).run()
 
 
-class _Agent(LocalElasticAgent):
-    """Torch's agent. We look at its ranks before it does: who failed first is known, and a stopped rank is no delay."""
+class _SupervisedAgent(LocalElasticAgent):
+    """Torch's agent, with the supervisor polled first: it knows which rank failed first, and kills suspended ranks."""
 
-    def __init__(self, spec: WorkerSpec, logs: LogsSpecs, attempt: Attempt) -> None:
+    def __init__(self, spec: WorkerSpec, logs: LogsSpecs, supervisor: RankSupervisor) -> None:
         super().__init__(spec, logs)
-        self._attempt = attempt
+        self._supervisor = supervisor
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        self._attempt.look({worker.global_rank: worker.id for worker in worker_group.workers})
+        self._supervisor.poll({worker.global_rank: worker.id for worker in worker_group.workers})
         result = super()._monitor_workers(worker_group)
-        for rank, failure in result.failures.items():  # those that ended since we looked
-            self._attempt.ended(rank, failure.exitcode)
+        for rank, failure in result.failures.items():  # those that ended since the poll
+            self._supervisor.record_exit(rank, failure.exitcode)
         return result
 
 
-class _OneHost(RendezvousHandler):
-    """The rendezvous of torch's agent with itself, in the memory of this process: no port is opened."""
+class _SingleNodeRendezvous(RendezvousHandler):
+    """The rendezvous that torch's agent requires, in the memory of this process: no port is opened."""
 
     def __init__(self) -> None:
         self._store = HashStore()
         self._run_id = secrets.token_hex(8)
 
     def get_backend(self) -> str:
-        """A name for torch's own logs."""
+        """Return a name for torch's own logs."""
         return "siafu"
 
     @property
     def use_agent_store(self) -> bool:
-        """No: ranks meet at Unix sockets."""
+        """False: ranks connect by Unix sockets."""
         return False
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """One node, which is this one."""
+        """Return a group of one node, this one."""
         return RendezvousInfo(self._store, 0, 1, RendezvousStoreInfo(_LOOPBACK, 0))
 
     def is_closed(self) -> bool:
-        """Never: it ends with the attempt."""
+        """Return False: it ends with the agent."""
         return False
 
     def set_closed(self) -> None:
-        """There is nobody to tell."""
+        """Do nothing: there is no other node."""
 
     def num_nodes_waiting(self) -> int:
-        """None: nobody else may come."""
+        """Return 0: no other node may join."""
         return 0
 
     def get_run_id(self) -> str:
-        """What tells this attempt from others."""
+        """Return the identifier of this launch."""
         return self._run_id
 
     def shutdown(self) -> bool:
-        """There is nothing to end."""
+        """Return True: there is nothing to shut down."""
         return True
 
 
-class _Reports(LogsSpecs):
-    """The environment of each rank: where it leaves its report, its threads, the secret. Its output stays as it is."""
+class _RankEnvironments(LogsSpecs):
+    """Sets the environment of each rank: report file, number of threads, secret. Output is not redirected."""
 
-    def __init__(self, attempt: Attempt, threads: int) -> None:
+    def __init__(self, supervisor: RankSupervisor, threads: int) -> None:
         super().__init__()
-        self._attempt = attempt
+        self._supervisor = supervisor
         self._threads = threads
         self._secret = secrets.token_hex(32)
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        """Write it into the environment of each rank."""
-        reports = {rank: str(self._attempt.report(rank)) for rank in envs}
+        """Add the variables to the environment of each rank."""
+        reports = {rank: str(self._supervisor.report(rank)) for rank in envs}
         for rank, environ in envs.items():
             environ["TORCHELASTIC_ERROR_FILE"] = reports[rank]
             environ["OMP_NUM_THREADS"] = str(self._threads)
             environ[LAUNCHER] = str(os.getpid())
-            environ[SECRET] = self._secret  # only its owner reads a process's environment
+            environ[SECRET] = self._secret  # only its user can read a process's environment
         here = dict.fromkeys(envs, "")
         return LogsDest(stdouts=here, stderrs=here, error_files=reports)
 
     @property
     def root_log_dir(self) -> str:
-        """No logs are written."""
+        """The null device: no logs are written."""
         return os.devnull
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """What torch's agent logs says nothing that our own errors don't; it is shown when debugging."""
+def _silenced_torch_logs() -> Iterator[None]:
+    """Silence the logs of torch's agent, which repeat siafu's own errors, unless this logger is at level DEBUG."""
     if logging.getLogger(__name__).isEnabledFor(logging.DEBUG):
         yield
         return

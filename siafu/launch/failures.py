@@ -1,4 +1,4 @@
-"""What went wrong on which rank: the failure, the report that a rank leaves of it, and the error that a user reads."""
+"""Failures of ranks: the report that a rank writes, and the error that the launcher raises from it."""
 
 import json
 import os
@@ -13,38 +13,38 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from siafu.comm import CommError, FrameError, PeerFailed, PeerLost
+from siafu.comm import CommError, PeerFailed, PeerLost, PeerProtocolError
 from siafu.files import write_atomically
 from siafu.terminal import escape_control_chars
 
-Kind = Literal["error", "lost_peer", "killed", "memory"]
+FailureKind = Literal["error", "lost_peer", "killed", "memory"]
 
 EXIT_ERROR = 1
-EXIT_LOST_PEER = 75  # EX_TEMPFAIL: nothing is wrong with this rank; start the group again
+EXIT_LOST_PEER = 75  # EX_TEMPFAIL: this rank is fine; the group can be restarted
 
-# Of several failures the first of these kinds is told: the others follow from it.
-_TELLING: tuple[Kind, ...] = ("memory", "error", "killed", "lost_peer")
-_REPORT = "TORCHELASTIC_ERROR_FILE"  # where torch's agent looks for it, ours or the one of torchrun
+# Of several failures those of the first of these kinds are reported: the others follow from them.
+_KINDS_BY_PRIORITY: tuple[FailureKind, ...] = ("memory", "error", "killed", "lost_peer")
+_REPORT = "TORCHELASTIC_ERROR_FILE"  # where torch's agent, ours or torchrun's, expects it
 LAUNCHER = "SIAFU_LAUNCHER"
 
 
 @dataclass(frozen=True, slots=True)
 class RankFailure:
-    """How one rank failed.
+    """The failure of one rank.
 
     Attributes:
         rank: the rank.
         host: the host that it ran on.
-        kind: ``error`` (it raised something of its own), ``lost_peer`` (it ended since a peer was lost), ``killed``
+        kind: ``error`` (it raised an error of its own), ``lost_peer`` (it ended because a peer was lost), ``killed``
             (ended by a signal) or ``memory`` (killed by the kernel for lack of memory).
-        message: what happened, for a user to read.
-        error: the name of the exception's type, empty where there was none.
-        where: the rank's traceback, empty where there was none.
+        message: the description for a user.
+        error: the name of the exception's type, empty without one.
+        where: the rank's traceback, empty without one.
     """
 
     rank: int
     host: str
-    kind: Kind
+    kind: FailureKind
     message: str
     error: str = ""
     where: str = ""
@@ -54,24 +54,24 @@ class RanksFailed(RuntimeError):
     """A group of ranks failed.
 
     Attributes:
-        failures: those that failed, in the order in which they ended.
-        told: those of them that the message tells, the others being what follows.
-        brief: what happened, in a clause.
+        failures: all failures, in the order in which the ranks ended.
+        reported: the failures in the message; the others are their consequences.
+        summary: the first clause of the message.
     """
 
     def __init__(self, failures: Sequence[RankFailure]) -> None:
         self.failures = tuple(failures)
-        kind = min((failure.kind for failure in failures), key=_TELLING.index)
-        self.told = tuple(failure for failure in failures if failure.kind == kind)
-        sentences = list(_tell(self.told))
-        self.brief = sentences[0].partition("; ")[0]
+        kind = min((failure.kind for failure in failures), key=_KINDS_BY_PRIORITY.index)
+        self.reported = tuple(failure for failure in failures if failure.kind == kind)
+        sentences = list(_sentences(self.reported))
+        self.summary = sentences[0].partition("; ")[0]
         super().__init__("\n".join(sentences))
-        for where in dict.fromkeys(failure.where for failure in self.told if failure.where):
+        for where in dict.fromkeys(failure.where for failure in self.reported if failure.where):
             self.add_note(where)
 
 
-def _tell(failures: Sequence[RankFailure]) -> Iterator[str]:
-    """A sentence for each message; ranks that failed alike are named together."""
+def _sentences(failures: Sequence[RankFailure]) -> Iterator[str]:
+    """Yield a sentence for each distinct message; ranks with the same message are named together."""
     for message in dict.fromkeys(failure.message for failure in failures):
         same = sorted((failure for failure in failures if failure.message == message), key=_rank)
         who = " and ".join(f"rank {failure.rank} on {failure.host}" for failure in same[:2])
@@ -89,13 +89,13 @@ def _rank(failure: RankFailure) -> int:
     return failure.rank
 
 
-def is_echo(error: BaseException) -> bool:
-    """Whether an error says no more than that another rank failed."""
-    return isinstance(error, PeerLost | PeerFailed | FrameError)
+def is_secondary_failure(error: BaseException) -> bool:
+    """Return whether an error is only the consequence of another rank's failure."""
+    return isinstance(error, PeerLost | PeerFailed | PeerProtocolError)
 
 
-def explain(error: BaseException) -> str:
-    """What a user should read of an error."""
+def describe_error(error: BaseException) -> str:
+    """Format an error for a user."""
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}"
     if isinstance(error, ValueError | OSError | CommError):
@@ -103,46 +103,46 @@ def explain(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def failure_from(error: BaseException, *, rank: int) -> RankFailure:
-    """What an error means for the rank of this process."""
-    kind: Kind = "lost_peer" if is_echo(error) else "error"
+def failure_from_error(error: BaseException, *, rank: int) -> RankFailure:
+    """Make the failure of this process's rank from an error."""
+    kind: FailureKind = "lost_peer" if is_secondary_failure(error) else "error"
     where = "".join(traceback.format_exception(error))
-    return RankFailure(rank, socket.gethostname(), kind, explain(error), type(error).__name__, where)
+    return RankFailure(rank, socket.gethostname(), kind, describe_error(error), type(error).__name__, where)
 
 
 def exit_code(error: BaseException) -> int:
-    """With which code a rank ends after an error."""
-    return EXIT_LOST_PEER if is_echo(error) else EXIT_ERROR
+    """Return the exit code of a rank after an error."""
+    return EXIT_LOST_PEER if is_secondary_failure(error) else EXIT_ERROR
 
 
 @contextmanager
 def report_errors(environ: Mapping[str, str]) -> Iterator[None]:
-    """The whole of a rank's program: an error leaves a report and ends the process with its exit code.
+    """Wrap a rank's program: on an error, write a report and end the process with its exit code.
 
-    The launcher tells what the report says; where the rank has another launcher than ours, it tells itself.
+    Siafu's launcher prints the report; under another launcher, the rank prints the error itself.
     """
     try:
         yield
     except Exception as error:
         write_report(environ, error)
         if environ.get(LAUNCHER) != str(os.getppid()):
-            _tell_here(environ, error)
+            _print_error(environ, error)
         sys.exit(exit_code(error))
 
 
-def _tell_here(environ: Mapping[str, str], error: Exception) -> None:
+def _print_error(environ: Mapping[str, str], error: Exception) -> None:
     if not isinstance(error, ValueError | OSError | CommError):
         traceback.print_exception(error)
     rank = environ.get("RANK", environ.get("SLURM_PROCID", "?"))
-    text = f"error: rank {rank} on {socket.gethostname()}: {explain(error)}"
+    text = f"error: rank {rank} on {socket.gethostname()}: {describe_error(error)}"
     print(escape_control_chars(text), file=sys.stderr, flush=True)
 
 
 def write_report(environ: Mapping[str, str], error: BaseException) -> None:
-    """Leave what went wrong where the agent above looks for it, in the form that it knows; whole or not at all."""
+    """Write the error report where torch's agent expects it, in the agent's format, atomically."""
     if not environ.get(_REPORT):
         return
-    failure = failure_from(error, rank=-1)
+    failure = failure_from_error(error, rank=-1)
     said = {
         "message": failure.message,
         "kind": failure.kind,
@@ -150,13 +150,13 @@ def write_report(environ: Mapping[str, str], error: BaseException) -> None:
         "extraInfo": {"py_callstack": failure.where, "timestamp": str(int(time.time()))},
     }
     path = Path(environ[_REPORT])
-    with suppress(OSError):  # the launcher says then that nothing was said
+    with suppress(OSError):  # the launcher then reports that there is no report
         path.parent.mkdir(mode=0o700, exist_ok=True)
         write_atomically(path, json.dumps({"message": said}).encode())
 
 
-def failure_of(rank: int, *, code: int, report: Path, host: str) -> RankFailure:
-    """How a rank failed that ended with an exit code (negative: by a signal) and perhaps left a report."""
+def failure_from_exit(rank: int, *, code: int, report: Path, host: str) -> RankFailure:
+    """Make the failure of a rank from its exit code (negative: ended by a signal) and its report, if there is one."""
     if code < 0:
         name = _signal_name(-code)
         message = f"killed ({name}); find out who sent the signal, then resume the run"

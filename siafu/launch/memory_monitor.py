@@ -1,4 +1,4 @@
-"""What ranks use of memory while they run, and whether the kernel killed one of them for it."""
+"""Memory use of ranks over time, and detection of kills by the kernel's OOM killer."""
 
 import time
 from collections.abc import Iterator
@@ -7,44 +7,46 @@ from pathlib import Path, PurePosixPath
 import psutil
 
 _EVERY_S = 0.25
-_MOST_POINTS = 256
+_MAX_POINTS = 256
 
 
-class MemoryCurves:
-    """Samples the resident memory of ranks; a long curve keeps every second point."""
+class MemoryMonitor:
+    """Samples the resident memory of ranks. When a curve grows long, every second point is dropped."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
         self._next = self._began
         self._every_s = _EVERY_S
         self._points: dict[int, list[tuple[float, int]]] = {}
-        self._kills: dict[Path, int] = {}
+        self._oom_kills: dict[Path, int] = {}
 
     def sample(self, pids: dict[int, int]) -> None:
-        """Look at every rank, if it is time to."""
+        """Sample every rank, if the interval has passed."""
         now = time.monotonic()
         if now < self._next:
             return
         self._next = now + self._every_s
         for rank, pid in pids.items():
             if rank not in self._points:
-                self._kills |= {path: kills for path, kills in _kills(pid) if path not in self._kills}
+                self._oom_kills |= {
+                    path: kills for path, kills in _oom_counters(pid) if path not in self._oom_kills
+                }
             self._add(rank, now - self._began, _rss_bytes(pid))
 
     def _add(self, rank: int, at_s: float, rss_bytes: int) -> None:
         points = self._points.setdefault(rank, [])
         if rss_bytes:
             points.append((at_s, rss_bytes))
-        if len(points) > _MOST_POINTS:
+        if len(points) > _MAX_POINTS:
             self._points = {rank: points[::2] for rank, points in self._points.items()}
             self._every_s *= 2
 
     def kernel_killed(self) -> bool:
-        """Whether the kernel has killed a process for lack of memory since ranks were first looked at."""
-        return any(_count(path) > before for path, before in self._kills.items())
+        """Return whether the OOM killer has killed a process since the ranks were first sampled."""
+        return any(_read_oom_kills(path) > before for path, before in self._oom_kills.items())
 
-    def tell(self, rank: int) -> str:
-        """A rank's curve in a few numbers."""
+    def describe(self, rank: int) -> str:
+        """Summarise a rank's memory curve in a few numbers."""
         points = self._points.get(rank, [])
         if not points:
             return "it ended before its memory could be looked at"
@@ -60,15 +62,15 @@ def _rss_bytes(pid: int) -> int:
         return 0
 
 
-def _kills(pid: int) -> Iterator[tuple[Path, int]]:
-    """The files that count such kills for a process: those of its control groups, else the whole machine's."""
-    found = [path for folders, name in _groups(pid) if (path := _nearest(folders, name))]
+def _oom_counters(pid: int) -> Iterator[tuple[Path, int]]:
+    """Yield the files that count OOM kills for a process, with their counts: its cgroups', else the machine's."""
+    found = [path for folders, name in _memory_cgroups(pid) if (path := _nearest_counter(folders, name))]
     for path in found or [Path("/proc/vmstat")]:
-        yield path, _count(path)
+        yield path, _read_oom_kills(path)
 
 
-def _groups(pid: int) -> Iterator[tuple[list[Path], str]]:
-    """Where a control group of a process may be found, from itself to the root, and the file that counts there."""
+def _memory_cgroups(pid: int) -> Iterator[tuple[list[Path], str]]:
+    """Yield the candidate folders of each memory cgroup of a process, innermost first, and the name of its counter."""
     try:
         lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
     except OSError:
@@ -83,13 +85,13 @@ def _groups(pid: int) -> Iterator[tuple[list[Path], str]]:
             yield [Path("/sys/fs/cgroup/memory") / each for each in above], "memory.oom_control"
 
 
-def _nearest(folders: list[Path], name: str) -> Path | None:
-    """The first file that counts; in a container the names of groups may be those outside."""
-    return next((folder / name for folder in folders if _count(folder / name) >= 0), None)
+def _nearest_counter(folders: list[Path], name: str) -> Path | None:
+    """Return the first counter that exists; in a container, cgroup paths may be those of the host."""
+    return next((folder / name for folder in folders if _read_oom_kills(folder / name) >= 0), None)
 
 
-def _count(path: Path) -> int:
-    """The ``oom_kill`` of a file of names and numbers; -1 where there is none."""
+def _read_oom_kills(path: Path) -> int:
+    """Read ``oom_kill`` from a file of names and numbers; -1 if there is none."""
     try:
         fields = dict(line.split(maxsplit=1) for line in path.read_text().splitlines())
         return int(fields["oom_kill"])

@@ -1,4 +1,4 @@
-"""Addresses: on which one to listen so that other ranks reach this one, and whether a meeting place is there."""
+"""Network addresses of ranks: which one to listen on, and whether the rendezvous address can be reached."""
 
 import errno
 import socket
@@ -6,18 +6,19 @@ import time
 from ipaddress import ip_address
 
 _RETRY_S = 0.1
-_ELSEWHERE = (
-    "192.0.2.1"  # reserved for documentation: no packet is sent, but the kernel says which way it would go
+_EXTERNAL_ADDRESS = (
+    "192.0.2.1"  # reserved for documentation: no packet is sent, but the kernel picks the outgoing interface
 )
 
 
-def listen(address: str, port: int) -> tuple[str, socket.socket]:
-    """Listen where ranks meet; returns the address by which this host reaches itself there.
+def listen_for_rendezvous(address: str, port: int) -> tuple[str, socket.socket]:
+    """Listen at the rendezvous address; returns the address by which this host reaches it.
 
-    A name that other hosts resolve to this one may here mean the loopback, or a gate before it: then on all addresses.
+    A name that other hosts resolve to this host may resolve here to the loopback or to a gateway; then this listens on
+    all addresses.
     """
     found = _resolve(address, port)
-    everywhere = _is_loopback(found) and not says_loopback(address)
+    everywhere = _is_loopback(found) and not is_loopback_name(address)
     try:
         return found, _listen("" if everywhere else found, port)
     except OSError as error:
@@ -40,7 +41,7 @@ def _listen(address: str, port: int) -> socket.socket:
 
 
 def wait_until_reachable(address: str, port: int, *, seconds: float) -> None:
-    """Return once something listens at the meeting place."""
+    """Return once something listens at the rendezvous address."""
     until = time.monotonic() + seconds
     while True:
         try:
@@ -49,19 +50,19 @@ def wait_until_reachable(address: str, port: int, *, seconds: float) -> None:
         except OSError as error:
             if time.monotonic() > until:
                 raise TimeoutError(
-                    f"{socket.gethostname()} could not reach the meeting place {address}:{port} within {seconds:g} s "
-                    f"({error}); check that rank 0 runs there and that no firewall is between"
+                    f"{socket.gethostname()} could not reach the rendezvous address {address}:{port} "
+                    f"within {seconds:g} s ({error}); check that rank 0 runs there and that no firewall is between"
                 ) from None
         time.sleep(_RETRY_S)
 
 
-def address_to_bind(address: str, port: int) -> str:
-    """The address of this host by which ranks reach it that meet at ``address``."""
+def choose_bind_address(address: str, port: int) -> str:
+    """Return the address of this host that ranks can reach whose rendezvous is at ``address``."""
     found = _resolve(address, port)
-    if says_loopback(address):
+    if is_loopback_name(address):
         return found
     if _is_loopback(found):
-        found = _ELSEWHERE
+        found = _EXTERNAL_ADDRESS
     family = socket.AF_INET6 if ":" in found else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect((found, port or 9))
@@ -79,8 +80,8 @@ def _resolve(address: str, port: int) -> str:
     return str(min(known, key=lambda each: each[0] != socket.AF_INET)[4][0])
 
 
-def says_loopback(address: str) -> bool:
-    """Whether an address means the loopback on every host."""
+def is_loopback_name(address: str) -> bool:
+    """Return whether an address means the loopback on every host."""
     return address == "localhost" or _is_loopback(address)
 
 

@@ -1,7 +1,7 @@
-"""Ranks as workers of Ray Train, on a Ray cluster that exists. The one file of this room that names Ray.
+"""The ``ray`` engine: ranks are workers of Ray Train, on an existing Ray cluster. The only file here that imports Ray.
 
-Ray places ranks and starts the group again when one is lost; it pickles the function between its own processes, which
-trust each other. Ranks meet and talk as on every other engine (``elastic.join``), at an address of rank 0's host.
+Ray places ranks and restarts the group when one is lost. It pickles the function between its own processes, which trust
+each other. Ranks connect as on every other engine (``elastic.join``); the rendezvous store is on rank 0's host.
 """
 
 import os
@@ -17,7 +17,7 @@ import torch
 
 from siafu.comm import Comm, PeerFailed
 from siafu.extras import require_extra
-from siafu.launch.failures import RankFailure, RanksFailed, failure_from, is_echo
+from siafu.launch.failures import RankFailure, RanksFailed, failure_from_error, is_secondary_failure
 from siafu.launch.secret import SECRET
 from siafu.workers.ray_tasks import connect
 
@@ -40,37 +40,37 @@ def run_on_ray(
     encrypt: bool = True,
     restarts: int = 3,
 ) -> list[T]:
-    """Call ``fn`` on ``ranks`` workers of the cluster, each with ``threads`` CPUs; what they return, in rank order.
+    """Call ``fn`` on ``ranks`` workers of the cluster, each with ``threads`` CPUs; return the results in rank order.
 
-    Ray starts all ranks again, at most ``restarts`` times, when one is lost; ``fn`` then goes on from its checkpoint.
-    An error of a rank's own is raised as RanksFailed. Every node needs siafu, and paths in ``fn`` are to be absolute.
+    When a rank is lost, Ray restarts all ranks, at most ``restarts`` times; ``fn`` then resumes from its checkpoint. An
+    error of a rank itself is raised as RanksFailed. Every node needs siafu, and paths in ``fn`` must be absolute.
     """
     connect("to run on")
-    _check_room(ranks * threads)
-    desk = ray.remote(num_cpus=0)(_Desk).remote()
+    _check_capacity(ranks * threads)
+    result_actor = ray.remote(num_cpus=0)(_ResultActor).remote()
     secret = secrets.token_hex(32)  # travels with the function, in Ray's own messages
-    wire = {"deadline_s": deadline_s, "settings": settings, "encrypt": encrypt}
-    one = partial(_run_rank, fn, desk, secret=secret, threads=threads, wire=wire)
+    comm_options = {"deadline_s": deadline_s, "settings": settings, "encrypt": encrypt}
+    one = partial(_run_rank, fn, result_actor, secret=secret, threads=threads, comm_options=comm_options)
     with tempfile.TemporaryDirectory(prefix="siafu-ray-", ignore_cleanup_errors=True) as folder:
         trainer = TorchTrainer(
             lambda: one(),
-            torch_config=_Meeting(),
+            torch_config=_RendezvousConfig(),
             scaling_config=train.ScalingConfig(num_workers=ranks, resources_per_worker={"CPU": threads}),
             run_config=train.RunConfig(
                 storage_path=folder, failure_config=train.FailureConfig(max_failures=restarts)
             ),
         )
         lost = _fit(trainer)
-    results, failures = ray.get(desk.read.remote())
+    results, failures = ray.get(result_actor.read.remote())
     if len(results) == ranks:
         return [results[rank] for rank in range(ranks)]
     if failures:
         raise RanksFailed(failures) from lost
-    raise RanksFailed(_lost(lost, restarts)) from lost
+    raise RanksFailed(_failures_of_lost_workers(lost, restarts)) from lost
 
 
-def _check_room(cpus: int) -> None:
-    """Ray waits without end for what a cluster does not have."""
+def _check_capacity(cpus: int) -> None:
+    """Raise ValueError if the cluster has too few CPUs, for which Ray would wait forever."""
     there = int(ray.cluster_resources().get("CPU", 0))
     if there < cpus:
         raise ValueError(
@@ -80,7 +80,7 @@ def _check_room(cpus: int) -> None:
 
 
 def _fit(trainer: TorchTrainer) -> Exception | None:
-    """Train; in a thread, so that Ray leaves the caller's signal handlers in force. Returns what Ray gave up with."""
+    """Run the trainer in a thread, so that the caller's signal handlers stay in force; return Ray's final error."""
     gave_up: list[Exception] = []
 
     def fit() -> None:
@@ -99,8 +99,8 @@ def _fit(trainer: TorchTrainer) -> Exception | None:
     return gave_up[0] if gave_up else None
 
 
-def _lost(error: Exception | None, restarts: int) -> list[RankFailure]:
-    """What Ray says of workers that died without a word."""
+def _failures_of_lost_workers(error: Exception | None, restarts: int) -> list[RankFailure]:
+    """Make failures from Ray's error for workers that died without a report."""
     said: Mapping[int, Exception] = getattr(error, "worker_failures", {})
     message = f"lost, and again after {restarts} restarts"
     return [
@@ -113,57 +113,62 @@ def _first_line(error: Exception | None) -> str:
     return next(iter(str(error).strip().splitlines()), "Ray does not say why")
 
 
-class _Desk:
-    """An actor where ranks leave results and failures; what the last attempt left counts."""
+class _ResultActor:
+    """A Ray actor that collects the results and failures of the last attempt."""
 
     def __init__(self) -> None:
         self._attempt = ""
         self._results: dict[int, Any] = {}
         self._failures: list[RankFailure] = []
 
-    def _turn_to(self, attempt: str) -> None:
+    def _start_attempt(self, attempt: str) -> None:
         if attempt != self._attempt:
             self._attempt, self._results, self._failures = attempt, {}, []
 
-    def done(self, attempt: str, rank: int, result: Any) -> None:
-        """A rank ended well."""
-        self._turn_to(attempt)
+    def record_result(self, attempt: str, rank: int, result: Any) -> None:
+        """Record the result of a rank."""
+        self._start_attempt(attempt)
         self._results[rank] = result
 
-    def failed(self, attempt: str, failure: RankFailure) -> None:
-        """A rank failed."""
-        self._turn_to(attempt)
+    def record_failure(self, attempt: str, failure: RankFailure) -> None:
+        """Record the failure of a rank."""
+        self._start_attempt(attempt)
         self._failures.append(failure)
 
     def read(self) -> tuple[dict[int, Any], list[RankFailure]]:
-        """All that was left."""
+        """Return results by rank, and failures."""
         return self._results, self._failures
 
 
 def _run_rank(
-    fn: Callable[[Comm], Any], desk: Any, *, secret: str, threads: int, wire: Mapping[str, Any]
+    fn: Callable[[Comm], Any],
+    result_actor: Any,
+    *,
+    secret: str,
+    threads: int,
+    comm_options: Mapping[str, Any],
 ) -> None:
-    """In a worker. An error of its own is left at the desk and not raised, since Ray would start all again for it."""
+    """Run ``fn`` in a worker. A rank's own error is recorded, not raised: Ray restarts all ranks after an exception."""
     from siafu.launch.elastic import join
 
-    environ = _environ() | {SECRET: secret}
+    environ = _torchrun_environment() | {SECRET: secret}
     attempt = environ["TORCHELASTIC_RUN_ID"]
     rank = int(environ["RANK"])
     torch.set_num_threads(threads)
     try:
-        with join(environ, **wire) as comm:
+        with join(environ, **comm_options) as comm:
             result = fn(comm)
     except Exception as error:
-        failure = failure_from(error, rank=rank)
-        ray.get(desk.failed.remote(attempt, failure))
-        if is_echo(error) and not isinstance(error, PeerFailed):
-            raise  # a peer is lost and may have told nobody, as when it is stopped: Ray must know
+        failure = failure_from_error(error, rank=rank)
+        ray.get(result_actor.record_failure.remote(attempt, failure))
+        if is_secondary_failure(error) and not isinstance(error, PeerFailed):
+            raise  # the lost peer may not have failed visibly, e.g. when it is suspended: Ray must restart
     else:
-        ray.get(desk.done.remote(attempt, rank, result))
+        ray.get(result_actor.record_result.remote(attempt, rank, result))
 
 
-def _environ() -> dict[str, str]:
-    """What torchrun would have set."""
+def _torchrun_environment() -> dict[str, str]:
+    """Return the environment variables that torchrun would have set."""
     context = train.get_context()
     return {
         "RANK": str(context.get_world_rank()),
@@ -175,22 +180,22 @@ def _environ() -> dict[str, str]:
     }
 
 
-class _Meeting(TorchConfig):  # type: ignore[misc]
-    """How a group of workers is set up: it learns where to meet, and no more."""
+class _RendezvousConfig(TorchConfig):  # type: ignore[misc]
+    """Sets up a group of workers: it only distributes the rendezvous address."""
 
     @property
     def backend_cls(self) -> type[Backend]:
-        """What sets up."""
-        return _MeetingBackend
+        """The backend class of this configuration."""
+        return _RendezvousBackend
 
 
-class _MeetingBackend(Backend):  # type: ignore[misc]
-    """For each attempt, asks rank 0's host for an address and a free port, and tells all."""
+class _RendezvousBackend(Backend):  # type: ignore[misc]
+    """For each attempt, picks an address and a free port of rank 0's host, and sends them to all ranks."""
 
     def on_start(self, worker_group: Any, backend_config: Any) -> None:
-        """Before the function is called."""
+        """Distribute the rendezvous address before the function is called."""
         address, port = worker_group.execute_single(0, _address_and_port)
-        worker_group.execute(_remember, address, port)
+        worker_group.execute(_set_rendezvous_address, address, port)
 
 
 def _address_and_port() -> tuple[str, int]:
@@ -198,6 +203,6 @@ def _address_and_port() -> tuple[str, int]:
         return ray.util.get_node_ip_address(), free.getsockname()[1]
 
 
-def _remember(address: str, port: int) -> None:
+def _set_rendezvous_address(address: str, port: int) -> None:
     os.environ["MASTER_ADDR"] = address
     os.environ["MASTER_PORT"] = str(port)

@@ -1,4 +1,4 @@
-"""Launch ranks again after a loss, for as long as that leads anywhere. The decision is a small policy by itself."""
+"""Restart ranks after a loss, as long as the run makes progress. The decision is a policy of its own."""
 
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -6,30 +6,32 @@ from typing import NamedTuple
 
 from siafu.launch.failures import RankFailure, RanksFailed
 
-_MOST_FRUITLESS = 3
+_MAX_ATTEMPTS_WITHOUT_PROGRESS = 3
 
 
-class Decision(Enum):
-    """What to do after an attempt that failed."""
+class RestartDecision(Enum):
+    """The decision after a failed attempt."""
 
     RETRY = "retry"
     RAISE = "raise"
 
 
-def decide(failures: Sequence[RankFailure], *, progressed: bool, fruitless: int) -> Decision:
-    """Start again where ranks were lost from outside; not where a rank's own error or its memory would come again.
+def decide(
+    failures: Sequence[RankFailure], *, progressed: bool, attempts_without_progress: int
+) -> RestartDecision:
+    """Restart if ranks were lost for external reasons, but not if an own error or lack of memory would recur.
 
-    ``fruitless`` counts the attempts in a row, this one included, that got no further.
+    ``attempts_without_progress`` counts the attempts in a row, this one included, without a new checkpoint.
     """
     if any(failure.kind in ("error", "memory") for failure in failures):
-        return Decision.RAISE
-    if progressed or fruitless < _MOST_FRUITLESS:
-        return Decision.RETRY
-    return Decision.RAISE
+        return RestartDecision.RAISE
+    if progressed or attempts_without_progress < _MAX_ATTEMPTS_WITHOUT_PROGRESS:
+        return RestartDecision.RETRY
+    return RestartDecision.RAISE
 
 
 class CheckpointPosition(NamedTuple):
-    """How far a run's checkpoint is: epochs done, and minibatches of the next one."""
+    """The progress that a run's last checkpoint holds: completed epochs, and minibatches of the next one."""
 
     epoch: int = 0
     minibatch: int = 0
@@ -48,22 +50,32 @@ def run_with_restarts(
     say: Callable[[str], None],
     deadline_s: float = 30.0,
 ) -> None:
-    """Launch ``command`` until it ends well; raises RanksFailed where starting again would not help.
+    """Launch ``command`` until it succeeds; raises RanksFailed if another restart would not help.
 
-    ``progress`` tells how much is safe on disk, ``say`` is told of restarts; the rest is as in ``launch``.
+    ``progress`` returns the position of the last checkpoint. ``say`` is called with a message at each restart. The
+    other parameters are those of ``launch``.
     """
     from siafu.launch.elastic import launch
 
-    fruitless = 0
+    attempts_without_progress = 0
     while True:
         before = progress()
         try:
             return launch(command, ranks=ranks, threads=threads, watch=watch, deadline_s=deadline_s)
         except RanksFailed as error:
             after = progress()
-            fruitless = 0 if after > before else fruitless + 1
-            if decide(error.failures, progressed=after > before, fruitless=fruitless) is Decision.RAISE:
-                if fruitless >= _MOST_FRUITLESS:
-                    error.add_note(f"{fruitless} attempts in a row got no further than {after}")
+            attempts_without_progress = 0 if after > before else attempts_without_progress + 1
+            if (
+                decide(
+                    error.failures,
+                    progressed=after > before,
+                    attempts_without_progress=attempts_without_progress,
+                )
+                is RestartDecision.RAISE
+            ):
+                if attempts_without_progress >= _MAX_ATTEMPTS_WITHOUT_PROGRESS:
+                    error.add_note(
+                        f"{attempts_without_progress} attempts in a row got no further than {after}"
+                    )
                 raise
-            say(f"{error.brief}; starting again from the last checkpoint, {after}")
+            say(f"{error.summary}; starting again from the last checkpoint, {after}")

@@ -1,4 +1,4 @@
-"""The secret of a group of ranks: from the environment or from a file of its owner; never from the network."""
+"""The secret of a group of ranks, from the environment or from a private file; never from the network."""
 
 import hashlib
 import hmac
@@ -6,51 +6,51 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from siafu.files import read_private
-from siafu.launch.rank_environment import Place
+from siafu.launch.rank_environment import RankEnvironment
 
 SECRET, SECRET_FILE = "SIAFU_SECRET", "SIAFU_SECRET_FILE"
 _MIN_BYTES, _MAX_BYTES = 16, 4096
-_HOW = (
+_HOW_TO_MAKE_ONE = (
     "(umask 077; head -c 32 /dev/urandom | base64 > ~/siafu.secret), copy it to every host with scp -p, and set "
     f"{SECRET_FILE}=~/siafu.secret there"
 )
 
 
-def group_key(environ: Mapping[str, str], place: Place, *, trust_network: bool) -> bytes:
-    """The key by which the ranks of one attempt know each other; raises ValueError where they need a secret.
+def group_key(environ: Mapping[str, str], rank_env: RankEnvironment, *, trust_network: bool) -> bytes:
+    """Derive the key that authenticates the ranks of one attempt; raises ValueError if they need a secret.
 
-    Without a secret, ranks on one host know each other by their user, and the key is no secret.
+    Without a secret, ranks on one host authenticate by their user id, and the key is not secret.
     """
     secret = read_secret(environ)
-    if secret is None and not place.one_host and not trust_network:
+    if secret is None and not rank_env.one_host and not trust_network:
         raise ValueError(
-            f"{place.world_size} ranks on several hosts, but neither {SECRET} nor {SECRET_FILE} is set: without a "
-            f"secret anybody on the network could join. Make one with {_HOW}; or, where nobody else reaches the "
-            "network, set comm.trust_network=true"
+            f"{rank_env.world_size} ranks on several hosts, but neither {SECRET} nor {SECRET_FILE} is set: without a "
+            f"secret anybody on the network could join. Make one with {_HOW_TO_MAKE_ONE}; or, where nobody else "
+            "reaches the network, set comm.trust_network=true"
         )
-    attempt = f"group {place.attempt} {place.port if place.one_host else ''}"
+    attempt = f"group {rank_env.attempt_id} {rank_env.port if rank_env.one_host else ''}"
     return hmac.digest(secret or b"no secret", attempt.encode(), hashlib.sha256)
 
 
 def read_secret(environ: Mapping[str, str]) -> bytes | None:
-    """The user's secret, or None; raises ValueError for one that others can read or guess."""
+    """Read the user's secret, or None; raises ValueError for one that others can read or guess."""
     if text := environ.get(SECRET):
-        return _long_enough(text.encode(), SECRET)
+        return _check_length(text.encode(), SECRET)
     if name := environ.get(SECRET_FILE):
         path = Path(name).expanduser()
         try:
             secret = read_private(path, max_bytes=_MAX_BYTES)
         except ValueError as error:
-            raise ValueError(f"{SECRET_FILE}={error}; make one with {_HOW}") from None
-        return _long_enough(secret, f"{SECRET_FILE}={path}")
+            raise ValueError(f"{SECRET_FILE}={error}; make one with {_HOW_TO_MAKE_ONE}") from None
+        return _check_length(secret, f"{SECRET_FILE}={path}")
     return None
 
 
-def _long_enough(secret: bytes, what: str) -> bytes:
+def _check_length(secret: bytes, what: str) -> bytes:
     secret = secret.strip()
     if len(secret) < _MIN_BYTES:
         raise ValueError(
             f"{what}: a secret of {len(secret)} bytes; expected at least {_MIN_BYTES}, which nobody can guess: "
-            f"make one with {_HOW}"
+            f"make one with {_HOW_TO_MAKE_ONE}"
         )
     return secret

@@ -1,7 +1,7 @@
-"""Minibatches for models of PyTorch Geometric. It knows no model and trains nothing.
+"""A PyG-compatible NeighborLoader. It knows no model and trains nothing.
 
-Reading order: ``neighbors`` (the loader), ``arguments`` (what it accepts), ``seeds`` (which nodes are in a minibatch),
-``sources`` (what it draws from: a PyG Data, a Graph, the parts of several ranks).
+Reading order: ``neighbor_loader`` (the loader), ``arguments`` (the arguments it accepts), ``seeds`` (the nodes of a
+minibatch), ``sample_source`` (a PyG Data, a Graph or the parts of several ranks to sample from).
 """
 
 from siafu.loader.neighbor_loader import NeighborLoader

@@ -1,4 +1,4 @@
-"""Arguments of PyG's NeighborLoader: those that change nothing here, and those whose meaning siafu does not have."""
+"""Arguments of PyG's NeighborLoader that siafu ignores, and those that it refuses."""
 
 import difflib
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from siafu.methods.sampled.config import MOST_FANOUT
 SUBGRAPH_TYPES = ("directional", "bidirectional", "induced")
 
 # How PyG's sampler processes work and how it reads its data: threads of the native sampler do the work here.
-_HARMLESS = {
+_IGNORED = {
     "filter_per_worker",
     "in_order",
     "is_sorted",
@@ -44,13 +44,13 @@ _FIXED: dict[str, tuple[Any, str]] = {
 _OWN = ("batch_size", "replace", "subgraph_type", "shuffle", "drop_last", "seed", "transform", "comm")
 
 
-def check_others(given: Mapping[str, Any]) -> None:
-    """Refuse arguments that PyG has no use for, or that ask for what siafu does not do."""
+def check_pyg_arguments(given: Mapping[str, Any]) -> None:
+    """Refuse unknown arguments, and values that ask for features siafu does not have."""
     for name, value in given.items():
-        if name in _HARMLESS:
+        if name in _IGNORED:
             continue
         if name not in _FIXED:
-            near = difflib.get_close_matches(name, (*_OWN, *_HARMLESS, *_FIXED), n=1)
+            near = difflib.get_close_matches(name, (*_OWN, *_IGNORED, *_FIXED), n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise TypeError(f"NeighborLoader has no argument {name!r}{hint}")
         only, why = _FIXED[name]
@@ -59,7 +59,7 @@ def check_others(given: Mapping[str, Any]) -> None:
 
 
 def read_fanouts(num_neighbors: Sequence[int]) -> list[int]:
-    """The fanout of each hop, the one next to the seeds first."""
+    """Return the fanout of each hop, the one next to the seeds first."""
     if isinstance(num_neighbors, Mapping):
         raise ValueError(
             "num_neighbors is a dict, which is for several types of edges; expected a list, one number a hop"
@@ -76,7 +76,7 @@ def read_fanouts(num_neighbors: Sequence[int]) -> list[int]:
 
 
 def check_sizes(batch_size: int, subgraph_type: str) -> None:
-    """Refuse a minibatch of no size, and an unknown type of subgraph."""
+    """Refuse an invalid batch size and an unknown subgraph type."""
     if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
         raise ValueError(f"batch_size is {batch_size!r}; expected a whole number from 1")
     if subgraph_type not in SUBGRAPH_TYPES:

@@ -1,4 +1,4 @@
-"""The loader."""
+"""The loader that users see as ``siafu.NeighborLoader``."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from siafu.comm import Comm
-from siafu.loader.arguments import check_others, check_sizes, read_fanouts
+from siafu.loader.arguments import check_pyg_arguments, check_sizes, read_fanouts
 from siafu.loader.sample_source import open_source
 from siafu.nn.dropout import mix
 from siafu.sampling import (
@@ -27,18 +27,17 @@ class NeighborLoader:
         for batch in loader:
             out = model(batch.x, batch.edge_index)[: batch.batch_size]
 
-    Arguments and the fields of a minibatch are PyG's. Threads of this process draw, gather and build (as many as torch
-    has), so ``num_workers`` and the like are accepted and change nothing; what has no meaning here is refused. Which
-    neighbours are drawn depends on the seed, the epoch, the minibatch, the hop and the node alone, and so on no number
-    of threads.
+    Arguments and the fields of a minibatch are PyG's. Threads of this process sample, gather and build, as many as
+    torch has. So ``num_workers`` and the like are accepted and ignored; arguments without a meaning here are refused.
+    Sampling depends on the seed, the epoch, the minibatch, the hop and the node alone, not on the number of threads.
 
-    On several ranks each has the seeds that it owns, and a minibatch is one of all ranks: ``batch_size`` counts all its
-    seeds, each rank grows the subgraph of its own, and has an empty minibatch where it owns none. Making a loader and
-    taking a minibatch are collective. Unless shuffled, seeds stand in the order of the user's ids. ``n_id`` are the
-    user's ids, and there is no ``e_id``.
+    On several ranks each rank has the seeds that it owns, and a minibatch is shared by all ranks: ``batch_size``
+    counts the seeds of all ranks. Each rank samples the subgraph of its own seeds, and gets an empty minibatch if it
+    owns none. Making a loader and taking a minibatch are collective. Unless shuffled, seeds are in the order of the
+    user's ids. ``n_id`` are the user's ids, and there is no ``e_id``.
 
     Attributes:
-        epoch: of the next iteration, from 0; set it to go on where another process ended.
+        epoch: the number of the next iteration's epoch, from 0; set it to continue where another process ended.
     """
 
     def __init__(
@@ -61,22 +60,22 @@ class NeighborLoader:
 
         Args:
             data: a torch_geometric Data, a siafu Graph, the name or path of one as ``siafu.load`` takes it, or with
-                ``comm`` the Part of this rank. A store that is given by its path stays on disk, and its pages do not
-                pile up in memory.
-            num_neighbors: in-edges drawn for a node in each hop, from the seeds outwards; -1: all.
+                ``comm`` the Part of this rank. A store that is passed by its path stays on disk, and its resident
+                pages are limited.
+            num_neighbors: in-edges sampled per node in each hop, from the seeds outwards; -1: all.
             input_nodes: the seeds, as a mask or as rows, which may repeat; None: all nodes. Of a Part, own rows.
             batch_size: seeds of a minibatch, on all ranks together.
-            replace: whether to draw with replacement.
-            subgraph_type: ``directional``: the edges drawn; ``bidirectional``: those and their reverse; ``induced``:
-                all edges between the nodes that were met.
-            shuffle: whether each epoch has another order of seeds.
+            replace: whether to sample with replacement.
+            subgraph_type: ``directional``: the sampled edges; ``bidirectional``: these and their reverse; ``induced``:
+                all edges between the sampled nodes.
+            shuffle: whether to permute the seeds in each epoch.
             drop_last: whether to leave out a last minibatch that is not full.
-            seed: of the order and the draws.
-            transform: what is done to each minibatch.
-            comm: the group of ranks over which the data is cut; see ``siafu.join``.
+            seed: of the permutation and the sampling.
+            transform: a function that is applied to each minibatch.
+            comm: the group of ranks that have the parts of the data; see ``siafu.join``.
             others: further arguments of PyG's loader.
         """
-        check_others(others)
+        check_pyg_arguments(others)
         check_sizes(batch_size, str(getattr(subgraph_type, "value", subgraph_type)))
         self._fanouts = read_fanouts(num_neighbors)
         self._source = open_source(data, comm)
@@ -91,7 +90,7 @@ class NeighborLoader:
         return total // self.batch_size if self.drop_last else -(-total // self.batch_size)
 
     def __iter__(self) -> Iterator[Any]:
-        """The minibatches of the next epoch."""
+        """Yield the minibatches of the next epoch."""
         epoch, self.epoch = self.epoch, self.epoch + 1
         return (self._batch(epoch, number) for number in range(len(self)))
 
@@ -102,15 +101,17 @@ class NeighborLoader:
         if self._shuffle:
             numbers = KeyedPermutation(self._seeds.total, key=mix(epoch_key)).at(numbers)
         place = self._seeds.own(numbers)
-        subgraph = self._around(self._source.position(self._seeds.rows(place)), mix(epoch_key ^ number))
+        subgraph = self._sample_around(
+            self._source.position(self._seeds.rows(place)), mix(epoch_key ^ number)
+        )
         batch = self._source.batch(subgraph)
         batch.num_nodes, batch.edge_index = subgraph.position.numel(), subgraph.edge_index
         batch.num_sampled_nodes, batch.num_sampled_edges = subgraph.hop_nodes, subgraph.hop_edges
         batch.input_id, batch.batch_size = self._seeds.input_id(place), place.numel()
         return batch if self.transform is None else self.transform(batch)
 
-    def _around(self, seeds: torch.Tensor, key: int) -> Subgraph:
-        """The subgraph of some seeds. Collective on several ranks."""
+    def _sample_around(self, seeds: torch.Tensor, key: int) -> Subgraph:
+        """Sample the subgraph around some seeds. Collective on several ranks."""
         draw, keys = self._source.draw, [_signed(mix(key ^ (hop + 1))) for hop in range(len(self._fanouts))]
         different, place = unique_seeds(seeds)
         found = sample_subgraph(draw, different, keys, fanouts=self._fanouts, replace=self._replace)

@@ -1,4 +1,4 @@
-"""What a loader draws from: edges, and what is known of nodes. Each makes minibatches of torch_geometric's Data."""
+"""The graphs that a loader samples from. Each source makes minibatches of torch_geometric's Data."""
 
 import copy
 from pathlib import Path
@@ -15,7 +15,7 @@ from siafu.data.loading import is_store
 from siafu.extras import require_extra
 from siafu.graph import Graph
 from siafu.load_graph import load_static
-from siafu.loader.seeds import Seeds, numbered, read_seeds
+from siafu.loader.seeds import Seeds, number_across_ranks, read_seeds
 from siafu.methods.sampled.neighbourhood import Asked, Neighbourhood
 from siafu.native import Csr
 from siafu.partition.cut import NODE_FIELDS, Part
@@ -27,23 +27,23 @@ _EXPECTED = "a torch_geometric.data.Data, a siafu.Graph, the name or path of one
 
 
 class SampleSource(Protocol):
-    """Edges to draw from, and rows to serve."""
+    """A graph to sample edges from, with node and edge data."""
 
     def seeds(self, given: Any) -> Seeds:
-        """The nodes that minibatches grow from."""
+        """Read the seeds that the user gave."""
 
     def position(self, row: Tensor) -> Tensor:
-        """What the nodes of some rows are called in drawing."""
+        """Convert rows to the positions that :meth:`draw` takes."""
 
     def draw(self, position: Tensor, key: int, *, fanout: int, replace: bool) -> FrontierEdges:
-        """Draw in-edges; see :class:`siafu.sampling.EdgeSampler`."""
+        """Sample in-edges; see :class:`siafu.sampling.EdgeSampler`."""
 
     def batch(self, subgraph: Subgraph) -> Any:
-        """A torch_geometric Data of what is known of the nodes and edges of a subgraph."""
+        """Make a torch_geometric Data with the node and edge data of a subgraph."""
 
 
 def open_source(data: Any, comm: Comm | None) -> SampleSource:
-    """What was given, to draw from. Collective with ``comm``."""
+    """Wrap the user's data as a source to sample from. Collective with ``comm``."""
     pyg = import_pyg()
     match data:
         case Part():
@@ -51,35 +51,35 @@ def open_source(data: Any, comm: Comm | None) -> SampleSource:
                 raise ValueError(
                     "data is a Part, what one of several ranks has; give comm too, see siafu.join"
                 )
-            return _Parts(comm, data)
+            return _PartSource(comm, data)
         case _ if comm is not None:
             raise ValueError(
                 f"data is a {type(data).__name__}, but comm is given; expected a Part: siafu.part_of(data, comm)"
             )
         case Graph():
-            return _Whole(data)
+            return _GraphSource(data)
         case str() | Path():
             if is_store(Path(data)):
                 graph = load_static(
                     data, verify=False
                 )  # else a terabyte would be read before the first minibatch
-                return _Whole(graph, ResidentPages(graph))
-            return _Whole(load_static(data))
+                return _GraphSource(graph, ResidentPages(graph))
+            return _GraphSource(load_static(data))
         case pyg.Data():
-            return _Pyg(data)
+            return _PygSource(data)
     hint = ": several types of nodes; call to_homogeneous" if isinstance(data, pyg.HeteroData) else ""
     raise ValueError(f"data is a {type(data).__name__}{hint}; expected {_EXPECTED}")
 
 
 def import_pyg() -> Any:
-    """torch_geometric.data, which minibatches are made of."""
+    """Import torch_geometric.data, of which minibatches are made."""
     with require_extra("siafu.NeighborLoader", "torch_geometric"):
         import torch_geometric.data
     return torch_geometric.data
 
 
-class _Whole:
-    """A Graph, which may be mapped from a store; nothing as large as its nodes is made."""
+class _GraphSource:
+    """A Graph, maybe mapped from a store; no array of the size of its nodes is allocated."""
 
     def __init__(self, graph: Graph, pages: ResidentPages | None = None) -> None:
         self._graph, self._pages, self._csr = graph, pages, Csr(graph.indptr, graph.indices)
@@ -92,7 +92,7 @@ class _Whole:
 
     def draw(self, position: Tensor, key: int, *, fanout: int, replace: bool) -> FrontierEdges:
         graph = self._graph
-        return _drawn(
+        return _sample(
             self._csr, position, key, graph.name, fanout=fanout, replace=replace, node_id=graph.node_id
         )
 
@@ -108,11 +108,11 @@ class _Whole:
             fields["edge_weight"] = native.gather(graph.edge_weight, subgraph.edge)
         if self._pages is not None:
             self._pages.release_excess()
-        return import_pyg().Data(**_as_numbers(fields), n_id=subgraph.position, e_id=subgraph.edge)
+        return import_pyg().Data(**_dequantize(fields), n_id=subgraph.position, e_id=subgraph.edge)
 
 
-class _Pyg:
-    """A PyG Data: everything that it has for each node and edge goes along, everything else as it is."""
+class _PygSource:
+    """A PyG Data: its node and edge attributes are selected, everything else is passed on unchanged."""
 
     def __init__(self, data: Any) -> None:
         if getattr(data, "edge_index", None) is None or "adj_t" in data:
@@ -141,7 +141,7 @@ class _Pyg:
         return row
 
     def draw(self, position: Tensor, key: int, *, fanout: int, replace: bool) -> FrontierEdges:
-        return _drawn(self._csr, position, key, "data", fanout=fanout, replace=replace)
+        return _sample(self._csr, position, key, "data", fanout=fanout, replace=replace)
 
     def batch(self, subgraph: Subgraph) -> Any:
         assert subgraph.edge is not None
@@ -157,7 +157,7 @@ class _Pyg:
         return out
 
 
-class _Parts:
+class _PartSource:
     """The parts of several ranks, of which this rank has one; ids are the user's. Every method is collective."""
 
     def __init__(self, comm: Comm, part: Part) -> None:
@@ -173,7 +173,7 @@ class _Parts:
         self._own, self._near = own, Neighbourhood(comm, part, block)
 
     def seeds(self, given: Any) -> Seeds:
-        return numbered(read_seeds(given, self._own.num_nodes), self._comm, self._node_id)
+        return number_across_ranks(read_seeds(given, self._own.num_nodes), self._comm, self._node_id)
 
     def position(self, row: Tensor) -> Tensor:
         return row + self._near.own.start
@@ -192,16 +192,16 @@ class _Parts:
             for name, rows in tables.items()
             if rows is not None
         }
-        return import_pyg().Data(**_as_numbers(fields), edge_weight=subgraph.weight, e_id=None)
+        return import_pyg().Data(**_dequantize(fields), edge_weight=subgraph.weight, e_id=None)
 
 
-def _as_numbers(fields: dict[str, Tensor]) -> dict[str, Tensor]:
-    """With features to calculate with, where they are stored in int8."""
+def _dequantize(fields: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Dequantise features that are stored in int8."""
     scale = fields.pop("x_scale", None)
     return fields if scale is None else fields | {"x": fields["x"].float() * scale[:, None]}
 
 
-def _drawn(
+def _sample(
     csr: Csr,
     rows: Tensor,
     key: int,
@@ -233,7 +233,7 @@ def _drawn(
 
 
 def _select(values: Any, index: Tensor, dim: int) -> Any:
-    """The entries of an attribute, a tensor or a NumPy array."""
+    """Index an attribute, a tensor or a NumPy array, along a dimension."""
     if isinstance(values, np.ndarray):
         return torch.from_numpy(values.take(index.numpy(), axis=dim))
     if not isinstance(values, Tensor):

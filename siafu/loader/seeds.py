@@ -1,4 +1,4 @@
-"""Which nodes minibatches grow from, on one rank or several."""
+"""The seed nodes of minibatches, on one rank or several."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,7 @@ _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 @dataclass(frozen=True, eq=False)
 class Seeds:
-    """The seeds of one rank among those of all.
+    """The seeds of one rank, numbered among the seeds of all ranks.
 
     Attributes:
         row: (R,) int64, the rank's own, as rows of what it was given; None where all rows are.
@@ -30,7 +30,7 @@ class Seeds:
     place: Tensor | None = None
 
     def own(self, numbers: Tensor) -> Tensor:
-        """The places of those that this rank has of some numbers."""
+        """Return the places of those seeds, of some global numbers, that this rank owns."""
         if self.number is None or self.place is None:
             return numbers
         if not self.number.numel():
@@ -39,16 +39,16 @@ class Seeds:
         return self.place[found[self.number[found] == numbers]]
 
     def rows(self, place: Tensor) -> Tensor:
-        """The rows of seeds."""
+        """Return the rows of seeds."""
         return place if self.row is None else self.row[place]
 
     def input_id(self, place: Tensor) -> Tensor:
-        """What PyG calls seeds: rows of a mask, else their places in the list."""
+        """Return PyG's ``input_id``: the rows of a mask, else the places in the list."""
         return self.rows(place) if self.masked else place
 
 
 def read_seeds(given: Any, num_rows: int) -> Seeds:
-    """All rows for None, those of a mask, or a list of rows."""
+    """Read seeds: None for all rows, a mask, or a list of rows."""
     if given is None:
         return Seeds(None, False, num_rows)
     if isinstance(given, str) or (isinstance(given, tuple) and given and isinstance(given[0], str)):
@@ -74,8 +74,8 @@ def read_seeds(given: Any, num_rows: int) -> Seeds:
     return Seeds(row, False, row.numel())
 
 
-def numbered(seeds: Seeds, comm: Comm, node_id: Tensor) -> Seeds:
-    """The same seeds among those of all ranks, in the order of the user's ids (D,) of own rows. Collective."""
+def number_across_ranks(seeds: Seeds, comm: Comm, node_id: Tensor) -> Seeds:
+    """Number the seeds among those of all ranks, in the order of the user's ids (D,) of own rows. Collective."""
     ids = node_id if seeds.row is None else node_id[seeds.row]
     everyone = comm.all_gather(ids, label="sample")
     order = torch.cat(everyone).argsort(stable=True)

@@ -28,4 +28,4 @@ def build_procedure(rank: RankContext) -> Procedure:
     return method.build(rank)
 
 
-__all__ = ["METHODS", "Method", "Procedure", "RankContext", "ConfigLike", "build_procedure"]
+__all__ = ["METHODS", "ConfigLike", "Method", "Procedure", "RankContext", "build_procedure"]

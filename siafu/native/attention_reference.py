@@ -1,20 +1,14 @@
-"""The attention aggregates in plain torch: what the compiled ones are held to, and what runs without them."""
-
-from typing import TYPE_CHECKING
+"""The attention aggregates in plain torch: the reference for tests, and the fallback without the compiled core."""
 
 import torch
 from torch import Tensor
 
-from siafu.native.reference import Dropout
-
-if TYPE_CHECKING:
-    from siafu.native import Csr
-    from siafu.native.attention import Attention
+from siafu.native.values import Attention, Csr, Dropout
 
 _MASK = 0xFFFFFFFF
 
 
-def attend(csr: "Csr", z_src: Tensor, how: "Attention") -> tuple[Tensor, Tensor]:
+def attend(csr: Csr, z_src: Tensor, how: Attention) -> tuple[Tensor, Tensor]:
     """GAT's aggregate; see :func:`siafu.native.attend`."""
     src, dst = _edges(csr)
     width = z_src.shape[1] - 2 * how.heads
@@ -24,7 +18,7 @@ def attend(csr: "Csr", z_src: Tensor, how: "Attention") -> tuple[Tensor, Tensor]
     )
 
 
-def attend_v2(csr: "Csr", z_src: Tensor, vector: Tensor, how: "Attention") -> tuple[Tensor, Tensor]:
+def attend_v2(csr: Csr, z_src: Tensor, vector: Tensor, how: Attention) -> tuple[Tensor, Tensor]:
     """GATv2's aggregate; see :func:`siafu.native.attend_v2`."""
     src, dst = _edges(csr)
     z, z_dst = z_src.chunk(2, dim=1)
@@ -32,7 +26,7 @@ def attend_v2(csr: "Csr", z_src: Tensor, vector: Tensor, how: "Attention") -> tu
     return _weigh(z, (u_edge.view(src.numel(), *vector.shape) * vector).sum(2), src, dst, how)
 
 
-def attend_backward(csr: "Csr", z_src: Tensor, grad_dst: Tensor, how: "Attention") -> Tensor:
+def attend_backward(csr: Csr, z_src: Tensor, grad_dst: Tensor, how: Attention) -> Tensor:
     """The gradient of :func:`attend`; see :func:`siafu.native.attend_backward`."""
     with torch.enable_grad():
         z_src = z_src.detach().requires_grad_()
@@ -42,7 +36,7 @@ def attend_backward(csr: "Csr", z_src: Tensor, grad_dst: Tensor, how: "Attention
 
 
 def attend_v2_backward(
-    csr: "Csr", z_src: Tensor, vector: Tensor, grad_dst: Tensor, how: "Attention"
+    csr: Csr, z_src: Tensor, vector: Tensor, grad_dst: Tensor, how: Attention
 ) -> tuple[Tensor, Tensor]:
     """The gradients of :func:`attend_v2`; see :func:`siafu.native.attend_v2_backward`."""
     with torch.enable_grad():
@@ -52,8 +46,8 @@ def attend_v2_backward(
     return grad_src, grad_vector
 
 
-def kept_edges(dropout: Dropout, dst_id: Tensor, src_id: Tensor, heads: int) -> Tensor:
-    """Which edges' heads stay, (E, H) bool."""
+def attention_dropout_mask(dropout: Dropout, dst_id: Tensor, src_id: Tensor, heads: int) -> Tensor:
+    """Return which edges' heads are kept, (E, H) bool."""
     key = torch.tensor(_signed(dropout.key))
     state = _mixed(_mixed(key, dst_id), src_id) & _MASK
     h = (state[:, None] + torch.arange(heads) * 0x9E3779B9) & _MASK
@@ -62,15 +56,15 @@ def kept_edges(dropout: Dropout, dst_id: Tensor, src_id: Tensor, heads: int) -> 
     return (h ^ (h >> 16)) >= dropout.threshold
 
 
-def _edges(csr: "Csr") -> tuple[Tensor, Tensor]:
-    """Sources and destinations of every edge, with one loop a destination in place of those there are."""
+def _edges(csr: Csr) -> tuple[Tensor, Tensor]:
+    """Return sources and destinations of all edges, with one self-loop per destination in place of existing ones."""
     nodes = torch.arange(csr.indptr.numel() - 1)
     dst, src = nodes.repeat_interleave(csr.indptr.diff()), csr.indices.long()
     other = src != dst
     return torch.cat([nodes, src[other]]), torch.cat([nodes, dst[other]])
 
 
-def _weigh(z: Tensor, score: Tensor, src: Tensor, dst: Tensor, how: "Attention") -> tuple[Tensor, Tensor]:
+def _weigh(z: Tensor, score: Tensor, src: Tensor, dst: Tensor, how: Attention) -> tuple[Tensor, Tensor]:
     """Softmax of (E, H) scores by destination, dropout, and the weighted sum of rows."""
     num_dst = int(dst.max()) + 1 if dst.numel() else 0  # every destination has its loop
     index = dst[:, None].expand_as(score)
@@ -83,7 +77,7 @@ def _weigh(z: Tensor, score: Tensor, src: Tensor, dst: Tensor, how: "Attention")
     if how.dropout.threshold:
         ids = torch.arange(z.shape[0]) if how.node_id is None else how.node_id
         alpha = torch.where(
-            kept_edges(how.dropout, ids[dst], ids[src], how.heads), alpha * how.dropout.scale, 0.0
+            attention_dropout_mask(how.dropout, ids[dst], ids[src], how.heads), alpha * how.dropout.scale, 0.0
         )
     m_edge = z[src].unflatten(1, (how.heads, -1)) * alpha[:, :, None]
     out = z.new_zeros(num_dst, z.shape[1]).index_add(0, dst, m_edge.flatten(1))

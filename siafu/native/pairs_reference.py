@@ -1,18 +1,14 @@
 """Scores of pairs in plain torch; see :mod:`siafu.native.pairs`."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from siafu.native import Csr
-    from siafu.native.pairs import Above, Factors
+from siafu.native.values import Csr, Factors, RankCounts
 
 _AT_ONCE = 1 << 22  # numbers
 
 
-def pair_scores(factors: "Factors", src: Tensor, dst: Tensor) -> Tensor:
+def pair_scores(factors: Factors, src: Tensor, dst: Tensor) -> Tensor:
     """Score some pairs; see :func:`siafu.native.pair_scores`."""
     step = max(1, _AT_ONCE // max(1, factors.a_src.shape[1]))
     found = [
@@ -23,16 +19,14 @@ def pair_scores(factors: "Factors", src: Tensor, dst: Tensor) -> Tensor:
 
 
 def count_ranks(
-    factors: "Factors",
+    factors: Factors,
     indptr: Tensor,
     score: Tensor,
     *,
-    given: "tuple[Csr, Tensor] | None",
+    given: tuple[Csr, Tensor] | None,
     rows: range,
-) -> "Above":
+) -> RankCounts:
     """Count what lies above; see :func:`siafu.native.count_ranks`."""
-    from siafu.native.pairs import Above
-
     level, place = score.unique(return_inverse=True)
     between, same = (torch.zeros(level.numel() + 1, dtype=torch.int64) for _ in range(2))
     row_above, row_same = (torch.zeros(score.numel(), dtype=torch.int64) for _ in range(2))
@@ -51,10 +45,10 @@ def count_ranks(
         row_above[own] = (found > score[own, None]).sum(1)
         row_same[own] = (found == score[own, None]).sum(1)
     above = between.flip(0).cumsum(0).flip(0)[1:]
-    return Above(above[place], same[place], row_above, row_same)
+    return RankCounts(above[place], same[place], row_above, row_same)
 
 
-def _scores(factors: "Factors", a: Tensor, b: Tensor) -> Tensor:
+def _scores(factors: Factors, a: Tensor, b: Tensor) -> Tensor:
     """One number a pair, added up in the order of the columns: two times (P, D) -> (P,)."""
     each = a * b if factors.weight is None else (a + b).relu() * factors.weight
     total = torch.zeros(each.shape[0])
@@ -63,14 +57,14 @@ def _scores(factors: "Factors", a: Tensor, b: Tensor) -> Tensor:
     return total
 
 
-def pair_rows(factors: "Factors", pairs: "Csr") -> Tensor:
+def pair_rows(factors: Factors, pairs: Csr) -> Tensor:
     """Score pairs row by row; see :func:`siafu.native.pair_rows`."""
     row = torch.arange(pairs.indptr.numel() - 1).repeat_interleave(pairs.indptr.diff())
     return pair_scores(factors, row, pairs.indices)
 
 
 def pair_rows_backward(
-    factors: "Factors", pairs: "Csr", grad: Tensor, *, with_weight: bool
+    factors: Factors, pairs: Csr, grad: Tensor, *, with_weight: bool
 ) -> tuple[Tensor, Tensor | None]:
     """The gradients of that; see :func:`siafu.native.pair_rows_backward`."""
     row = torch.arange(pairs.indptr.numel() - 1).repeat_interleave(pairs.indptr.diff())

@@ -5,13 +5,10 @@ compiled one: it keeps its promises (every node assigned, no part empty, the sam
 cuts more edges.
 """
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from siafu.native import Csr
+from siafu.native.values import Csr
 
 _EDGE_PERCENT, _TRAIN_PERCENT = 105, 110  # of the mean, what a part may hold
 
@@ -21,7 +18,7 @@ def assign_bytes(num_nodes: int, *, parts: int) -> int:
     return 96 * num_nodes + 64 * parts
 
 
-def assign_parts(csr: "Csr", train: Tensor | None, *, parts: int, seed: int) -> Tensor:
+def assign_parts(csr: Csr, train: Tensor | None, *, parts: int, seed: int) -> Tensor:
     """Assign nodes greedily; see :func:`siafu.native.assign_parts`. The seed has no say in it."""
     stream = _Stream(csr, train, parts)
     for v in stream.edges_of.argsort(descending=True, stable=True).tolist():
@@ -34,7 +31,7 @@ def assign_parts(csr: "Csr", train: Tensor | None, *, parts: int, seed: int) -> 
 class _Stream:
     """The state of a stream of nodes, the heaviest first, so that light ones even out what heavy ones left."""
 
-    def __init__(self, csr: "Csr", train: Tensor | None, parts: int) -> None:
+    def __init__(self, csr: Csr, train: Tensor | None, parts: int) -> None:
         self.csr, self.parts = csr, parts
         self.edges_of = csr.indptr.diff()
         self.train = [True] * self.edges_of.numel() if train is None else train.tolist()
@@ -130,7 +127,7 @@ def _cap(total: int, parts: int, percent: int) -> int:
 
 
 def count_parts(
-    csr: "Csr", train: Tensor | None, part_of_node: Tensor, *, parts: int
+    csr: Csr, train: Tensor | None, part_of_node: Tensor, *, parts: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Count what parts hold; see :func:`siafu.native.count_parts`."""
     part = part_of_node.long()

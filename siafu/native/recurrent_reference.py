@@ -1,16 +1,14 @@
-"""The LSTM in plain torch; see ``siafu.native.recurrent``."""
+"""The LSTM in plain torch; see :mod:`siafu.native.recurrent`."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from siafu.native.recurrent import Lstm, State
+from siafu.native.values import LstmInputs, State
 
 
-def lstm(given: "Lstm") -> tuple[Tensor, "State"]:
+def lstm(given: LstmInputs) -> tuple[Tensor, State]:
     """Pass all steps; see :func:`siafu.native.lstm`."""
     summed = sum((x @ weight for x, weight in given.inputs), given.bias)
     gates = torch.broadcast_to(summed, (given.num_steps, *summed.shape[-2:])).unbind()
@@ -20,13 +18,13 @@ def lstm(given: "Lstm") -> tuple[Tensor, "State"]:
         c_new = f.sigmoid() * c + i.sigmoid() * g.tanh()
         h_new = o.sigmoid() * c_new.tanh()
         there = None if given.present is None else given.present[step]
-        outputs.append(chosen(there, h_new, torch.zeros_like(h_new)))
-        h, c = chosen(there, h_new, h), chosen(there, c_new, c)
+        outputs.append(where_present(there, h_new, torch.zeros_like(h_new)))
+        h, c = where_present(there, h_new, h), where_present(there, c_new, c)
     return torch.stack(outputs), (h, c)
 
 
 def lstm_backward(
-    given: "Lstm", grad: Tensor, grad_after: tuple[Tensor | None, Tensor | None], *, wants: Sequence[bool]
+    given: LstmInputs, grad: Tensor, grad_after: tuple[Tensor | None, Tensor | None], *, wants: Sequence[bool]
 ) -> list[Tensor | None]:
     """The gradients; see :func:`siafu.native.lstm_backward`."""
     leaves = [each.detach().requires_grad_() for each in given.tensors]
@@ -44,6 +42,6 @@ def lstm_backward(
     return [None if place in unwanted else each for place, each in enumerate(found)]
 
 
-def chosen(present: Tensor | None, new: Tensor, old: Tensor) -> Tensor:
-    """The new rows where they are present, else the old: (R,), (R, H) -> (R, H)."""
+def where_present(present: Tensor | None, new: Tensor, old: Tensor) -> Tensor:
+    """Select new rows where present, else old ones: (R,), (R, H) -> (R, H)."""
     return new if present is None else torch.where(present[:, None], new, old)

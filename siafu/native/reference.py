@@ -1,50 +1,21 @@
-"""Each kernel in plain torch: what the compiled ones are tested against, and what runs where none was compiled."""
-
-from typing import TYPE_CHECKING, NamedTuple
+"""Each kernel in plain torch: the reference for tests, and the fallback without the compiled core."""
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from siafu.native import Csr
+from siafu.native.values import Csr, Dropout
 
-NARROW = (torch.bfloat16, torch.int8)  # what rows are stored in, and never calculated with
+STORAGE_DTYPES = (torch.bfloat16, torch.int8)  # what rows are stored in, and never calculated with
 _MASK = 0xFFFFFFFF
 _CHUNK = 1 << 22  # numbers that are looked at together
 
 
-class Dropout(NamedTuple):
-    """Which elements fall out: those whose hash of (key, row id, column) lies below a threshold.
-
-    Attributes:
-        key: unsigned 64 bits, made of seed, step and layer.
-        threshold: unsigned 32 bits; 0 drops nothing.
-        scale: of the elements kept.
-    """
-
-    key: int = 0
-    threshold: int = 0
-    scale: float = 1.0
-
-    @classmethod
-    def of(cls, rate: float, key: int) -> "Dropout":
-        """Dropout at a rate in [0, 1); the scale is exact for the threshold that is used."""
-        threshold = min(round(rate * 2**32), 2**32 - 1)
-        return cls(key & (2**64 - 1), threshold, 2**32 / (2**32 - threshold))
-
-
-def _csr(indptr: Tensor, indices: Tensor, origin: Tensor | None) -> "Csr":
-    from siafu.native import Csr
-
-    return Csr(indptr, indices, origin)
-
-
-def _row_edge(csr: "Csr") -> Tensor:
+def _row_edge(csr: Csr) -> Tensor:
     return torch.arange(csr.indptr.numel() - 1).repeat_interleave(csr.indptr.diff())  # (E,)
 
 
 def spmm(
-    csr: "Csr",
+    csr: Csr,
     x_src: Tensor,
     *,
     weight: Tensor | None = None,
@@ -60,7 +31,7 @@ def spmm(
     count = (csr.indptr[1:] if ends is None else ends) - begins
     row_edge = torch.arange(count.numel()).repeat_interleave(count)  # (E,)
     edge = torch.arange(row_edge.numel()) + (begins - count.cumsum(0) + count)[row_edge]
-    x_src = x_src.float() if x_src.dtype in NARROW else x_src
+    x_src = x_src.float() if x_src.dtype in STORAGE_DTYPES else x_src
     if pre is not None:
         x_src = x_src * pre[:, None]
     m_edge = x_src[csr.indices[edge].long() - first_src]  # (E, F)
@@ -74,14 +45,14 @@ def spmm(
     return out if add_to is None else add_to.add_(out)
 
 
-def segment_max(csr: "Csr", x_src: Tensor, *, node_id: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def segment_max(csr: Csr, x_src: Tensor, *, node_id: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Maximum of in-neighbour rows; see :func:`siafu.native.segment_max`."""
     if node_id is not None:  # in the order of ids the first is the one with the lowest
         rank = torch.empty_like(node_id)
         rank[node_id.argsort()] = torch.arange(node_id.numel())
         order = rank[csr.indices.long()].argsort(stable=True)
         order = order[_row_edge(csr)[order].argsort(stable=True)]
-        csr = _csr(csr.indptr, csr.indices[order], None)
+        csr = Csr(csr.indptr, csr.indices[order], None)
     row_edge = _row_edge(csr)
     shape = csr.indptr.numel() - 1, x_src.shape[1]
     m_edge = x_src[csr.indices.long()]
@@ -95,7 +66,7 @@ def segment_max(csr: "Csr", x_src: Tensor, *, node_id: Tensor | None = None) -> 
     return out, source
 
 
-def segment_max_backward(transposed: "Csr", grad_dst: Tensor, source: Tensor) -> Tensor:
+def segment_max_backward(transposed: Csr, grad_dst: Tensor, source: Tensor) -> Tensor:
     """Give each gradient to its source; see :func:`siafu.native.segment_max_backward`."""
     out = grad_dst.new_zeros(transposed.indptr.numel(), grad_dst.shape[1])  # one row more, for those without
     index = torch.where(source < 0, out.shape[0] - 1, source).long()
@@ -117,8 +88,8 @@ def _row_state(key: int, row_id: Tensor) -> Tensor:
     return (z ^ shift(z, 31)) & _MASK
 
 
-def kept(dropout: Dropout, row_id: Tensor, width: int) -> Tensor:
-    """Which elements stay, (R, F) bool."""
+def dropout_mask(dropout: Dropout, row_id: Tensor, width: int) -> Tensor:
+    """Return which elements are kept, (R, F) bool."""
     h = (_row_state(dropout.key, row_id)[:, None] + torch.arange(width) * 0x9E3779B9) & _MASK
     h = ((h ^ (h >> 16)) * 0x7FEB352D) & _MASK
     h = ((h ^ (h >> 15)) * 0x846CA68B) & _MASK
@@ -134,7 +105,7 @@ def epilogue(
     row_id: Tensor | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Bias, activation, dropout; see :func:`siafu.native.epilogue`."""
+    """Bias, activation, dropout; see :func:`siafu.epilogue`."""
     h = x if bias is None else x + bias
     match activation:
         case "relu":
@@ -143,18 +114,18 @@ def epilogue(
             h = torch.nn.functional.elu(h)
     if dropout.threshold:
         rows = torch.arange(x.shape[0]) if row_id is None else row_id
-        h = torch.where(kept(dropout, rows, x.shape[1]), h * dropout.scale, 0.0)
+        h = torch.where(dropout_mask(dropout, rows, x.shape[1]), h * dropout.scale, 0.0)
     return h.clone() if out is None else out.copy_(h)
 
 
 def epilogue_backward(
     grad: Tensor, output: Tensor, *, activation: str, dropout: Dropout, row_id: Tensor | None, with_bias: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """The gradients of :func:`epilogue`; see :func:`siafu.native.epilogue_backward`."""
+    """The gradients of :func:`epilogue`; see :func:`siafu.epilogue_backward`."""
     grad = grad * dropout.scale
     if dropout.threshold:
         rows = torch.arange(grad.shape[0]) if row_id is None else row_id
-        grad = torch.where(kept(dropout, rows, grad.shape[1]), grad, 0.0)
+        grad = torch.where(dropout_mask(dropout, rows, grad.shape[1]), grad, 0.0)
     h = output / dropout.scale
     match activation:
         case "relu":
@@ -167,46 +138,46 @@ def epilogue_backward(
 def gather(rows: Tensor, index: Tensor, *, widen: bool = False, more: Tensor | None = None) -> Tensor:
     """Rows picked by number; see :func:`siafu.native.gather`."""
     picked = rows[index] if more is None else torch.cat([rows, more])[index]
-    return picked.float() if widen and picked.dtype in NARROW else picked
+    return picked.float() if widen and picked.dtype in STORAGE_DTYPES else picked
 
 
-def build_csr(row: Tensor, col: Tensor, *, num_rows: int, origin: bool = False) -> "Csr":
+def build_csr(row: Tensor, col: Tensor, *, num_rows: int, origin: bool = False) -> Csr:
     """CSR of edges; see :func:`siafu.native.build_csr`."""
     order = row.argsort(stable=True)
     indptr = torch.zeros(num_rows + 1, dtype=torch.int64)
     indptr[1:] = torch.bincount(row.long(), minlength=num_rows).cumsum(0)
-    return _csr(indptr, col[order].to(torch.int32), order if origin else None)
+    return Csr(indptr, col[order].to(torch.int32), order if origin else None)
 
 
-def transpose(csr: "Csr", *, num_cols: int, origin: bool = False) -> "Csr":
+def transpose(csr: Csr, *, num_cols: int, origin: bool = False) -> Csr:
     """Exchange rows and columns; see :func:`siafu.native.transpose`."""
     return build_csr(csr.indices, _row_edge(csr).to(torch.int32), num_rows=num_cols, origin=origin)
 
 
-def sort_rows(csr: "Csr") -> "Csr":
+def sort_rows(csr: Csr) -> Csr:
     """Sort columns within rows; see :func:`siafu.native.sort_rows`."""
     by_col = csr.indices.argsort(stable=True)
     order = by_col[_row_edge(csr)[by_col].argsort(stable=True)]
-    return _csr(csr.indptr, csr.indices[order], None if csr.origin is None else csr.origin[order])
+    return Csr(csr.indptr, csr.indices[order], None if csr.origin is None else csr.origin[order])
 
 
-def deduplicate(csr: "Csr") -> "Csr":
+def deduplicate(csr: Csr) -> Csr:
     """Drop repeated columns; see :func:`siafu.native.deduplicate`."""
     row_edge = _row_edge(csr)
     first = torch.ones_like(row_edge, dtype=torch.bool)
     first[1:] = (row_edge[1:] != row_edge[:-1]) | (csr.indices[1:] != csr.indices[:-1])
     indptr = torch.zeros_like(csr.indptr)
     indptr[1:] = torch.bincount(row_edge[first], minlength=csr.indptr.numel() - 1).cumsum(0)
-    return _csr(indptr, csr.indices[first], None if csr.origin is None else csr.origin[first])
+    return Csr(indptr, csr.indices[first], None if csr.origin is None else csr.origin[first])
 
 
-def count_distinct(csr: "Csr") -> Tensor:
-    """Different columns of each row; see :func:`siafu.native.count_distinct`."""
+def count_distinct(csr: Csr) -> Tensor:
+    """Count distinct columns; see :func:`siafu.native.count_distinct`."""
     return deduplicate(csr).indptr.diff()
 
 
-def apply_delta(csr: "Csr", *, add: "Csr", drop: "Csr") -> "Csr":
-    """Edges put in and taken out; see :func:`siafu.native.apply_delta`."""
+def apply_delta(csr: Csr, *, add: Csr, drop: Csr) -> Csr:
+    """Add and remove edges; see :func:`siafu.native.apply_delta`."""
     here, gone, new = (_row_edge(rows) << 32 | rows.indices.long() for rows in (csr, drop, add))
     how_many = torch.searchsorted(gone, here, right=True) - torch.searchsorted(gone, here)
     which = torch.arange(here.numel()) - torch.searchsorted(
@@ -216,17 +187,17 @@ def apply_delta(csr: "Csr", *, add: "Csr", drop: "Csr") -> "Csr":
     found = torch.searchsorted(here, gone, right=True) - torch.searchsorted(here, gone)
     lacking = found < torch.searchsorted(gone, gone, right=True) - torch.searchsorted(gone, gone)
     if bool(lacking.any()):
-        raise ValueError(not_there(int(gone[lacking][0] >> 32)))
+        raise ValueError(delta_error(int(gone[lacking][0] >> 32)))
     keys = torch.cat([here[stays], new])
     order = keys.argsort(stable=True)
     origin = None
     if csr.origin is not None and add.origin is not None:
         origin = torch.cat([csr.origin[stays], add.origin])[order]
-    return _csr(csr.indptr + add.indptr - drop.indptr, (keys[order] & 0x7FFFFFFF).int(), origin)
+    return Csr(csr.indptr + add.indptr - drop.indptr, (keys[order] & 0x7FFFFFFF).int(), origin)
 
 
-def edges_not_in(csr: "Csr", others: "Csr") -> Tensor:
-    """Edges that another lacks; see :func:`siafu.native.edges_not_in`."""
+def edges_not_in(csr: Csr, others: Csr) -> Tensor:
+    """Find edges that another CSR lacks; see :func:`siafu.native.edges_not_in`."""
     here, there = (_row_edge(rows) << 32 | rows.indices.long() for rows in (csr, others))
     which = torch.arange(here.numel()) - torch.searchsorted(
         here, here
@@ -235,31 +206,31 @@ def edges_not_in(csr: "Csr", others: "Csr") -> Tensor:
     return (which >= had).nonzero()[:, 0]
 
 
-def not_there(row: int) -> str:
-    """What to say of a delta that does not fit."""
+def delta_error(row: int) -> str:
+    """Return the error message for a delta that does not fit the CSR."""
     return f"a delta takes an edge out of row {row} that is not in it; the two are not of the same graph"
 
 
-def take_rows(csr: "Csr", rows: Tensor, *, name: Tensor, origin: bool = False) -> "Csr":
-    """Some rows with columns renamed; see :func:`siafu.native.take_rows`."""
+def take_rows(csr: Csr, rows: Tensor, *, name: Tensor, origin: bool = False) -> Csr:
+    """Select rows and rename columns; see :func:`siafu.native.take_rows`."""
     count = csr.indptr[rows + 1] - csr.indptr[rows]
     row_edge = torch.arange(rows.numel()).repeat_interleave(count)
     edge = torch.arange(row_edge.numel()) + (csr.indptr[rows] - count.cumsum(0) + count)[row_edge]
     col = name[csr.indices[edge].long()]
     taken = sort_rows(build_csr(row_edge.to(torch.int32), col, num_rows=rows.numel(), origin=True))
     assert taken.origin is not None
-    return _csr(taken.indptr, taken.indices, edge[taken.origin] if origin else None)
+    return Csr(taken.indptr, taken.indices, edge[taken.origin] if origin else None)
 
 
-def mark_columns(csr: "Csr", rows: Tensor, *, num_cols: int) -> Tensor:
-    """Which columns some rows have; see :func:`siafu.native.mark_columns`."""
+def mark_columns(csr: Csr, rows: Tensor, *, num_cols: int) -> Tensor:
+    """Mark the columns of some rows; see :func:`siafu.native.mark_columns`."""
     mark = torch.zeros(num_cols, dtype=torch.bool)
     mark[take_rows(csr, rows, name=torch.arange(num_cols, dtype=torch.int32)).indices.long()] = True
     return mark
 
 
-def missing_loops(csr: "Csr", weight: Tensor | None) -> Tensor:
-    """What rows lack of one loop; see :func:`siafu.native.missing_loops`."""
+def missing_loops(csr: Csr, weight: Tensor | None) -> Tensor:
+    """Compute missing self-loop weights; see :func:`siafu.native.missing_loops`."""
     row_edge = _row_edge(csr)
     loop = (row_edge == csr.indices).nonzero()[:, 0]
     value = torch.ones(loop.numel(), dtype=torch.float64) if weight is None else weight[loop].double()
@@ -269,14 +240,14 @@ def missing_loops(csr: "Csr", weight: Tensor | None) -> Tensor:
     return last.index_add(0, row_edge[loop], -value)
 
 
-def split_rows(csr: "Csr", column: int) -> Tensor:
-    """Where columns from ``column`` on begin; see :func:`siafu.native.split_rows`."""
+def split_rows(csr: Csr, column: int) -> Tensor:
+    """Split rows at a column; see :func:`siafu.native.split_rows`."""
     below = torch.zeros(csr.indptr.numel() - 1, dtype=torch.int64)
     return csr.indptr[:-1] + below.index_add(0, _row_edge(csr), (csr.indices < column).long())
 
 
-def locality_order(csr: "Csr", *, max_community: int = 1024, rounds: int = 8) -> Tensor:
-    """The order as given: without the compiled core there is no cache to please."""
+def locality_order(csr: Csr, *, max_community: int = 1024, rounds: int = 8) -> Tensor:
+    """Return the given order: without the compiled core a cache-friendly order gains nothing."""
     return torch.arange(csr.indptr.numel() - 1)
 
 
@@ -299,7 +270,7 @@ def first_out_of_range(values: Tensor, limit: int) -> int:
     return -1
 
 
-def first_unsorted_row(csr: "Csr") -> int:
+def first_unsorted_row(csr: Csr) -> int:
     """See :func:`siafu.native.first_unsorted_row`."""
     row_edge = torch.arange(csr.indptr.numel() - 1).repeat_interleave(csr.indptr.diff())
     falls = (csr.indices.diff() < 0) & (row_edge.diff() == 0)

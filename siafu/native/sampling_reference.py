@@ -1,13 +1,9 @@
 """Sampling in plain Python; see :mod:`siafu.native.sampling`."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from siafu.native import Csr
-    from siafu.native.sampling import Draws
+from siafu.native.values import Csr, SampledRows
 
 _MASK = 2**64 - 1
 
@@ -34,8 +30,8 @@ def _draw_row(stream: int, degree: int, fanout: int, replace: bool) -> list[int]
     return sorted(drawn)
 
 
-def draw(
-    csr: "Csr",
+def sample_edges(
+    csr: Csr,
     rows: Tensor,
     *,
     group_ptr: Tensor,
@@ -45,10 +41,8 @@ def draw(
     node_id: Tensor | None,
     name: Tensor | None,
     edges: bool,
-) -> "Draws":
-    """Draw edges; see :func:`siafu.native.sample_edges`."""
-    from siafu.native.sampling import Draws
-
+) -> SampledRows:
+    """Sample edges; see :func:`siafu.native.sample_edges`."""
     drawn: list[int] = []
     counts = [0]
     keys = key.repeat_interleave(group_ptr.diff())
@@ -60,11 +54,11 @@ def draw(
     edge = torch.tensor(drawn, dtype=torch.int64)
     source = csr.indices[edge]
     source = source if name is None else name[source.long()]
-    return Draws(torch.tensor(counts), source, edge if edges else None)
+    return SampledRows(torch.tensor(counts), source, edge if edges else None)
 
 
 def local_rows(known: list[Tensor], met: Tensor, sizes: list[int]) -> tuple[list[Tensor], list[Tensor]]:
-    """Places of met nodes; see :func:`siafu.native.local_rows`."""
+    """Number nodes by first occurrence; see :func:`siafu.native.local_rows`."""
     places, firsts = [], []
     for nodes, seen in zip(known, met.split(sizes), strict=True):
         place_of = {node: place for place, node in enumerate(nodes.tolist())}
@@ -85,10 +79,8 @@ def scatter_rows(indptr: Tensor, values: Tensor, rows: Tensor, to: Tensor, out: 
         out[int(to[row]) : int(to[row]) + end - begin] = values[begin:end]
 
 
-def sort_rows_by_id(csr: "Csr", node_id: Tensor) -> "Csr":
+def sort_rows_by_id(csr: Csr, node_id: Tensor) -> Csr:
     """Columns in the order of their ids; see :func:`siafu.native.sort_rows_by_id`."""
-    from siafu.native import Csr
-
     row_edge = torch.arange(csr.indptr.numel() - 1).repeat_interleave(csr.indptr.diff())
     order = node_id[csr.indices.long()].argsort(stable=True)
     order = order[row_edge[order].argsort(stable=True)]

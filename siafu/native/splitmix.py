@@ -1,4 +1,4 @@
-"""Counter-based numbers in NumPy: 64 bits that depend on nothing but what they are made of."""
+"""The splitmix64 hash in NumPy: 64 bits that depend on their inputs alone."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,7 +7,7 @@ GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 
 
 def splitmix64(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """64 bits, each a function of all that were given: splitmix64 (Steele, Lea, Flood 2014)."""
+    """Hash each value to 64 bits: splitmix64 (Steele, Lea, Flood 2014)."""
     z = z + GOLDEN_GAMMA  # wraps, as all that follows
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -1,4 +1,4 @@
-"""Scores of pairs of nodes, made of the rows of both. It knows no rank, no file, no clock."""
+"""Link prediction heads: scores of pairs of nodes from the embeddings of both. No rank, no file, no clock."""
 
 from typing import Literal
 
@@ -14,22 +14,20 @@ from siafu.nn.layer import first_generator, glorot
 from siafu.nn.pairs import score_pairs
 from siafu.nn.streamed import Rows
 
-Head = Literal["mlp", "dot"]
-_FIRST = (
-    4.0,
-    2.0,
-)  # how much likelier than others pairs that met are at first, and how that grows; logarithms
+HeadKind = Literal["mlp", "dot"]
+# Initial log-odds of a pair with a memory against one without, and their growth with log(1 + s).
+_INITIAL_MEMORY_WEIGHTS = (4.0, 2.0)
 
 
 class LinkHead(nn.Module):
-    """One number a pair, or one for each of C classes; both factorise over the two ends.
+    """Scores pairs of nodes: one number a pair, or one for each of C classes. Scores factorise over the two ends.
 
-    ``mlp``: ``relu(P h_u + Q h_v + b + R f(s)) . w + r . f(s) + c``;
-    ``dot``: ``(P h_u) . (P h_v) + q . h_u + q . h_v + r . f(s) + c``, which is the same in both directions.
-    ``s`` is what a memory knows of the pair, such as how lately and how often it was an edge, one number for each of K
-    columns, and ``f(s) = (1, log(1 + s), s / (1 + s))`` where any of them is not 0, and 0 where all are: so pairs that
-    nobody remembers need nothing but factors. With a memory, ranking starts out as that of its
-    first column; nearly so for ``dot``.
+    - ``mlp``: ``relu(P h_u + Q h_v + b + R f(s)) . w + r . f(s) + c``
+    - ``dot``: ``(P h_u) . (P h_v) + q . h_u + q . h_v + r . f(s) + c``, which is symmetric
+
+    ``s`` is the memory of the pair, K numbers such as its recency and frequency as
+    an edge. ``f(s) = (1, log(1 + s), s / (1 + s))`` if any of them is not 0, and 0 if all are, so that pairs without a
+    memory need only factors. With a memory, the initial ranking is that of its first column (nearly so for ``dot``).
 
     Shapes:
         h: (N, in_features).
@@ -42,8 +40,8 @@ class LinkHead(nn.Module):
         in_features: int,
         hidden: int,
         *,
-        kind: Head = "mlp",
-        recencies: int = 0,
+        kind: HeadKind = "mlp",
+        memory_columns: int = 0,
         classes: int | None = None,
     ) -> None:
         super().__init__()
@@ -51,17 +49,17 @@ class LinkHead(nn.Module):
             raise ValueError(
                 "link.head is dot, which gives one number a pair; set it to mlp to tell classes apart"
             )
-        self.kind, self.recencies, self.classes = kind, recencies, classes
+        self.kind, self.memory_columns, self.classes = kind, memory_columns, classes
         outputs = 1 if classes is None else classes
         self.source = nn.Parameter(torch.empty(in_features, hidden))
         if kind == "mlp":
             self.target = nn.Parameter(torch.empty(in_features, hidden))
             self.hidden_bias = nn.Parameter(torch.empty(hidden))
             self.weight = nn.Parameter(torch.empty(hidden, outputs))
-            self.seen_hidden = nn.Parameter(torch.empty(_num_seen(recencies), hidden))
+            self.seen_hidden = nn.Parameter(torch.empty(_num_memory_features(memory_columns), hidden))
         else:
             self.popular = nn.Parameter(torch.empty(in_features))
-        self.seen = nn.Parameter(torch.empty(_num_seen(recencies), outputs))
+        self.seen = nn.Parameter(torch.empty(_num_memory_features(memory_columns), outputs))
         self.bias = nn.Parameter(torch.empty(outputs))
         self.reset(first_generator())
 
@@ -78,19 +76,19 @@ class LinkHead(nn.Module):
                 self.seen_hidden.zero_()
             else:
                 self.popular.zero_()
-            if self.recencies and self.classes is None:
-                self._begin_with_memory()
+            if self.memory_columns and self.classes is None:
+                self._start_from_memory()
 
-    def _begin_with_memory(self) -> None:
-        """Let nothing but the first column of the memory tell pairs apart; what rows tell is learned from there."""
-        self.seen[: len(_FIRST), 0] = self.seen.new_tensor(_FIRST)
+    def _start_from_memory(self) -> None:
+        """Rank by the first column of the memory alone at first; the effect of embeddings is learned from there."""
+        self.seen[: len(_INITIAL_MEMORY_WEIGHTS), 0] = self.seen.new_tensor(_INITIAL_MEMORY_WEIGHTS)
         if self.kind == "mlp":
             self.weight.zero_()
         else:
             self.source.mul_(0.01)
 
     def factors(self, h: Tensor) -> tuple[Tensor, Tensor]:
-        """What each node brings to a pair as its source and as its target: (N, in_features) -> 2 x (N, D)."""
+        """The factors of each node as source and as target of a pair: (N, in_features) -> 2 x (N, D)."""
         a_src = h @ self.source
         if self.kind == "mlp":
             return a_src + self.hidden_bias, h @ self.target
@@ -104,22 +102,24 @@ class LinkHead(nn.Module):
     def pairs(
         self, a_src: Tensor, b_dst: Tensor, src: Tensor, dst: Tensor, recency: Tensor | None = None
     ) -> Tensor:
-        """The scores of some pairs; see the class."""
+        """The scores of some pairs, given their factors; see the class."""
         if self.classes is not None or a_src.dtype != torch.float32:
-            return self._each(a_src, b_dst, src, dst, recency)
+            return self._score_dense(a_src, b_dst, src, dst, recency)
         weight = self.weight[:, 0] if self.kind == "mlp" else None
-        if recency is None or not self.recencies:
+        if recency is None or not self.memory_columns:
             return score_pairs(a_src, b_dst, weight, src, dst) + self.bias
-        known = (recency > 0).any(1)
-        there, not_there = known.nonzero()[:, 0], (~known).nonzero()[:, 0]
-        some = self._each(a_src, b_dst, src[there], dst[there], recency[there])
-        others = score_pairs(a_src, b_dst, weight, src[not_there], dst[not_there]) + self.bias
-        return torch.cat([some, others])[torch.cat([there, not_there]).argsort()]
+        has_memory = (recency > 0).any(1)
+        with_memory, without = has_memory.nonzero()[:, 0], (~has_memory).nonzero()[:, 0]
+        dense = self._score_dense(a_src, b_dst, src[with_memory], dst[with_memory], recency[with_memory])
+        others = score_pairs(a_src, b_dst, weight, src[without], dst[without]) + self.bias
+        return torch.cat([dense, others])[torch.cat([with_memory, without]).argsort()]
 
-    def _each(self, a_src: Tensor, b_dst: Tensor, src: Tensor, dst: Tensor, recency: Tensor | None) -> Tensor:
-        """The same in plain torch, which holds all hidden rows of pairs: (P, D)."""
+    def _score_dense(
+        self, a_src: Tensor, b_dst: Tensor, src: Tensor, dst: Tensor, recency: Tensor | None
+    ) -> Tensor:
+        """The same in plain torch, which materialises the hidden rows of all pairs: (P, D)."""
         a, b = a_src.index_select(0, src), b_dst.index_select(0, dst)
-        seen = None if recency is None or not self.recencies else _seen(recency).to(a.dtype)
+        seen = None if recency is None or not self.memory_columns else _memory_features(recency).to(a.dtype)
         if self.kind == "mlp":
             z = a + b if seen is None else a + b + seen @ self.seen_hidden
             out = z.relu() @ self.weight
@@ -128,22 +128,22 @@ class LinkHead(nn.Module):
         out = out + self.bias if seen is None else out + self.bias + seen @ self.seen
         return out if self.classes is not None else out[:, 0]
 
-    def all_pairs(self, h: Tensor) -> Factors:
-        """What scores every pair that nobody remembers, up to the constant ``bias``; not for classes."""
+    def pair_factors(self, h: Tensor) -> Factors:
+        """The factors that score all pairs without a memory, up to the constant ``bias``; not for classes."""
         assert self.classes is None
         return Factors(*self.factors(h), self.weight[:, 0] if self.kind == "mlp" else None)
 
 
 class LinkModel(Gnn):
-    """A model whose output is a row a node, and the head that scores pairs of such rows.
+    """A GNN whose output is an embedding of each node, and the head that scores pairs of embeddings.
 
     Shapes:
         x_src: (S, in_features).
-        returns: (D, out_features), what :attr:`link` reads; so are embeddings.
+        returns: (D, out_features), the embeddings, which :attr:`link` reads.
     """
 
     def __init__(
-        self, config: ModelConfig, *, in_features: int, out_features: int, kind: Head, hidden: int
+        self, config: ModelConfig, *, in_features: int, out_features: int, kind: HeadKind, hidden: int
     ) -> None:
         super().__init__(config, in_features=in_features, out_features=out_features)
         self.link = LinkHead(out_features, hidden, kind=kind)
@@ -154,21 +154,21 @@ class LinkModel(Gnn):
         self.link.reset(generator)
 
     def embed(self, block: Block, x_src: Rows) -> Tensor:
-        """The rows of nodes: (S, in_features) -> (D, out_features)."""
+        """The embeddings of nodes: (S, in_features) -> (D, out_features)."""
         return self(block, x_src)
 
 
 def get_link_head(model: nn.Module) -> LinkHead:
-    """The head of a model that has one, with features or without."""
+    """The head of a link model, with or without features."""
     inner = model.inner if isinstance(model, Embedded) else model
     assert isinstance(inner, LinkModel)
     return inner.link
 
 
 def build_link_model(
-    config: ModelConfig, *, in_features: int, num_nodes: int, kind: Head, hidden: int
+    config: ModelConfig, *, in_features: int, num_nodes: int, kind: HeadKind, hidden: int
 ) -> LinkModel | Embedded:
-    """A model of pairs whose rows are as wide as its hidden layers; see :func:`siafu.nn.embedded.build_on_features`."""
+    """Build a link model with embeddings of width ``hidden``; see :func:`siafu.nn.embedded.build_on_features`."""
     widths = {"out_features": config.hidden, "hidden": hidden}
     if in_features:
         return LinkModel(config, in_features=in_features, kind=kind, **widths)
@@ -178,12 +178,12 @@ def build_link_model(
     return Embedded(inner, num_nodes=num_nodes)
 
 
-def _seen(recency: Tensor) -> Tensor:
-    """What a head reads of recencies: (P, K) -> (P, 2 K + 1)."""
+def _memory_features(recency: Tensor) -> Tensor:
+    """The features of a memory that the head reads: (P, K) -> (P, 2 K + 1)."""
     s = recency.float()
-    met = (s > 0).any(1, keepdim=True).float()
-    return torch.cat([met, s.log1p(), s / (1 + s)], 1)
+    any_contact = (s > 0).any(1, keepdim=True).float()
+    return torch.cat([any_contact, s.log1p(), s / (1 + s)], 1)
 
 
-def _num_seen(recencies: int) -> int:
-    return 2 * recencies + 1 if recencies else 0
+def _num_memory_features(memory_columns: int) -> int:
+    return 2 * memory_columns + 1 if memory_columns else 0

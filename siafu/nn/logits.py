@@ -1,4 +1,4 @@
-"""Models whose stages pass on scores of classes: the *logits* form, for peers that can send little."""
+"""Staged models that exchange class scores, not hidden rows: the *logits* form, for devices that can send little."""
 
 import torch
 from torch import Tensor, nn
@@ -17,11 +17,11 @@ from siafu.nn.streamed import Rows
 
 
 class Logits(Staged):
-    """An MLP on the inputs, then as many stages as ``layers``, each an MLP on what nodes and their neighbours said.
+    """An MLP on the inputs, then ``layers`` stages, each an MLP on the scores of a node and of its in-neighbours.
 
     ``z_0 = mlp_0(x)``, ``z_k = mlp_k([z_v || pool_{u in N(v)} z_u])`` (https://arxiv.org/abs/2302.13053v1). The pool
-    is that of the model's kind: the mean for GCN, the maximum for GraphSAGE, the sum for GIN, attention for GAT and
-    GATv2. An MLP has one hidden layer.
+    depends on the model's kind: the mean for GCN, the maximum for GraphSAGE, the sum for GIN, attention for GAT and
+    GATv2. Each MLP has one hidden layer.
     """
 
     def __init__(
@@ -43,32 +43,32 @@ class Logits(Staged):
 
     @property
     def num_stages(self) -> int:
-        """The MLP on inputs, and the rounds after it."""
+        """The MLP on inputs, and the stages after it."""
         return len(self.rounds) + 1
 
     def sends(self, stage: int) -> Sends:
-        """The scores of classes; nothing before the first stage."""
+        """Class scores; nothing before the first stage."""
         return "logits" if stage else "nothing"
 
     def learned(self, stage: int) -> list[nn.Module]:
-        """An MLP, with attention where there is any."""
+        """The MLP of the stage, and its attention if it has any."""
         return [self.rounds[stage - 1] if stage else self.first]
 
     def frozen(self, stage: int) -> bool:
-        """But for attention."""
+        """True unless the stage has attention."""
         return stage == 0 or self._round(stage).attention is None
 
     def aggregate(self, stage: int, block: Block, x_src: Tensor) -> None:
-        """The pooled scores."""
+        """Compute and cache the pooled scores."""
         if stage:
             self._round(stage).pool(block, x_src)
 
     def output(self, stage: int, block: Block, x_src: Tensor) -> Tensor:
-        """The scores of a stage."""
+        """Compute the scores of a stage."""
         return self._round(stage)(block, x_src) if stage else self.first(block, x_src)
 
     def passed(self, stage: int, block: Block, x_src: Tensor) -> Tensor:
-        """The scores of a stage."""
+        """Compute the scores of a stage."""
         return self.output(stage, block, x_src)
 
     def embed(self, block: Block, x_src: Rows) -> Tensor:
@@ -78,7 +78,7 @@ class Logits(Staged):
         return self._round(last).embed(reading, given) if last else self.first.embed(reading, given)
 
     def dense(self, stage: int, block: Block, x_src: Tensor) -> tuple[Gnn, Tensor]:
-        """The MLP of a stage, and the rows that it reads: (S, F) -> (D, F')."""
+        """Return the MLP of a stage, and its input rows: (S, F) -> (D, F')."""
         if stage == 0:
             return self.first, x_src
         return self._round(stage).mlp, self._round(stage).joined(block, x_src)
@@ -97,7 +97,7 @@ class _Round(nn.Module):
         self.kind = config.kind
         self.attention = _attention(config, classes) if config.kind in ("gat", "gatv2") else None
         width = classes if self.attention is None else self.attention.out_features
-        all_of_it = flat.model_copy(update={"input_dropout": 0.0})  # few numbers, of which none is to spare
+        all_of_it = flat.model_copy(update={"input_dropout": 0.0})  # no input dropout: the scores are few
         self.mlp = Gnn(all_of_it, in_features=classes + width, out_features=classes)
 
     def reset(self, generator: torch.Generator) -> None:
@@ -107,7 +107,7 @@ class _Round(nn.Module):
         self.mlp.reset(generator)
 
     def pool(self, block: Block, z_src: Tensor) -> Tensor:
-        """What a node's in-neighbours said: (S, C) -> (D, F)."""
+        """Pool the scores of in-neighbours: (S, C) -> (D, F)."""
         if self.attention is not None:
             return functional.elu(self.attention(block, z_src))
         match self.kind:
@@ -121,15 +121,15 @@ class _Round(nn.Module):
         return pooled
 
     def forward(self, block: Block, z_src: Tensor) -> Tensor:
-        """The scores of the destinations."""
+        """Compute the scores of the destinations."""
         return self.mlp(block, self.joined(block, z_src))
 
     def embed(self, block: Block, z_src: Tensor) -> Tensor:
-        """The hidden rows of the MLP."""
+        """Compute the hidden rows of the MLP."""
         return self.mlp.embed(block, self.joined(block, z_src))
 
     def joined(self, block: Block, z_src: Tensor) -> Tensor:
-        """What the MLP reads: (S, C) -> (D, C + F)."""
+        """Concatenate own and pooled scores: (S, C) -> (D, C + F)."""
         return torch.cat([z_src[: block.num_dst], self.pool(block, z_src)], 1)
 
 

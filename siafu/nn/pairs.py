@@ -1,4 +1,4 @@
-"""Scores of many pairs, with gradients, in memory that holds a number a pair and no hidden rows."""
+"""Differentiable scores of many pairs, by kernels that hold one number a pair and no hidden rows."""
 
 from typing import Any
 
@@ -11,17 +11,17 @@ from siafu.native import Csr, Factors
 
 def score_pairs(a_src: Tensor, b_dst: Tensor, weight: Tensor | None, src: Tensor, dst: Tensor) -> Tensor:
     """``relu(a_src + b_dst) . weight``, or ``a_src . b_dst`` without one: (N, D), (M, D), (D,), (P,), (P,) -> (P,)."""
-    return _Scored.apply(a_src, b_dst, weight, src, dst)
+    return _ScorePairs.apply(a_src, b_dst, weight, src, dst)
 
 
-class _Scored(torch.autograd.Function):
-    """Pairs stand by source on the way forward, and by either end on the way back, so that sums need no atomics."""
+class _ScorePairs(torch.autograd.Function):
+    """Forward groups pairs by source, backward by either end, so that sums need no atomics."""
 
     @staticmethod
     def forward(
         ctx: Any, a_src: Tensor, b_dst: Tensor, weight: Tensor | None, src: Tensor, dst: Tensor
     ) -> Tensor:
-        by_src = _by_row(src, dst, a_src.shape[0])
+        by_src = _csr_by_row(src, dst, a_src.shape[0])
         score = torch.empty(src.numel())
         score[by_src.origin] = native.pair_rows(Factors(a_src, b_dst, weight), by_src)
         ctx.by_src, ctx.ends = by_src, (src, dst)
@@ -41,11 +41,11 @@ class _Scored(torch.autograd.Function):
             )
         if needs_b:
             src, dst = ctx.ends
-            by_dst = _by_row(dst, src, b_dst.shape[0])
-            turned = Factors(b_dst, a_src, weight)
-            grad_b, _ = native.pair_rows_backward(turned, by_dst, grads[0][by_dst.origin], with_weight=False)
+            by_dst = _csr_by_row(dst, src, b_dst.shape[0])
+            swapped = Factors(b_dst, a_src, weight)
+            grad_b, _ = native.pair_rows_backward(swapped, by_dst, grads[0][by_dst.origin], with_weight=False)
         return grad_a, grad_b, grad_weight, None, None
 
 
-def _by_row(row: Tensor, other: Tensor, num_rows: int) -> Csr:
+def _csr_by_row(row: Tensor, other: Tensor, num_rows: int) -> Csr:
     return native.build_csr(row.int(), other.int(), num_rows=num_rows, origin=True)

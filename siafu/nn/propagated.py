@@ -1,4 +1,4 @@
-"""A model without hidden layers: scores that are linear in the inputs of some hops, then smoothed over the graph."""
+"""A model without hidden layers: linear scores of hop features, then smoothing over the graph."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,31 +18,31 @@ _PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "int8", "int4")
 
 
 class Propagated(nn.Module):
-    """Linear heads on the inputs of some hops, then personalised PageRank of what they say.
+    """Linear heads on hop features, then personalised PageRank of the predictions.
 
     ``z = b + sum over hops k of S^k X W_k``, rows of X scaled to length 1; ``p = softmax(t z)``; ``q_0 = p``,
     ``q_r = (1 - a) S q_(r-1) + a p`` for some rounds (https://arxiv.org/abs/1810.05997), S being GCN's normalised sum
-    with the degrees of the whole graph. C numbers a node are passed on, never the inputs: ``S^k X W`` is computed as
+    with the degrees of the whole graph. Each node propagates C values, never its inputs: ``S^k X W`` is computed as
     ``S (… S (X W))``.
 
-    Where there are knots, weights depend on the degree of the node that is spoken of: there is a set of them for each
-    knot, and a node takes the two sets between whose knots its degree lies, each by how near it is
-    (:func:`shares_of_knots`). Then C numbers a knot are passed on.
+    With several knots, the weights depend on a node's degree. There is one set of weights per knot; a node interpolates
+    between the two sets whose knots are next to its degree (:func:`shares_of_knots`). Then each node propagates C
+    values per knot.
 
-    Rows are rounded before they are passed on, those that stay as those that travel; so the model says the same on one
-    rank and on many, up to the rounding of sums. It knows weights and no nodes: known labels are no part of it, so what
-    it says of a graph that it has not seen is computed as for the one it was fitted on.
+    Rows are rounded before propagation, also where they stay on their rank. So the output on one rank and on several is
+    the same, up to the rounding of sums. The model holds weights and no labels or nodes, so it applies to unseen graphs
+    unchanged.
 
     Attributes:
-        weight: (K, F, B C), of each hop that is read; those of the first knot first.
+        weight: (K, F, B C), the weights of each hop; those of the first knot first.
         bias: (B C,).
-        hops: (K,) int64, which hops these are, ascending.
-        form: (6,) float64: temperature t, rounds, share a, the precisions of scores and of probabilities on their
-            way, as places in a list, and the number of knots, B.
+        hops: (K,) int64, the hops, ascending.
+        form: (6,) float64: temperature t, rounds, share a, the precisions of propagated scores and probabilities as
+            indices into a list, and the number of knots, B.
 
     Shapes:
         x_src: (N, F), rows ordered as in the block.
-        returns: (N, C), ``t z``, or the logarithms of ``q`` where there are rounds.
+        returns: (N, C), ``t z``, or the logarithms of ``q`` if there are rounds.
     """
 
     weight: nn.Parameter
@@ -73,7 +73,7 @@ class Propagated(nn.Module):
 
     @classmethod
     def of_state(cls, state: Mapping[str, Tensor]) -> "Propagated":
-        """The model whose ``state_dict`` this is."""
+        """Build the model of a ``state_dict``."""
         wanted = {"weight", "bias", "hops", "form"}
         if state.keys() != wanted:
             raise ValueError(f"found {sorted(state)}; expected the tensors {sorted(wanted)}")
@@ -84,26 +84,26 @@ class Propagated(nn.Module):
 
     @property
     def temperature(self) -> float:
-        """What scores are multiplied by."""
+        """The factor of the scores before softmax."""
         return float(self.form[0])
 
     @property
     def rounds(self) -> int:
-        """How often probabilities are passed on."""
+        """The number of propagation rounds."""
         return int(self.form[1])
 
     @property
     def share(self) -> float:
-        """How much of a node's own probabilities is kept in each round."""
+        """The weight of a node's own probabilities in each round (PageRank's alpha)."""
         return float(self.form[2])
 
     @property
     def knots(self) -> int:
-        """B: how many sets of weights there are, by degree."""
+        """B, the number of degree knots, each with a set of weights."""
         return int(self.form[5])
 
     def forward(self, block: Block, x_src: Rows) -> Tensor:
-        """Scores of the destinations, in the inputs' dtype. Collective where others hold the halo."""
+        """Compute the output for the destinations, in the inputs' dtype. Collective if the block has a halo."""
         check_rows(block, x_src)
         z = self.scores(block, of_unit_length(x_src))
         p = q = (self.temperature * z).softmax(1)
@@ -112,12 +112,12 @@ class Propagated(nn.Module):
         return self.said(z, q)
 
     def said(self, z: Tensor, q: Tensor) -> Tensor:
-        """The output for scores z and what smoothing made of them, q; both (N, C) float64."""
+        """Compute the output from scores z and smoothed probabilities q; both (N, C) float64."""
         out = q.clamp(min=_LEAST).log() if self.rounds else self.temperature * z
         return out.to(self.weight.dtype)
 
     def scores(self, block: Block, x_src: Rows) -> Tensor:
-        """``z`` of rows of length 1: (N, F) -> (N, C) float64."""
+        """Compute ``z`` of rows of length 1: (N, F) -> (N, C) float64."""
         of_hop = dict(zip(self.hops.tolist(), self.weight, strict=True))
         z = torch.zeros(block.num_dst, self.bias.numel(), dtype=torch.float64)
         for hop in range(max(of_hop), -1, -1):
@@ -132,10 +132,10 @@ class Propagated(nn.Module):
 
 
 def shares_of_knots(block: Block, knots: int) -> Tensor:
-    """How much of each knot's weights a destination takes: (D, B) float64, rows of sum 1.
+    """Compute the share of each knot's weights for each destination: (D, B) float64, rows of sum 1.
 
-    Knot b stands at the degree 4^b, loop included. The two around a degree share it, by the distance of logarithms;
-    the last has all beyond it.
+    Knot b is at degree 4^b, self-loop included. Shares are interpolated linearly in the logarithm of the degree between
+    the two nearest knots; beyond the last knot its share is 1.
     """
     whole = block.whole
     degree = block.in_degree + block.missing_loop if whole is None else whole.degree_src[: block.num_dst]
@@ -144,26 +144,26 @@ def shares_of_knots(block: Block, knots: int) -> Tensor:
 
 
 def by_degree(block: Block, z: Tensor, knots: int) -> Tensor:
-    """What each destination takes of what all knots say of it: (D, B C) float64 -> (D, C)."""
+    """Combine the scores of all knots by their shares: (D, B C) float64 -> (D, C)."""
     if knots == 1:
         return z
     return (shares_of_knots(block, knots)[:, :, None] * z.view(z.shape[0], knots, -1)).sum(1)
 
 
 def smoothed(block: Block, q: Tensor, p: Tensor, *, share: float, precision: Precision) -> Tensor:
-    """One round, ``(1 - share) S q + share p``: two times (N, C) float64 -> (N, C). Collective."""
+    """Compute one round, ``(1 - share) S q + share p``: twice (N, C) float64 -> (N, C). Collective."""
     return (1 - share) * passed_on(block, q, precision) + share * p
 
 
 def passed_on(block: Block, rows: Tensor, precision: Precision) -> Tensor:
-    """``S rows`` of rows that are rounded first, here as elsewhere: (N, C) float64 -> (N, C). Collective."""
+    """Round all rows, own and remote, and compute ``S rows``: (N, C) float64 -> (N, C). Collective."""
     out = gcn_in(block, quantize_dequantize(rows, precision))
     assert isinstance(out, Tensor)
     return out
 
 
 def of_unit_length(x: Rows) -> Rows:
-    """Rows scaled to length 1, but for those of zeros: (R, F) -> (R, F)."""
+    """Scale rows to length 1; rows of zeros stay: (R, F) -> (R, F)."""
     if isinstance(x, Streamed):
         length = torch.cat([rows.norm(dim=1) for _, rows in x.ranges()] or [torch.empty(0)])
         inverse = torch.where(length > 0, 1 / length, 1.0)

@@ -1,6 +1,6 @@
-"""Models whose stages are learned one after another, with one exchange of rows between two of them.
+"""Models that are trained stage by stage, with one exchange of rows before each stage.
 
-No rank, no file, no clock. Who learns the stages, and how rows travel, is not known here.
+No rank, no file, no clock: training and the exchange of rows are elsewhere (``siafu.methods.lazy``).
 """
 
 from collections.abc import Iterator
@@ -23,13 +23,13 @@ Sends = Literal["nothing", "inputs", "hidden", "logits"]
 
 
 class Staged(nn.Module):
-    """Stages one after another (https://arxiv.org/abs/2302.13053), the output of one of which is the model's.
+    """A sequence of stages (https://arxiv.org/abs/2302.13053); the model's output is that of the chosen stage.
 
-    A stage reads the rows that the one before it made, its own nodes' and their in-neighbours', as they travel: rounded
-    to ``precision``, those of own nodes too, so that the model computes the same however its nodes are dealt out.
+    A stage reads the rows that the previous one computed, of nodes and their in-neighbours. They are rounded to
+    ``precision``, also where they stay on their rank, so that the output does not depend on the partition.
 
     Attributes:
-        precision: of rows that travel.
+        precision: the precision of rows between stages.
         in_features: the width of the inputs.
         chosen: () int64, the stage whose output is the model's; a buffer, and so part of the weights.
 
@@ -47,35 +47,35 @@ class Staged(nn.Module):
 
     @property
     def num_stages(self) -> int:
-        """How many stages there are."""
+        """The number of stages."""
         raise NotImplementedError
 
     def sends(self, stage: int) -> Sends:
-        """What of each node travels before a stage."""
+        """The kind of rows that are exchanged before a stage."""
         raise NotImplementedError
 
     def learned(self, stage: int) -> list[nn.Module]:
-        """What is learned in a stage, and in no other."""
+        """The modules that are trained in a stage, and in no other."""
         raise NotImplementedError
 
     def frozen(self, stage: int) -> bool:
-        """Whether what a stage reads of the graph is an aggregate that does not depend on its weights."""
+        """Return whether the aggregate of a stage does not depend on the weights that it trains."""
         raise NotImplementedError
 
     def aggregate(self, stage: int, block: Block, x_src: Tensor) -> None:
-        """Compute that aggregate, so that it is kept with the block, whose static rows ``x_src`` are."""
+        """Compute that aggregate and cache it with the block, whose static rows are ``x_src``."""
         raise NotImplementedError
 
     def given(self, stage: int, rows: list[Tensor]) -> Tensor:
-        """What a stage reads of ``rows``: the inputs, then what each stage before it passed on."""
+        """Select the input rows of a stage from ``rows``: the inputs, then the output rows of each earlier stage."""
         return rows[stage]
 
     def output(self, stage: int, block: Block, x_src: Tensor) -> Tensor:
-        """What a stage says of the destinations: (S, F) -> (D, out_features)."""
+        """Compute the output of a stage for the destinations: (S, F) -> (D, out_features)."""
         raise NotImplementedError
 
     def passed(self, stage: int, block: Block, x_src: Tensor) -> Tensor:
-        """What a stage passes on to the next one: (S, F) -> (D, F')."""
+        """Compute the rows that the next stage reads: (S, F) -> (D, F')."""
         raise NotImplementedError
 
     def reset(self, generator: torch.Generator) -> None:
@@ -83,17 +83,17 @@ class Staged(nn.Module):
         raise NotImplementedError
 
     def forward(self, block: Block, x_src: Rows) -> Tensor:
-        """The output of the chosen stage."""
+        """Compute the output of the chosen stage."""
         last = int(self.chosen)
         reading, given = self._read(block, x_src, last)
         return self.output(last, reading, given)
 
     def embed(self, block: Block, x_src: Rows) -> Tensor:
-        """The rows of which the chosen stage makes its output: (D, F)."""
+        """Compute the rows from which the chosen stage computes its output: (D, F)."""
         raise NotImplementedError
 
     def _read(self, block: Block, x_src: Rows, last: int) -> tuple[Block, Tensor]:
-        """What a stage reads, once those before it have passed on their rows."""
+        """Compute the inputs of stage ``last`` by running all stages before it."""
         if isinstance(x_src, Streamed):
             raise ValueError("a model of stages reads all inputs at once; set data.inputs to memory")
         rows = [widened(x_src)]
@@ -108,10 +108,10 @@ class Staged(nn.Module):
 
 
 class Layered(Staged):
-    """The layers of an ordinary model, each a stage with a linear head of its own: the *embeddings* form.
+    """An ordinary model whose layers are stages, each with a linear head of its own: the *embeddings* form.
 
-    ``h_l = act(norm(layer_l(h_{l-1})))`` and ``out_l = h_l W_l + b_l``; the last layer gives the output itself. With
-    ``jump`` every layer is such a stage, and one more reads the outputs of all.
+    ``h_l = act(norm(layer_l(h_{l-1})))`` and ``out_l = h_l W_l + b_l``; the last layer computes the output itself. With
+    ``jump`` every layer has a head, and one more stage reads the outputs of all layers.
     """
 
     def __init__(
@@ -131,41 +131,41 @@ class Layered(Staged):
 
     @property
     def num_stages(self) -> int:
-        """The layers, and with ``jump`` what reads them all."""
+        """One per layer, and with ``jump`` one more that reads the outputs of all layers."""
         return len(self.inner.norms) + 1
 
     def sends(self, stage: int) -> Sends:
-        """The inputs, then what layers made; nothing to a layer without a graph."""
+        """The inputs, then hidden rows; nothing before a stage that does not aggregate."""
         if stage == len(self.inner.layers) or isinstance(self.inner.layers[stage], Dense):
             return "nothing"
         return "hidden" if stage else "inputs"
 
     def learned(self, stage: int) -> list[nn.Module]:
-        """A layer, what follows it, and its head."""
+        """A layer, its norm and skip connection, and its head."""
         inner = self.inner
         if stage < len(inner.norms):
             return [inner.layers[stage], inner.norms[stage], inner.skips[stage], self.heads[stage]]
         return [inner.layers[stage] if inner.head is None else inner.head]
 
     def frozen(self, stage: int) -> bool:
-        """Where the layer aggregates its inputs as they are, or nothing."""
+        """True if the layer aggregates its inputs unchanged, or does not aggregate."""
         if self.sends(stage) == "nothing":
             return True
         return self._layer(stage).kind.linear
 
     def aggregate(self, stage: int, block: Block, x_src: Tensor) -> None:
-        """Of the layer."""
+        """Compute and cache the aggregate of the stage's layer."""
         if self.sends(stage) != "nothing":
             self._layer(stage).aggregate(block, x_src)
 
     def given(self, stage: int, rows: list[Tensor]) -> Tensor:
-        """The rows before it; with ``jump`` the last stage reads those of all layers."""
+        """The rows of the previous stage; with ``jump`` the last stage reads those of all layers."""
         if stage < len(self.inner.layers):
             return rows[stage]
         return self.inner.joined(rows[1 : stage + 1])
 
     def output(self, stage: int, block: Block, x_src: Tensor) -> Tensor:
-        """What the stage's head makes of the layer's rows, or the last layer itself."""
+        """The output of the stage's head, or of the last layer itself."""
         if stage < len(self.inner.norms):
             return self.heads[stage](block, self.passed(stage, block, x_src))
         inner, drop = self.inner, self.inner.drop(stage)
@@ -176,11 +176,11 @@ class Layered(Staged):
         return inner.head(block, x_dst)
 
     def passed(self, stage: int, block: Block, x_src: Tensor) -> Tensor:
-        """The rows of the layer."""
+        """The output rows of the stage's layer."""
         return self.inner.run_layer(stage, block, x_src, drop=self.inner.drop(stage))
 
     def embed(self, block: Block, x_src: Rows) -> Tensor:
-        """The rows that the chosen stage's head reads, or its last layer: (D, hidden)."""
+        """The rows that the chosen stage's head or last layer reads: (D, hidden)."""
         last = int(self.chosen)
         reading, given = self._read(block, x_src, last)
         return self.passed(last, reading, given) if last < len(self.heads) else given[: block.num_dst]
@@ -192,6 +192,6 @@ class Layered(Staged):
 
 
 def parameters_of(modules: list[nn.Module]) -> Iterator[nn.Parameter]:
-    """The parameters of some modules."""
+    """Yield the parameters of several modules."""
     for module in modules:
         yield from module.parameters()

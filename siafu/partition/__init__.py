@@ -1,7 +1,9 @@
-"""Who owns which node. It knows no rank and no clock.
+"""Graph partitioning: the owner of each node, and the parts on disk.
 
-Reading order: ``config``, ``assign`` (a part for each node) with ``packages`` (METIS, KaMinPar) and ``given`` (a file),
-``quality`` (what a partition is like).
+Reading order: ``config``, ``assign`` (a part for each node) with ``external`` (METIS, KaMinPar) and ``part_file`` (a
+user's file), ``quality``; ``cut`` (a part as a graph with its halo), ``parts`` (on disk), ``create``, ``distribute``
+(each rank gets its part), ``log_shard`` and ``distribute_log`` (the same for dynamic graphs), ``cross_site`` (sites
+that may not pool their data).
 """
 
 from siafu.partition.assign import assign

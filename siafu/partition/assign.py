@@ -1,4 +1,4 @@
-"""The part of each node: by streaming, by METIS or KaMinPar, by a hash, or as a file says."""
+"""Assign each node to a part: by streaming, METIS, KaMinPar, a hash, or a user's file."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -28,14 +28,15 @@ def assign(
     say: Callable[[str], None] = lambda _: None,
     seed: int = 0,
 ) -> Tensor:
-    """The part of each node, (N,) int32 from 0 to ``parts - 1``. What is out of balance or empty is said.
+    """Assign each node to a part, (N,) int32 from 0 to ``parts - 1``; ``say`` reports imbalance and empty parts.
 
     ``by`` is one of
-        stream: siafu's own; few edges between parts, in-edges and training nodes even, no part empty, at most 48
-            bytes a node beyond the graph (said before it starts), the same for one seed on any number of threads;
-        metis, kaminpar: those libraries, of the graph with each edge in both directions, balancing in-edges alone;
-        hash: of the user's row number and the seed, whatever the graph and the order of its rows;
-        a path: a file with the part of each node, in the user's order of the nodes; see :mod:`siafu.partition.part_file`.
+        stream: siafu's streaming partitioner; few cut edges, balanced in-edges and training nodes, no empty part. It
+            needs at most 48 bytes per node beyond the graph (reported before it starts). The result for a seed does
+            not depend on the number of threads;
+        metis, kaminpar: those libraries, on the graph with each edge in both directions; they balance in-edges only;
+        hash: a hash of the user's row number and the seed, independent of the graph and the order of its rows;
+        a path: a file with the part of each node in the user's order; see :mod:`siafu.partition.part_file`.
     """
     _check_parts(graph, parts)
     match by:
@@ -51,12 +52,12 @@ def assign(
             part_of_node = _by_hash(graph, parts, seed)
         case _:
             part_of_node = read_parts(part_file_path(by), graph, parts=parts)
-    _tell(graph, part_loads(graph, part_of_node, parts=parts), say)
+    _report_balance(graph, part_loads(graph, part_of_node, parts=parts), say)
     return part_of_node
 
 
 def resolve(config: PartitionConfig, graph: Graph, *, parts: int) -> PartitionConfig:
-    """The settings with the whole path of a file; refuses what cannot be, before anything is done."""
+    """Return the settings with an absolute path to the user's file; refuse invalid ones early."""
     _check_parts(graph, parts)
     if config.by in PARTITIONERS:
         return config
@@ -87,17 +88,17 @@ def _by_hash(graph: Graph, parts: int, seed: int) -> Tensor:
     for start in range(0, graph.num_nodes, _CHUNK):
         rows = slice(start, min(start + _CHUNK, graph.num_nodes))
         user_row = np.arange(rows.start, rows.stop) if graph.node_id is None else graph.node_id[rows].numpy()
-        part_of_node[rows] = _mixed(user_row.astype(np.uint64), seed) % np.uint64(parts)
+        part_of_node[rows] = _hash_rows(user_row.astype(np.uint64), seed) % np.uint64(parts)
     return torch.from_numpy(part_of_node)
 
 
-def _mixed(row: np.ndarray, seed: int) -> np.ndarray:
-    """A number of 64 bits for each row and seed."""
+def _hash_rows(row: np.ndarray, seed: int) -> np.ndarray:
+    """Hash each row and the seed to 64 bits."""
     return splitmix64((row - np.uint64(1)) * GOLDEN_GAMMA + np.uint64(seed % 2**64))
 
 
 def part_file_path(by: str) -> Path:
-    """The file that says the part of each node."""
+    """Return the path of the user's file; refuse one that does not exist."""
     path = Path(by)
     if not path.is_file():
         raise ValueError(
@@ -107,8 +108,8 @@ def part_file_path(by: str) -> Path:
     return path
 
 
-def _tell(graph: Graph, held: PartLoads, say: Callable[[str], None]) -> None:
-    """Say which parts are empty, and what could not be balanced."""
+def _report_balance(graph: Graph, held: PartLoads, say: Callable[[str], None]) -> None:
+    """Report empty parts and parts that are out of balance."""
     empty = [str(part) for part, nodes in enumerate(held.nodes) if nodes == 0]
     if empty:
         say(f"{graph.name}: of {len(held.nodes)} parts, {len(empty)} are empty: {', '.join(empty[:10])}")

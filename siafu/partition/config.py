@@ -1,10 +1,10 @@
-"""How a graph is cut into parts."""
+"""Settings of the partitioner."""
 
 from pydantic import BaseModel, ConfigDict, Field
 
 
 class PartitionConfig(BaseModel):
-    """Who decides which part owns a node."""
+    """The partitioner that assigns nodes to parts."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -1,4 +1,4 @@
-"""Make the partition that a run asks for, or find the one that is there."""
+"""Create the partition that a run needs, or find an existing one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ from siafu.partition.parts import AGAIN, Partition, is_partition, open_partition
 
 @dataclass(frozen=True)
 class PartitionRequest:
-    """A partition that is asked for.
+    """A description of the partition that a run needs.
 
     Attributes:
-        parts: how many.
+        parts: the number of parts.
         by: how nodes are assigned; see :func:`siafu.partition.assign`.
-        fold: which split's training nodes are balanced.
+        fold: the split whose training nodes are balanced.
         reorder: whether neighbours are put near each other within a part.
         fingerprint: of the graph.
     """
@@ -36,7 +36,7 @@ class PartitionRequest:
 
     @property
     def name(self) -> str:
-        """What its folder is called."""
+        """The name of its folder."""
         by = self.by
         if by not in PARTITIONERS:
             by = f"given-{xxhash.xxh3_64_hexdigest(part_file_path(by).read_bytes())}"
@@ -45,7 +45,7 @@ class PartitionRequest:
 
 
 def cut_in_memory(graph: Graph, wanted: PartitionRequest, *, say: Callable[[str], None]) -> list[Part]:
-    """All parts at once, for ranks that share this process."""
+    """Cut a graph into all its parts in memory, for ranks that share this process."""
     part_of_node = assign(graph, parts=wanted.parts, by=wanted.by, say=say)
     return [
         one.part(graph) for one in cut(graph, part_of_node, parts=wanted.parts, order=_order(graph, wanted))
@@ -60,7 +60,7 @@ def find_or_create(
     say: Callable[[str], None],
     progress: Progress = no_progress,
 ) -> Partition:
-    """The partition below ``home`` that is wanted; made where there is none, refused where it is of another graph."""
+    """Open the requested partition below ``home``, or create it; refuse one of another graph."""
     path = home / wanted.name
     if not is_partition(path):
         _make(path, graph, wanted, say, progress)

@@ -1,7 +1,7 @@
-"""The part of a site: its own nodes, and those of other sites that its own edges name.
+"""The part of one site: its own nodes, and the nodes of other sites that its edges come from.
 
-Nobody sees the whole graph. A site tells each other one the ids that its cross edges name there, and learns whether
-that site has them; that is all that sites learn of each other's nodes.
+No site sees the whole graph. A site sends each other site the ids that its cross edges name there, and learns whether
+those nodes exist. Sites learn nothing else about each other's nodes.
 """
 
 from collections.abc import Sequence
@@ -48,21 +48,21 @@ class CrossEdges:
     weight: Tensor | None = None
 
     def named(self, site: str) -> Tensor:
-        """The ids that edges name at a site, ascending, each once."""
+        """Return the ids that edges name at a site, ascending and unique."""
         if site not in self.sites:
             return torch.empty(0, dtype=torch.int64)
         return self.src_id[self.site == self.sites.index(site)].unique()
 
 
 def node_ids(graph: Graph) -> Tensor:
-    """The ids by which other sites name nodes, (N,) int64: numbers as they are, texts by a hash of 63 bits."""
+    """Return the ids by which other sites name nodes, (N,) int64: integers as they are, strings as 63-bit hashes."""
     if graph.node_names is not None:
         return hash_ids(graph.node_names)
     return torch.arange(graph.num_nodes) if graph.node_id is None else graph.node_id
 
 
 def hash_ids(names: Any) -> Tensor:
-    """Ids, an Arrow array of integers or strings, as numbers, (N,) int64."""
+    """Convert ids (an Arrow array of integers or strings) to numbers, (N,) int64."""
     names = names.combine_chunks() if isinstance(names, pa.ChunkedArray) else names
     if pa.types.is_integer(names.type):
         return torch.from_numpy(names.cast(pa.int64()).to_numpy(zero_copy_only=False).copy())
@@ -71,15 +71,15 @@ def hash_ids(names: Any) -> Tensor:
 
 
 def no_cross_edges() -> CrossEdges:
-    """Of a site whose nodes read no others."""
+    """Return the empty cross edges of a site whose nodes read no others."""
     nothing = torch.empty(0, dtype=torch.int64)
     return CrossEdges((), nothing, nothing, nothing)
 
 
 def read_cross_edges(path: Path, graph: Graph, *, own: str, known: Sequence[str]) -> CrossEdges:
-    """Read a table of columns ``site``, ``src``, ``dst`` and maybe ``weight``, CSV or Parquet, and hold it to be right.
+    """Read and validate a CSV or Parquet table with columns ``site``, ``src``, ``dst`` and maybe ``weight``.
 
-    ``dst`` are ids of own nodes, ``src`` those of nodes of ``site``, which must be one of ``known``.
+    ``dst`` are ids of own nodes, ``src`` are ids of nodes of ``site``, which must be one of ``known``.
     """
     table = _open(path)
     missing = [name for name in _COLUMNS if name not in table.column_names]
@@ -121,10 +121,10 @@ def build_site_part(
     kept: Sequence[str] = (),
     memory: StaleRowCache | None = None,
 ) -> Part:
-    """The part of this site in a group of sites with these ``names``, by rank. Collective.
+    """Build this site's part in a group of sites with these ``names``, by rank. Collective.
 
-    Edges from nodes of sites that are away are left out; but for those in ``kept``, whose nodes come last in the halo,
-    and for whose rows what ``memory`` holds stands in.
+    Edges from absent sites are left out, except those of sites in ``kept``. Halo rows of sites in ``kept`` are stored
+    last, and the rows in ``memory`` are used for them until the site returns.
     """
     ids, ones = node_ids(graph), [1] * comm.world_size
     asked = [cross.named(name) if rank != comm.rank else ids[:0] for rank, name in enumerate(names)]
@@ -145,11 +145,11 @@ def build_site_part(
     )
     halo = torch.cat([*asked, *away.values()])
     whole = int(comm.all_reduce(torch.tensor([graph.num_nodes]), label=_LABEL))
-    return Part(comm.rank, whole, _joined(graph, cross, ids, halo, [*names, *kept]), halo, route)
+    return Part(comm.rank, whole, _join_graph(graph, cross, ids, halo, [*names, *kept]), halo, route)
 
 
-def _joined(graph: Graph, cross: CrossEdges, ids: Tensor, halo: Tensor, names: Sequence[str]) -> Graph:
-    """Own nodes with all their in-edges, over own rows, then halo rows."""
+def _join_graph(graph: Graph, cross: CrossEdges, ids: Tensor, halo: Tensor, names: Sequence[str]) -> Graph:
+    """Join own edges and cross edges into one graph over own rows, then halo rows."""
     src, dst, weight = [graph.indices.long()], [graph.block.row_edge.long()], [graph.edge_weight]
     begin = graph.num_nodes
     for name in names:
@@ -187,7 +187,7 @@ def _joined(graph: Graph, cross: CrossEdges, ids: Tensor, halo: Tensor, names: S
 
 
 def _find(ids: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows of some ids, and whether they are there."""
+    """Find the rows of some ids, and whether each id exists."""
     order = ids.argsort()
     place = torch.searchsorted(ids[order], wanted).clamp(max=max(0, ids.numel() - 1))
     if not ids.numel():
@@ -237,7 +237,7 @@ def _rows_of(path: Path, table: pa.Table, ids: Tensor) -> Tensor:
 
 
 def _check_owners(path: Path, table: pa.Table, cross: CrossEdges, ids: Tensor) -> None:
-    """Refuse a node that two sites are said to own, as far as that can be seen here."""
+    """Refuse a node that two sites seem to own, as far as this site can see."""
     _, here = _find(ids, cross.src_id)
     if bool(here.any()):
         row = int(here.int().argmax())

@@ -1,7 +1,7 @@
-"""Cut a graph by who owns which node: each part has all in-edges of its nodes, and knows whose rows it reads.
+"""Cut a graph into parts: each part has all in-edges of its nodes, and a halo of rows that it reads from others.
 
-Edges are cut by destination, so that a part knows the degrees of its nodes, and one CSR and one halo serve the
-forward and the backward pass.
+Edges are cut by destination. So a part knows the degrees of its nodes, and one CSR and one halo serve the forward and
+the backward pass.
 """
 
 from collections.abc import Iterator
@@ -21,14 +21,14 @@ NODE_FIELDS = ("x", "x_scale", "y", "train_mask", "val_mask", "test_mask")
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """What one rank trains on.
+    """The part of a graph that one rank trains on.
 
     Attributes:
-        number: which of them.
+        number: the number of the part.
         num_nodes: of the whole graph.
-        own: the D nodes it owns, as a graph whose ``indices`` name own rows, then halo rows; each row ascends.
-        halo_id: (H,) int64, the user's row numbers of the nodes it reads but does not own, in the route's order.
-        route: which own rows go to whom, and whence the halo comes.
+        own: the D nodes it owns, as a graph whose ``indices`` are own rows, then halo rows; each row ascends.
+        halo_id: (H,) int64, the user's row numbers of the halo: nodes it reads but does not own, in the route's order.
+        route: the own rows to send to each rank, and the number of halo rows from each.
     """
 
     number: int
@@ -38,7 +38,7 @@ class Part:
     route: Route
 
     def block(self, others: Others | None, *, narrow: bool = True) -> Block:
-        """The part as one block, whose halo ``others`` hold; None for a part that is the whole graph."""
+        """Return the part as one block, whose halo rows ``others`` provides; None for the only part of a graph."""
         own = self.own
         if others is None:
             assert not self.halo_id.numel()
@@ -59,14 +59,14 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class PartRows:
-    """One part as rows of the whole graph, before anything of its nodes is copied.
+    """One part as rows of the whole graph, before any node data is copied.
 
     Attributes:
         number: which part.
         rows: (D,) int64, the rows it owns.
         halo: (H,) int64, the rows it reads from others, grouped by owner.
         csr: its in-edges, over own rows, then halo rows; ``origin`` where edges have weights.
-        route: which own rows go to whom, and whence the halo comes.
+        route: the own rows to send to each rank, and the number of halo rows from each.
     """
 
     number: int
@@ -76,7 +76,7 @@ class PartRows:
     route: Route
 
     def part(self, graph: Graph) -> Part:
-        """The part with everything that is known of its nodes, in memory."""
+        """Copy the node data of the part into memory."""
         given = {name: getattr(graph, name) for name in NODE_FIELDS}
         nodes: dict[str, Any] = {
             name: None if rows is None else native.gather(rows, self.rows) for name, rows in given.items()
@@ -94,7 +94,7 @@ class PartRows:
         return Part(self.number, graph.num_nodes, own, user_rows(graph, self.halo), self.route)
 
     def edge_weight(self, graph: Graph) -> Tensor | None:
-        """The weights of its edges."""
+        """Return the weights of the part's edges."""
         if graph.edge_weight is None:
             return None
         assert self.csr.origin is not None
@@ -102,14 +102,14 @@ class PartRows:
 
 
 def whole_part(graph: Graph) -> Part:
-    """The one part of a graph that is not cut."""
+    """Return the only part of a graph that is not cut."""
     return Part(0, graph.num_nodes, graph, torch.empty(0, dtype=torch.int64), empty_route())
 
 
 def cut(graph: Graph, part_of_node: Tensor, *, parts: int, order: Tensor | None = None) -> Iterator[PartRows]:
-    """Each part in turn; its nodes stand as in ``order`` (N,), or as they stand in the graph.
+    """Yield each part in turn; its nodes are in the order of ``order`` (N,), or as in the graph.
 
-    ``part_of_node`` is (N,) int32. Beside one part at a time, 13 bytes a node and 8 a halo row are held.
+    ``part_of_node`` is (N,) int32. Beside one part at a time, this holds 13 bytes per node and 8 per halo row.
     """
     csr, owned = Csr(graph.indptr, graph.indices), _owned(part_of_node, parts, order)
     place = torch.empty(graph.num_nodes, dtype=torch.int32)  # within its own part
@@ -132,12 +132,12 @@ def cut(graph: Graph, part_of_node: Tensor, *, parts: int, order: Tensor | None 
 
 
 def user_rows(graph: Graph, rows: Tensor) -> Tensor:
-    """The user's own row numbers of some rows."""
+    """Map rows of the graph to the user's row numbers."""
     return rows if graph.node_id is None else graph.node_id[rows]
 
 
 def _owned(part_of_node: Tensor, parts: int, order: Tensor | None) -> list[Tensor]:
-    """The rows of each part, (D,) int64."""
+    """Return the rows of each part, (D,) int64."""
     if order is None:
         return [(part_of_node == number).nonzero()[:, 0] for number in range(parts)]
     owner = part_of_node[order]
@@ -145,7 +145,7 @@ def _owned(part_of_node: Tensor, parts: int, order: Tensor | None) -> list[Tenso
 
 
 def _halo(csr: Csr, rows: Tensor, part_of_node: Tensor, place: Tensor, parts: int) -> list[Tensor]:
-    """The rows that a part reads from each part, in the order in which they stand there."""
+    """Return the rows that a part reads from each other part, in the order of the owner's rows."""
     read = native.mark_columns(csr, rows, num_cols=part_of_node.numel())
     read[rows] = False
     halo = read.nonzero()[:, 0]

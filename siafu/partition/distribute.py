@@ -1,4 +1,4 @@
-"""Bring each rank its part: from a folder it sees, else over the wire from rank 0."""
+"""Give each rank its part: read it from a shared folder, else receive it from rank 0."""
 
 import tempfile
 from pathlib import Path
@@ -17,10 +17,10 @@ _LABEL = "parts"
 
 
 def distribute_part(comm: Comm, path: Path) -> Part:
-    """The part of this rank, of the partition at ``path``, a folder that rank 0 sees. Collective.
+    """Return this rank's part of the partition at ``path``, a folder that rank 0 can read. Collective.
 
-    What comes over the wire is written to a temporary folder and mapped from there, so that it may be larger than
-    memory; the folder is gone as soon as it is mapped.
+    Ranks that cannot read the folder receive their part from rank 0, write it to a temporary folder and map it from
+    there. So a part may be larger than memory. The temporary folder is deleted as soon as it is mapped.
     """
     read = None if comm.rank else tensor_from_bytes((path / PARTITION).read_bytes())
     text = comm.broadcast(read, label=_LABEL).numpy().tobytes()
@@ -54,14 +54,14 @@ def _check_ranks(comm: Comm, path: Path, manifest: PartitionManifest) -> None:
 
 
 def send_file(comm: Comm, rank: int, file: Path, *, label: str) -> None:
-    """Send the bytes of a file to a rank, which receives them."""
+    """Send the bytes of a file to a rank that calls :func:`receive_file`."""
     with file.open("rb") as source:
         while chunk := source.read(_CHUNK_BYTES):
             comm.send(rank, tensor_from_bytes(chunk), label=label)
 
 
 def receive_file(comm: Comm, folder: Path, spec: ArraySpec, *, label: str) -> None:
-    """Receive the bytes of an array from rank 0 and write them where it belongs."""
+    """Receive the bytes of an array from rank 0 and write them to a folder."""
     with (folder / spec.file).open("wb") as sink:
         left = spec.num_bytes
         while left > 0:

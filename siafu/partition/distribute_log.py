@@ -1,7 +1,8 @@
-"""Bring each rank what it reads of a graph that changes over time: from a folder it sees, else over the wire.
+"""Give each rank the shard of a dynamic graph that it reads: from a shared folder, else from rank 0.
 
-A rank that sees the store maps it. Another gets its share from rank 0: the events of the steps that it reads, packed as
-key frames and differences or as pairs in order, and rows of those steps. What it does not hold, it cannot read.
+A rank that can read the store maps it. Any other rank receives its shard from rank 0: the events of the steps that it
+reads, packed as key frames and deltas or as sorted pairs, and the feature and label rows of those steps. Reading any
+other step raises an error.
 """
 
 import json
@@ -29,13 +30,13 @@ from siafu.user_input import MAX_NODES
 
 Shares = Callable[[DynamicGraph], Sequence[LogShard]]
 
-ABOUT, DELTAS, EVENTS, ROWS = "graph", "graph deltas", "graph events", "graph rows"
+HEADER, DELTAS, EVENTS, ROWS = "graph", "graph deltas", "graph events", "graph rows"
 _EVENTS = {"src": torch.int32, "dst": torch.int32, "weight": torch.float32, "edge_y": torch.int64}
 _ROWS = {"int64": torch.int64, "float32": torch.float32}
 
 
-class _About(StrictModel):
-    """The header that rank 0 sends before a share: the fields of :class:`LogShard`, and the order of its arrays."""
+class _ShardHeader(StrictModel):
+    """The header that rank 0 sends before a shard: the fields of :class:`LogShard`, and the order of its arrays."""
 
     pieces: tuple[tuple[int, int], ...]
     arrays: tuple[Literal["src", "dst", "weight", "edge_y"], ...]
@@ -47,7 +48,7 @@ class _About(StrictModel):
     classes: Annotated[int, Field(ge=0, le=MAX_NODES)]
 
     def check(self, manifest: DynamicManifest) -> None:
-        """Refuse steps that are not there."""
+        """Refuse steps outside the log."""
         steps = range(manifest.num_steps)
         named = {*(self.features or ()), *(self.labels or ()), *self.events}
         ends = [end for piece in self.pieces for end in piece]
@@ -59,17 +60,17 @@ class _About(StrictModel):
 
 
 def distribute_log(comm: Comm, path: Path, shares: Shares) -> DynamicGraph:
-    """The graph of the store at ``path``, a folder that rank 0 sees, or this rank's share of it. Collective.
+    """Return the graph of the store at ``path``, which rank 0 can read, or this rank's shard of it. Collective.
 
-    ``shares`` tells what each rank reads; rank 0 asks it where a rank does not see the folder. What comes over the wire
-    is written to a temporary folder and mapped from there; the folder is gone as soon as it is mapped.
+    ``shares`` returns the shard of each rank; rank 0 calls it if some rank cannot read the folder. Such a rank writes
+    its shard to a temporary folder and maps it from there; the folder is deleted as soon as it is mapped.
     """
     read = None if comm.rank else tensor_from_bytes((path / MANIFEST).read_bytes())
-    text = comm.broadcast(read, label=ABOUT).numpy().tobytes()
+    text = comm.broadcast(read, label=HEADER).numpy().tobytes()
     manifest = parse_manifest(text, str(path / MANIFEST))
     assert isinstance(manifest, DynamicManifest)
     seen = is_dynamic(path) and (path / MANIFEST).read_bytes() == text
-    sees = comm.all_gather(torch.tensor([seen]), label=ABOUT)
+    sees = comm.all_gather(torch.tensor([seen]), label=HEADER)
     if seen:
         graph = open_dynamic(path).graph()
         lacking = [rank for rank, it in enumerate(sees) if not it and comm.rank == 0]
@@ -84,11 +85,11 @@ def distribute_log(comm: Comm, path: Path, shares: Shares) -> DynamicGraph:
 
 
 def _messages(graph: DynamicGraph, share: LogShard) -> Iterator[tuple[str, Tensor]]:
-    """All that a rank gets, in the order in which :func:`_received` takes it."""
+    """Yield all messages of a rank's shard, in the order in which :func:`_received` reads them."""
     cut, names = split_steps(graph, share.events), _names(graph, share)
     about = {"pieces": [[steps.start, steps.stop] for steps in cut], "arrays": names}
-    yield ABOUT, tensor_from_bytes(json.dumps(about | asdict(share)).encode())
-    yield ABOUT, graph.step_ptr
+    yield HEADER, tensor_from_bytes(json.dumps(about | asdict(share)).encode())
+    yield HEADER, graph.step_ptr
     for steps in cut:
         if share.as_given:
             events = graph.events(steps.start, steps.stop)
@@ -102,15 +103,15 @@ def _messages(graph: DynamicGraph, share: LogShard) -> Iterator[tuple[str, Tenso
 
 
 def _names(graph: DynamicGraph, share: LogShard) -> list[str]:
-    """The arrays of events that a rank gets."""
+    """Return the names of the event arrays that a rank gets."""
     read = {"src": True, "dst": True, "weight": share.weighted, "edge_y": share.as_given}
     return [name for name in _EVENTS if read[name] and getattr(graph, name) is not None]
 
 
 def _received(comm: Comm, manifest: DynamicManifest, folder: Path) -> DynamicGraph:
-    """The share of this rank, as rank 0 sends it."""
-    about = _About.model_validate_json(comm.receive(0, label=ABOUT).numpy().tobytes())
-    whole_ptr = comm.receive(0, label=ABOUT)
+    """Receive this rank's shard from rank 0."""
+    about = _ShardHeader.model_validate_json(comm.receive(0, label=HEADER).numpy().tobytes())
+    whole_ptr = comm.receive(0, label=HEADER)
     check_offsets(whole_ptr, manifest.num_events, manifest.name, field="whole_ptr", of="events")
     about.check(manifest)
     counts = torch.zeros(manifest.num_steps, dtype=torch.int64)
@@ -120,9 +121,9 @@ def _received(comm: Comm, manifest: DynamicManifest, folder: Path) -> DynamicGra
         }
         for start, stop in about.pieces:
             if about.as_given:
-                _take_events(comm, files)
+                _receive_events(comm, files)
             else:
-                _take_chunk(comm, files, manifest.num_nodes)
+                _receive_chunk(comm, files, manifest.num_nodes)
             counts[start:stop] = whole_ptr[start : stop + 1].diff()
     ptr = torch.zeros_like(whole_ptr)
     ptr[1:] = counts.cumsum(0)
@@ -130,7 +131,7 @@ def _received(comm: Comm, manifest: DynamicManifest, folder: Path) -> DynamicGra
         name: _mapped(folder / name, (int(ptr[-1]),), _EVENTS[name]) for name in about.arrays
     }
     rows: dict[str, Any] = {
-        name: _take_rows(comm, folder / name, manifest.arrays[name], steps)
+        name: _receive_rows(comm, folder / name, manifest.arrays[name], steps)
         for name, steps in (("x", about.features), ("y", about.labels))
         if name in manifest.arrays
     }
@@ -147,12 +148,12 @@ def _received(comm: Comm, manifest: DynamicManifest, folder: Path) -> DynamicGra
     )
 
 
-def _take_events(comm: Comm, files: dict[str, BinaryIO]) -> None:
+def _receive_events(comm: Comm, files: dict[str, BinaryIO]) -> None:
     for file in files.values():
         file.write(byte_view(comm.receive(0, label=EVENTS)))
 
 
-def _take_chunk(comm: Comm, files: dict[str, BinaryIO], num_nodes: int) -> None:
+def _receive_chunk(comm: Comm, files: dict[str, BinaryIO], num_nodes: int) -> None:
     chunk = Chunk.from_bytes(comm.receive(0, label=DELTAS))
     if chunk.num_nodes != num_nodes or (chunk.weight is None) == ("weight" in files):
         raise ValueError(
@@ -165,8 +166,8 @@ def _take_chunk(comm: Comm, files: dict[str, BinaryIO], num_nodes: int) -> None:
         files["weight"].write(byte_view(chunk.weight))
 
 
-def _take_rows(comm: Comm, path: Path, spec: ArraySpec, steps: Sequence[int] | None) -> Tensor:
-    """An array of rows, in which those that did not come are a hole in the file, and read as zeros."""
+def _receive_rows(comm: Comm, path: Path, spec: ArraySpec, steps: Sequence[int] | None) -> Tensor:
+    """Receive an array of rows; rows that are not sent are a hole in the file and read as zeros."""
     dtype = _ROWS[spec.dtype]
     with path.open("wb") as file:
         for place in array_slices(spec.shape, steps):
@@ -177,7 +178,7 @@ def _take_rows(comm: Comm, path: Path, spec: ArraySpec, steps: Sequence[int] | N
 
 
 def _mapped(path: Path, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """An array of a file, which writing to it does not change."""
+    """Map an array from a file, copy-on-write."""
     size = math.prod(shape)
     if not size:
         return torch.empty(*shape, dtype=dtype)
@@ -190,5 +191,5 @@ def _mapped(path: Path, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 
 
 def _class_names(names: Sequence[str], classes: int) -> tuple[str, ...] | None:
-    """A name for each class, so that a rank that sees few labels knows how many there are."""
+    """Return a name for each class, so that a rank that sees few labels knows the number of classes."""
     return (*names, *map(str, range(len(names), classes))) or None

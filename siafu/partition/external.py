@@ -1,9 +1,9 @@
-"""METIS and KaMinPar, where they are installed: the graph as they want it, and their parts.
+"""Partition with METIS or KaMinPar, if installed.
 
-Both take undirected graphs without loops, so that each edge is taken in both directions, once. Both balance one
-weight a node, here its in-edges and one for itself (pymetis reads one weight a node, though METIS could take more);
-training nodes come out as even as chance has it. Both hold the graph several times over in memory. KaMinPar on
-several threads need not give the same parts twice.
+Both take undirected graphs without self-loops, so each edge is given in both directions, once. Both balance one weight
+per node, here its in-degree plus one (pymetis reads one weight per node, although METIS supports more); training nodes
+are not balanced. Both hold the graph several times over in memory. KaMinPar on several threads need not return the same
+parts twice.
 """
 
 import tempfile
@@ -22,7 +22,7 @@ _KAMINPAR_IMBALANCE = 0.03
 
 
 def by_metis(graph: Graph, *, parts: int, seed: int) -> Tensor:
-    """The part of each node by METIS (Karypis and Kumar 1998), (N,) int32."""
+    """Assign nodes by METIS (Karypis and Kumar 1998), (N,) int32."""
     with require_extra("partition.by = metis", "pymetis"):
         import pymetis
     integer = pymetis.zero_copy_dtype()
@@ -35,7 +35,7 @@ def by_metis(graph: Graph, *, parts: int, seed: int) -> Tensor:
 
 
 def by_kaminpar(graph: Graph, *, parts: int, seed: int) -> Tensor:
-    """The part of each node by KaMinPar (Gottesbüren et al. 2021), (N,) int32."""
+    """Assign nodes by KaMinPar (Gottesbüren et al. 2021), (N,) int32."""
     with require_extra("partition.by = kaminpar", "kaminpar"):
         import kaminpar
     with tempfile.TemporaryDirectory() as folder:  # its binding reads graphs from files alone
@@ -49,7 +49,7 @@ def by_kaminpar(graph: Graph, *, parts: int, seed: int) -> Tensor:
 
 
 def undirected(graph: Graph) -> Csr:
-    """Each edge in both directions and once, without loops."""
+    """Return each edge in both directions, once, without self-loops."""
     src, dst = graph.indices, graph.block.row_edge
     kept = src != dst
     src, dst = src[kept], dst[kept]

@@ -1,4 +1,4 @@
-"""What one rank reads of a graph that changes over time, and how that is cut into messages."""
+"""The shard of a dynamic graph that one rank reads, and how it is split into messages."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -6,21 +6,21 @@ from dataclasses import dataclass
 
 from siafu.dynamic import Chunk, DynamicGraph, Snapshots
 
-_MOST_EVENTS = 1 << 22  # of a piece, which begins with a key frame
-_MOST_NUMBERS = 1 << 24  # of a message with rows
+_MAX_EVENTS = 1 << 22  # of a piece, which begins with a key frame
+_MAX_NUMBERS = 1 << 24  # of a message with rows
 
 
 @dataclass(frozen=True)
 class LogShard:
-    """What one rank reads of a graph that changes over time.
+    """The part of an event log that one rank reads.
 
     Attributes:
         events: the steps whose events it reads, ascending.
-        features: the steps whose features it reads; None: all that there are, or those of all time.
-        labels: the same of the labels of nodes.
+        features: the steps whose features it reads; None: all steps, or features that never change.
+        labels: the steps whose node labels it reads; None as above.
         weighted: whether it reads weights.
-        as_given: whether it reads events in the order and direction that they were given in, and their classes.
-        classes: how many classes there are to learn, of which it may see few; 0 where there are none.
+        as_given: whether it reads events in their original order and direction, and their classes.
+        classes: the number of classes to learn, of which it may see few; 0 if there are none.
     """
 
     events: tuple[int, ...]
@@ -31,8 +31,8 @@ class LogShard:
     classes: int = 0
 
 
-def split_steps(graph: DynamicGraph, steps: Sequence[int], *, most: int = _MOST_EVENTS) -> list[range]:
-    """Some ascending steps as ranges, each of one step or of few events."""
+def split_steps(graph: DynamicGraph, steps: Sequence[int], *, most: int = _MAX_EVENTS) -> list[range]:
+    """Group ascending steps into ranges of one step or of at most ``most`` events."""
     found: list[range] = []
     for step in steps:
         last = found[-1] if found else range(-1, -1)
@@ -44,7 +44,7 @@ def split_steps(graph: DynamicGraph, steps: Sequence[int], *, most: int = _MOST_
 
 
 def pack_events(graph: DynamicGraph, steps: range, *, weighted: bool) -> Chunk:
-    """The events of some steps in few bytes: as differences where those of the first two steps take less."""
+    """Pack the events of some steps; as deltas where those of the first two steps take fewer bytes."""
     view = Snapshots(graph, life=1, weighted=weighted)
     two = min(steps.start + 2, steps.stop)
     sizes = [view.pack(steps.start, two, deltas=deltas).num_bytes for deltas in (False, True)]
@@ -52,9 +52,9 @@ def pack_events(graph: DynamicGraph, steps: range, *, weighted: bool) -> Chunk:
 
 
 def array_slices(shape: Sequence[int], steps: Sequence[int] | None) -> Iterator[slice]:
-    """Where the numbers of some steps of an array stand in it, or all of them where None: some at a time."""
+    """Yield slices of the flattened array that cover some steps, or all of it if None, a bounded size each."""
     size = math.prod(shape)
     each = size if steps is None else size // shape[0]
     for begin in (0,) if steps is None else (step * each for step in steps):
-        for start in range(begin, begin + each, _MOST_NUMBERS):
-            yield slice(start, min(start + _MOST_NUMBERS, begin + each))
+        for start in range(begin, begin + each, _MAX_NUMBERS):
+            yield slice(start, min(start + _MAX_NUMBERS, begin + each))

@@ -23,7 +23,7 @@ _COLUMN = "part"
 
 
 def read_parts(path: Path, graph: Graph, *, parts: int) -> Tensor:
-    """Read the part of each node, (N,) int32, and refuse what is no partition of this graph into so many parts."""
+    """Read the part of each node, (N,) int32; refuse a file that does not partition this graph into ``parts`` parts."""
     match path.suffix.lower():
         case ".npy":
             given = _read_npy(path)

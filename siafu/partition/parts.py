@@ -26,8 +26,8 @@ from siafu.store.writer import ArrayFolderWriter, ArrayWriter
 PARTITION = "partition.json"
 AGAIN = 'remove the folder and make it again with "siafu partition"'
 _CHUNK_BYTES = 1 << 26
-_NEEDED = {"indptr", "indices", "node_id", "halo_id", "route"}
-_KNOWN = {*_NEEDED, "edge_weight", *NODE_FIELDS}
+_REQUIRED = {"indptr", "indices", "node_id", "halo_id", "route"}
+_ARRAYS = {*_REQUIRED, "edge_weight", *NODE_FIELDS}
 _Count = Annotated[int, Field(ge=0)]
 
 
@@ -45,7 +45,7 @@ class PartSpec(StrictModel):
 
     @model_validator(mode="after")
     def _arrays_known(self) -> "PartSpec":
-        missing, unknown = _NEEDED - self.arrays.keys(), self.arrays.keys() - _KNOWN
+        missing, unknown = _REQUIRED - self.arrays.keys(), self.arrays.keys() - _ARRAYS
         if missing or unknown:
             found = ", ".join(sorted(missing or unknown))
             raise ValueError(f"arrays {'lacks' if missing else 'has an unknown'} {found}")
@@ -55,7 +55,7 @@ class PartSpec(StrictModel):
 
 
 class PartitionManifest(StrictModel):
-    """What ``partition.json`` says.
+    """The contents of ``partition.json``.
 
     Attributes:
         siafu_version: that wrote it.
@@ -107,11 +107,11 @@ class Partition:
 
     @property
     def num_edges(self) -> int:
-        """Of the whole graph."""
+        """The number of edges of the whole graph."""
         return sum(spec.arrays["indices"].shape[0] for spec in self.manifest.parts)
 
     def part(self, number: int) -> Part:
-        """One part, its arrays mapped into memory, held to their checksums and to what they must be."""
+        """Map one part into memory; check its checksums and the ranges of its values."""
         spec = self.manifest.parts[number]
         arrays: dict[str, Tensor] = {}
         for name, array in spec.arrays.items():
@@ -148,19 +148,19 @@ class Partition:
         return Part(number, num_nodes, own, halo_id, Route(index, spec.send, spec.recv))
 
     def verify(self) -> None:
-        """Read every array of every part and hold it to its checksum."""
+        """Read every array of every part and check its checksum."""
         for spec in self.manifest.parts:
             for array in spec.arrays.values():
                 verify_array(self.path, array, again=AGAIN)
 
 
 def is_partition(path: Path) -> bool:
-    """Whether a path is the folder of a partition."""
+    """Return whether a path is the folder of a partition."""
     return (path / PARTITION).is_file()
 
 
 def open_partition(path: Path) -> Partition:
-    """Open a partition and check its manifest; the arrays are not read yet."""
+    """Open a partition and check its manifest; no array is read yet."""
     if not is_partition(path):
         raise FileNotFoundError(
             f'{path} is not a partition: it has no {PARTITION}; make one with "siafu partition"'
@@ -178,7 +178,7 @@ def write_partition(
     by: str,
     progress: Progress = no_progress,
 ) -> Partition:
-    """Write each part as it is cut; the folder, which must not exist yet, appears whole or not at all."""
+    """Write each part as it is cut; the folder, which must not exist, appears complete or not at all."""
     with _PartitionWriter(path) as writer:
         routes, arrays = [], dict[str, ArraySpec]()
         for done, one in enumerate(cuts):
@@ -225,7 +225,7 @@ def _write_part(writer: ArrayFolderWriter, one: PartRows, graph: Graph) -> None:
 
 
 def _write_rows(writer: ArrayFolderWriter, name: str, rows: Tensor, picked: Tensor) -> None:
-    """Write some rows, a range at a time: features may be larger than memory."""
+    """Write some rows, a range at a time, since features may be larger than memory."""
     dtype: DType = str(rows.dtype).removeprefix("torch.")  # type: ignore[assignment]
     array: ArrayWriter = writer.array(name, dtype, row=tuple(rows.shape[1:]))
     size = max(1, _CHUNK_BYTES // max(1, rows[:1].nbytes))

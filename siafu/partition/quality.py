@@ -1,4 +1,4 @@
-"""What a partition is like: the edges it cuts, the rows its parts read of each other, and how even they are."""
+"""Measures of a partition: edge cut, halo sizes and balance."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -14,7 +14,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class Quality:
-    """What a partition is like. Tuples have a number a part.
+    """Measures of a partition. Tuples have one entry per part.
 
     Attributes:
         cut: the share of edges whose ends are in different parts, 0 to 1.
@@ -32,22 +32,22 @@ class Quality:
 
     @property
     def node_balance(self) -> float:
-        """The most nodes of a part, in means; 1 is even."""
+        """The largest number of nodes of a part, divided by the mean; 1 is perfect balance."""
         return _balance(self.nodes)
 
     @property
     def edge_balance(self) -> float:
-        """The most edges of a part, in means."""
+        """The largest number of edges of a part, divided by the mean."""
         return _balance(self.edges)
 
     @property
     def train_balance(self) -> float:
-        """The most training nodes of a part, in means."""
+        """The largest number of training nodes of a part, divided by the mean."""
         return _balance(self.train)
 
 
 class PartLoads(NamedTuple):
-    """What each part owns: a number a part."""
+    """The nodes, edges and training nodes of each part; one number per part."""
 
     nodes: list[int]
     edges: list[int]
@@ -55,7 +55,7 @@ class PartLoads(NamedTuple):
 
 
 def quality(graph: Graph, part_of_node: Tensor, parts: int) -> Quality:
-    """Count what a partition cuts and holds, (N,) int32; every edge is read once, and 5 bytes a node are held."""
+    """Measure a partition, (N,) int32; reads every edge once and holds 5 bytes per node."""
     _check(graph, part_of_node, parts)
     found = native.count_parts(graph.block.csr, graph.train_mask, part_of_node.to(torch.int32), parts=parts)
     inside = int(found.inside.sum())
@@ -69,7 +69,7 @@ def quality(graph: Graph, part_of_node: Tensor, parts: int) -> Quality:
 
 
 def part_loads(graph: Graph, part_of_node: Tensor, *, parts: int) -> PartLoads:
-    """Count what each part owns, without a look at the edges themselves."""
+    """Count the nodes, in-edges and training nodes of each part, without reading the edges."""
     counts = torch.zeros(3, parts, dtype=torch.int64)
     for start in range(0, graph.num_nodes, _CHUNK):
         rows = slice(start, min(start + _CHUNK, graph.num_nodes))

@@ -1,1 +1,1 @@
-"""What reads a run afterwards: its record, its report; and what tells of the machine and of progress."""
+"""Read a run's folder and show it: its record, its report, its trace; and show the progress of a run."""

@@ -1,4 +1,4 @@
-"""Numbers as people read them: scores, seconds, bytes, dollars, counts."""
+"""Format numbers for people to read: scores, seconds, bytes, dollars, counts."""
 
 import math
 from typing import Any
@@ -14,7 +14,7 @@ def fmt_metric(metric: str) -> str:
 
 
 def fmt_score(value: float | None, metric: str, *, std: float | None = None) -> str:
-    """Accuracy in per cent, every other metric with four digits; ``std`` is put behind a plus-minus sign."""
+    """Format accuracy in per cent and every other metric with four digits; ``std`` follows a plus-minus sign."""
     if value is None or not math.isfinite(value):
         return _NONE
     percent = metric == "accuracy"
@@ -23,7 +23,7 @@ def fmt_score(value: float | None, metric: str, *, std: float | None = None) -> 
 
 
 def fmt_seconds(seconds: float | None) -> str:
-    """With three digits, in the unit that fits: 12.3 ms, 4.56 s, 7 min 8 s, 2 h 5 min."""
+    """Format seconds with three digits, in the unit that fits: 12.3 ms, 4.56 s, 7 min 8 s, 2 h 5 min."""
     if seconds is None or not math.isfinite(seconds):
         return _NONE
     if seconds < 1:
@@ -35,7 +35,7 @@ def fmt_seconds(seconds: float | None) -> str:
 
 
 def fmt_bytes(count: float | None) -> str:
-    """With three digits, in units of 1024: 1.50 GiB."""
+    """Format bytes with three digits, in units of 1024: 1.50 GiB."""
     if count is None or not math.isfinite(count):
         return _NONE
     for unit in ("bytes", "KiB", "MiB", "GiB"):
@@ -46,7 +46,7 @@ def fmt_bytes(count: float | None) -> str:
 
 
 def fmt_dollars(dollars: float | None) -> str:
-    """With two digits that count, or in cents: $0.00016, $0.031, $12.34."""
+    """Format dollars with two significant digits, or with cents: $0.00016, $0.031, $12.34."""
     if dollars is None or not math.isfinite(dollars):
         return _NONE
     if abs(dollars) >= 1 or dollars == 0:
@@ -56,7 +56,7 @@ def fmt_dollars(dollars: float | None) -> str:
 
 
 def fmt_value(value: Any, key: str = "") -> str:
-    """Anything found in a file, by the unit that its key names."""
+    """Format any value of a run's files, in the unit that its key names."""
     if value is None:
         return _NONE
     if isinstance(value, bool):

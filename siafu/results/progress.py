@@ -1,7 +1,6 @@
-"""Show how far something is, on standard error.
+"""Show progress on standard error: bars on a terminal, updated lines in a notebook, else a line every few seconds.
 
-Bars on a terminal, lines that change in place in a notebook, else a line now and then. Rich is imported only
-for a terminal, and a notebook needs no widgets.
+Rich is imported only for a terminal; a notebook needs no widgets.
 """
 
 import sys
@@ -19,7 +18,7 @@ _NOTEBOOK_EVERY_S = 0.2
 
 
 class ProgressState(NamedTuple):
-    """How far one thing is; ``total`` is None where nobody knows."""
+    """The progress of one activity; ``total`` is None if it is unknown."""
 
     label: str
     done: int
@@ -28,7 +27,7 @@ class ProgressState(NamedTuple):
 
     @property
     def line(self) -> str:
-        """The state in one line of plain text."""
+        """The progress as one line of plain text."""
         share = f" ({100 * self.done // self.total} %)" if self.total else ""
         count = f"{self.done}/{self.total}" if self.total is not None else f"{self.done}"
         return escape_control_chars(
@@ -37,20 +36,20 @@ class ProgressState(NamedTuple):
 
 
 class ProgressDisplay(Protocol):
-    """Where states are shown."""
+    """A place where progress is shown."""
 
     def show(self, state: ProgressState) -> None:
-        """Show the newest state, or don't."""
+        """Show the newest state; a display may skip states."""
 
     def close(self) -> None:
-        """Show the last state for good."""
+        """Show the last state, and release the display."""
 
 
 class LiveProgress:
-    """A :class:`siafu.event_log.Progress` that is seen, a bar for each label; use it as a context manager."""
+    """A :class:`siafu.event_log.Progress` that is shown, with one bar per label; use it as a context manager."""
 
     def __init__(self, *, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._outlet = choose_display(sys.stderr if stream is None else stream, clock)
+        self._display = choose_display(sys.stderr if stream is None else stream, clock)
 
     def __enter__(self) -> Self:
         return self
@@ -58,15 +57,15 @@ class LiveProgress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._outlet.close()
+        self._display.close()
 
     def __call__(self, label: str, done: int, total: int | None) -> None:
         """Show that ``done`` of ``total`` units are done."""
-        self._outlet.show(ProgressState(label, done, total))
+        self._display.show(ProgressState(label, done, total))
 
 
 class TrainingProgress(LiveProgress):
-    """Shows epochs too, with what they reached."""
+    """Shows epochs, too, with their loss, score, duration and cost."""
 
     def epoch(
         self,
@@ -81,31 +80,31 @@ class TrainingProgress(LiveProgress):
     ) -> None:
         """Show that ``epoch`` of ``total`` epochs are trained.
 
-        ``seconds`` is how long this one took, ``dollars`` what it cost, ``value`` 1 / (seconds x dollars).
+        ``seconds`` and ``dollars`` are the duration and cost of this epoch; ``value`` is 1 / (seconds x dollars).
         """
         val = "" if val_score is None else f"  validation {val_score:.4f}"
         cost = "" if dollars is None else f"  {fmt_dollars(dollars)}/epoch"
         worth = "" if value is None else f"  V {value:.4g}"
         detail = f"loss {loss:.4f}{val}  {fmt_seconds(seconds)}/epoch{cost}{worth}"
-        self._outlet.show(ProgressState("training", epoch, total, detail))
+        self._display.show(ProgressState("training", epoch, total, detail))
 
 
 def choose_display(stream: TextIO, clock: Callable[[], float]) -> ProgressDisplay:
-    """Choose the outlet that fits where this program runs."""
+    """Choose the display: a notebook's, a terminal's, or lines."""
     if in_notebook():
         return NotebookDisplay(clock)
     return BarDisplay(stream) if stream.isatty() else LineDisplay(stream, clock)
 
 
 def in_notebook() -> bool:
-    """Whether a notebook's kernel runs this program."""
+    """Return whether this program runs in the kernel of a notebook."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return shell is not None and getattr(shell, "kernel", None) is not None
 
 
 class LineDisplay:
-    """Writes a line at most every few seconds, and one at the end of each label."""
+    """Writes a line every few seconds at most, and the last line of each label."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float]) -> None:
         self._stream = stream
@@ -114,7 +113,7 @@ class LineDisplay:
         self._waiting: ProgressState | None = None
 
     def show(self, state: ProgressState) -> None:
-        """Write the state if it is time, else keep it as the newest."""
+        """Write the state if a line is due, else keep it as the newest."""
         if self._waiting is not None and self._waiting.label != state.label:
             self._write(self._waiting)
         self._waiting = state
@@ -134,7 +133,7 @@ class LineDisplay:
 
 
 class NotebookDisplay:
-    """One line below the cell that changes in place; IPython alone is needed."""
+    """Lines below the cell, updated in place; only IPython is needed."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -143,18 +142,18 @@ class NotebookDisplay:
         self._handle: Any = None
 
     def show(self, state: ProgressState) -> None:
-        """Change the line of this label, a few times a second at most."""
+        """Update the line of this label, a few times a second at most."""
         self._lines[state.label] = state.line
         if self._clock() - self._shown_at >= _NOTEBOOK_EVERY_S:
             self._shown_at = self._clock()
-            self._display()
+            self._update()
 
     def close(self) -> None:
         """Show the last state."""
         if self._lines:
-            self._display()
+            self._update()
 
-    def _display(self) -> None:
+    def _update(self) -> None:
         display = import_module("IPython.display").display
         bundle = {"text/plain": "\n".join(self._lines.values())}
         if self._handle is None:
@@ -164,7 +163,7 @@ class NotebookDisplay:
 
 
 class BarDisplay:
-    """A bar for each label, drawn by rich."""
+    """One bar per label, drawn by rich."""
 
     def __init__(self, stream: TextIO) -> None:
         from rich.console import Console
@@ -198,6 +197,6 @@ class BarDisplay:
         )
 
     def close(self) -> None:
-        """Draw the bars a last time and leave them standing."""
+        """Draw the bars a last time and leave them on the screen."""
         if self._tasks:
             self._bars.stop()

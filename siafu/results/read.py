@@ -1,4 +1,4 @@
-"""Read the folder of a run: settings, events, metrics. Nothing here trains, draws or writes."""
+"""Read the folder of a run: config, events, metrics. Nothing here trains, draws or writes."""
 
 import json
 import tomllib
@@ -19,7 +19,7 @@ _NOT_CHOSEN = frozenset({"seed", "seeds", "run", "out", "directory"})
 
 
 class Summary(NamedTuple):
-    """One run in one line; None where it is not known."""
+    """One run as one row of a table; unknown fields are None."""
 
     name: str
     data: str
@@ -50,9 +50,9 @@ class MeanStd(NamedTuple):
 
 
 def read_run(path: Path | str) -> RunRecord:
-    """Read a run's folder; what is damaged in it is left out and listed in ``damage``.
+    """Read a run's folder; damaged parts are left out and listed in ``damage``.
 
-    A ValueError says which file is missing, or which event cannot be: as it was written, but not by siafu.
+    A ValueError names a missing file, or an event that siafu cannot have written although its checksum is right.
     """
     path = Path(path)
     if not path.is_dir():
@@ -60,15 +60,15 @@ def read_run(path: Path | str) -> RunRecord:
     missing = [name for name in ("config.toml", "events.jsonl") if not (path / name).is_file()]
     if missing:
         raise ValueError(f"{path}: no {' and no '.join(missing)}; this is not the folder of a run")
-    found = LogProblems()
-    events, traced = _read_events(path / "events.jsonl", found)
+    problems = LogProblems()
+    events, traced = _read_events(path / "events.jsonl", problems)
     damage: list[str] = []
     config = _read_config(path / "config.toml", damage)
     metrics = _read_metrics(path / "metrics.json", damage)
     finished = (path / "metrics.json").is_file()
     if not finished:
-        found.notes.append('metrics.json is not there: the run is unfinished; "siafu resume" continues it')
-    damage += found.damage("events.jsonl")
+        problems.notes.append('metrics.json is not there: the run is unfinished; "siafu resume" continues it')
+    damage += problems.damage("events.jsonl")
     if finished and not any(event["phase"] == "end" for event in events):
         damage.append("events.jsonl: the end of the run is missing; its last events were cut off or damaged")
     result = next((event for event in reversed(events) if event["phase"] == "result"), None)
@@ -79,19 +79,19 @@ def read_run(path: Path | str) -> RunRecord:
         metrics=metrics,
         epochs=_epochs(events, path / "events.jsonl"),
         result=None if result is None else _result(result, path / "events.jsonl"),
-        notes=tuple(found.notes),
+        notes=tuple(problems.notes),
         damage=tuple(damage),
         traced=traced,
     )
 
 
 def summaries(records: Iterable[RunRecord]) -> list[Summary]:
-    """Each run in one line, in the order given."""
+    """Summarize each run, in the given order."""
     return [_summary(record) for record in records]
 
 
 def group_by_seed(records: Iterable[RunRecord]) -> list[list[RunRecord]]:
-    """Put together the runs that differ in nothing but the seed; groups and members keep the order given."""
+    """Group the runs that differ in their seed alone; groups and members keep the given order."""
     groups: dict[str, list[RunRecord]] = {}
     for record in records:
         flat = {key: value for key, value in flatten(record.config).items() if _chosen(key)}
@@ -102,7 +102,7 @@ def group_by_seed(records: Iterable[RunRecord]) -> list[list[RunRecord]]:
 
 
 def across_seeds(metrics: Sequence[Mapping[str, Any]]) -> dict[str, MeanStd]:
-    """Mean and deviation of every number that all of ``metrics`` have, less seed and ranks."""
+    """Compute mean and standard deviation of each number that all of ``metrics`` have, except seed and ranks."""
     if not metrics:
         return {}
     shared = [
@@ -180,11 +180,11 @@ def _read_metrics(path: Path, damage: list[str]) -> dict[str, Any]:
 
 
 class LogProblems:
-    """Lines of a file of events that could not be read as they were written.
+    """The lines of an event log that cannot be read.
 
     Attributes:
-        notes: of lines that a kill cut off, which is no damage.
-        damaged: first and last number of each range of damaged lines, from 1.
+        notes: one note for each line that a kill cut off, which is no damage.
+        damaged: the first and last line number, from 1, of each range of damaged lines.
     """
 
     def __init__(self) -> None:
@@ -192,14 +192,14 @@ class LogProblems:
         self.damaged: list[tuple[int, int]] = []
 
     def add_damaged(self, number: int) -> None:
-        """Note that a line is damaged, the last of all so far."""
+        """Add a damaged line; it comes after all lines added so far."""
         first = number
         if self.damaged and self.damaged[-1][1] == number - 1:
             first, _ = self.damaged.pop()
         self.damaged.append((first, number))
 
     def damage(self, name: str) -> list[str]:
-        """A sentence for each range of damaged lines of the file ``name``, or for the first of very many."""
+        """Describe each range of damaged lines of the file ``name``, or the first ranges of very many."""
         texts = [
             f"{name}, {_lines(first, last)}: changed, damaged or out of place; left out here"
             for first, last in self.damaged[:_MOST_RANGES]
@@ -212,8 +212,8 @@ def _lines(first: int, last: int) -> str:
     return f"line {first}" if first == last else f"lines {first} to {last}"
 
 
-def stream_events(path: Path, found: LogProblems) -> Iterator[Event]:
-    """Every event that is as it was written, one at a time; ``found`` is told of all other lines."""
+def stream_events(path: Path, problems: LogProblems) -> Iterator[Event]:
+    """Yield each event whose checksum is right; all other lines are added to ``problems``."""
     before = FIRST_SEAL
     with path.open("rb") as file:
         number, line = 1, file.readline()
@@ -225,27 +225,27 @@ def stream_events(path: Path, found: LogProblems) -> Iterator[Event]:
             if event is not None:
                 yield event
             elif content.strip() and not (line == content or _begins_anew(ahead, before)):
-                found.add_damaged(number)
+                problems.add_damaged(number)
             elif content.strip():
-                _add_torn(found, path, number, content)
+                _add_torn(problems, path, number, content)
             number, line = number + 1, ahead
 
 
-def _add_torn(found: LogProblems, path: Path, number: int, content: bytes) -> None:
-    """Note the last line of a writer; a kill cut it off, unless it is whole but for its newline and yet wrong."""
+def _add_torn(problems: LogProblems, path: Path, number: int, content: bytes) -> None:
+    """Add the last line of a writer: cut off by a kill, or damaged if only its newline is missing."""
     if read_seal(content) is None:
-        found.notes.append(
+        problems.notes.append(
             f"{path.name}, line {number}: cut off by a kill while writing; its event is left out"
         )
     else:
-        found.add_damaged(number)
+        problems.add_damaged(number)
 
 
-def _read_events(path: Path, found: LogProblems) -> tuple[list[Event], int]:
-    """Every event but the tasks of a pipeline, which may be more than fit in memory, and how many these are."""
+def _read_events(path: Path, problems: LogProblems) -> tuple[list[Event], int]:
+    """Read all events except the tasks of a pipeline, which may not fit into memory; also returns their number."""
     events: list[Event] = []
     traced = 0
-    for event in stream_events(path, found):
+    for event in stream_events(path, problems):
         if event["phase"] in TRACED:
             traced += 1
         else:
@@ -263,14 +263,14 @@ def _parse(line: bytes) -> Event | None:
 
 
 def _begins_anew(line: bytes, before: str) -> bool:
-    """Whether a run that was started again wrote this line, after one that its predecessor left half-written."""
+    """Return whether this line is the first of a process that resumed the run, after a half-written line."""
     content = line.removesuffix(b"\n")
     event = _parse(content) if is_seal_valid(content, before) else None
     return event is not None and event["phase"] in ("start", "resume")
 
 
 def _epochs(events: Iterable[Event], path: Path) -> Epochs:
-    """Columns of the epochs that count: a resumed run forgets what came after its checkpoint."""
+    """Make columns of the epochs; epochs after a checkpoint are dropped where the run resumed from it."""
     rows: dict[int, Event] = {}
     for event in events:
         if event["phase"] == "resume" and isinstance(event.get("epoch"), int):

@@ -1,4 +1,4 @@
-"""What a run wrote, as values. They read no file; :mod:`siafu.results.read` makes them."""
+"""The record of a run, as values; :mod:`siafu.results.read` reads them from its folder."""
 
 import re
 from collections.abc import Mapping
@@ -17,13 +17,13 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class Epochs:
-    """A column for each thing measured per epoch, T rows; NaN where it was not measured.
+    """A table of all epochs, with T rows; NaN where a value was not measured.
 
     Attributes:
         epoch: (T,) int64, ascending.
         time: (T,) float64, seconds since 1970 at the epoch's end.
         loss, lr, seconds, train_score, val_score, test_score, rss_bytes: (T,) float64.
-        dollars: (T,) float64, what each epoch cost, on all ranks and workers.
+        dollars: (T,) float64, cost of each epoch, over all ranks and workers.
         value: (T,) float64, V = 1 / (seconds x dollars).
     """
 
@@ -45,11 +45,11 @@ class Epochs:
 
 @dataclass(frozen=True, eq=False)
 class ConfusionMatrix:
-    """How the test nodes were classified.
+    """The confusion matrix of the test nodes.
 
     Attributes:
-        confusion: (C, C) int64, rows true, columns predicted.
-        class_names: C names.
+        confusion: (C, C) int64, true classes as rows, predicted classes as columns.
+        class_names: the C names of the classes.
     """
 
     confusion: NDArray[np.int64]
@@ -58,18 +58,18 @@ class ConfusionMatrix:
 
 @dataclass(frozen=True, eq=False)
 class RunRecord:
-    """What a run wrote.
+    """The contents of a run's folder.
 
     Attributes:
-        path: its folder.
+        path: the folder.
         config: ``config.toml``.
-        events: every event but the tasks of a pipeline, in the order of writing.
+        events: all events except the tasks of a pipeline, in the order of writing.
         metrics: ``metrics.json``; empty while the run is unfinished.
-        epochs: the epochs that count: of one that was trained twice, the later.
-        result: None where the run has no classes, or has not come so far.
-        notes: what a reader should know of the files, such as a line that was cut off.
-        damage: a sentence for each part that is not as the run wrote it, and that is left out here.
-        traced: how many tasks of a pipeline were written; :mod:`siafu.results.trace` reads them.
+        epochs: one row per epoch; of an epoch that was trained twice, the later one.
+        result: the confusion matrix; None if the task has no classes or the run has not ended.
+        notes: remarks on the files, such as a line that was cut off.
+        damage: a sentence for each damaged part, which is left out here.
+        traced: the number of recorded tasks of a pipeline; :mod:`siafu.results.trace` reads them.
     """
 
     path: Path
@@ -84,13 +84,13 @@ class RunRecord:
 
     @property
     def name(self) -> str:
-        """The folder's name; one of several seeds is named with the folder of all."""
+        """The name of the folder; for one of several seeds, with the name of the folder above."""
         path = self.path.resolve()
         return f"{path.parent.name}/{path.name}" if self.is_one_of_seeds else path.name
 
     @property
     def is_one_of_seeds(self) -> bool:
-        """Whether the folder is one of several seeds that were trained together."""
+        """Whether this run is one of several seeds that were trained together."""
         return re.fullmatch(r"seed-\d+", self.path.resolve().name) is not None
 
     def last(self, phase: str) -> Event:
@@ -99,26 +99,26 @@ class RunRecord:
 
     @property
     def metric(self) -> str:
-        """What the scores are."""
+        """The name of the metric of the scores."""
         return str(self.metrics.get("metric") or "accuracy")
 
     @property
     def data_name(self) -> str:
-        """What the graph is called, or an empty text."""
+        """The name of the graph, or an empty text."""
         graph = self.last("start").get("graph")
         name = graph.get("name") if isinstance(graph, dict) else graph
         return str(name or "")
 
     @property
     def model_name(self) -> str:
-        """What the model is called, or "model"."""
+        """The kind of the model, or "model"."""
         config = flatten(self.config)
         named = self.metrics.get("model") or config.get("model.kind") or config.get("model.name")
         return str(named or "model")
 
     @cached_property
     def best_epoch(self) -> int | None:
-        """The epoch whose weights were kept, else that of the best validation score so far; None without any."""
+        """The epoch whose weights were selected, else that of the best validation score so far, else None."""
         if isinstance(self.metrics.get("best_epoch"), int):
             return int(self.metrics["best_epoch"])
         score = self.epochs.val_score
@@ -129,13 +129,13 @@ class RunRecord:
 
     @property
     def stopped(self) -> str:
-        """Why the run stopped, one of the reasons of :mod:`siafu.event_log`; empty where it didn't say."""
+        """The reason why the run stopped, one of those in :mod:`siafu.event_log`; empty if unknown."""
         stop, resume = self.last("stop"), self.last("resume")
         return str(stop.get("reason", "")) if stop.get("time", 0) >= resume.get("time", 0) else ""
 
 
 def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables as one, with keys such as ``model.hidden``."""
+    """Flatten nested tables to one, with keys such as ``model.hidden``."""
     flat: dict[str, Any] = {}
     for key, value in table.items():
         flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}

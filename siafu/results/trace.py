@@ -1,9 +1,9 @@
-"""The tasks of a pipeline, as their events tell: a trace file for Perfetto, and the first of them for a picture.
+"""Read the tasks of a pipeline from the event log: for a trace file for Perfetto, and for the figure of the report.
 
 There may be more tasks than fit in memory: they are read one at a time. An event of phase ``task`` (tensor work, on a
 worker) or ``graph`` (on a rank) has ``rank``, ``lane`` (the worker's or thread's name), ``name`` (such as "gather 1"),
-``epoch``, ``interval`` (where it is of one), ``start`` (seconds since the last start or resume of the run) and
-``seconds``. Those of one lane are written in the order in which they ended.
+``epoch``, ``interval`` (if it belongs to one), ``start`` (seconds since the last start or resume of the run) and
+``seconds``. The events of one lane are in the order in which the tasks ended.
 """
 
 import heapq
@@ -18,13 +18,13 @@ from siafu.files import atomic_writer
 from siafu.results.read import TRACED, LogProblems, stream_events
 from siafu.results.record import Event
 
-_MOST_BARS = 20_000
+_MOST_SPANS = 20_000
 _MOST_EPOCHS = 3
-_SAME_S = 1e-6  # what a trace file can tell apart
+_SAME_S = 1e-6  # the resolution of a trace file
 
 
 class Span(NamedTuple):
-    """One task: who did what, for which interval of which epoch, and when, in seconds since the run began."""
+    """One task: its lane, name, epoch and interval, and its start in seconds since the run began."""
 
     rank: int
     lane: str
@@ -37,12 +37,12 @@ class Span(NamedTuple):
 
     @property
     def end(self) -> float:
-        """When it ended."""
+        """The end, in seconds since the run began."""
         return self.start + self.seconds
 
 
 class ResumePoint(NamedTuple):
-    """The run went on from an epoch's end; what was done of later ones is done again."""
+    """The run was resumed from the end of an epoch; tasks of later epochs are done again."""
 
     epoch: int
 
@@ -51,22 +51,22 @@ class FirstSpans(NamedTuple):
     """The tasks of the first epochs.
 
     Attributes:
-        bars: in the order of their starts.
-        cut: whether the first epoch alone has more tasks than these.
+        spans: in the order of their starts.
+        cut: whether some tasks of the first epoch are left out.
     """
 
-    bars: list[Span]
+    spans: list[Span]
     cut: bool
 
 
 def stream_spans(path: Path) -> Iterator[Span | ResumePoint]:
-    """The tasks in a file of events, one at a time, and where the run went on after a break."""
+    """Yield the tasks in an event log one by one, and the points where the run was resumed."""
     began_s: float | None = None
     since_s = 0.0
     for event in stream_events(path, LogProblems()):
         phase = event["phase"]
         if phase in TRACED:
-            yield _bar(event, since_s, path)
+            yield _span(event, since_s, path)
         elif phase in ("start", "resume"):
             began_s = event["time"] if began_s is None else began_s
             since_s = max(0.0, event["time"] - began_s)
@@ -74,44 +74,44 @@ def stream_spans(path: Path) -> Iterator[Span | ResumePoint]:
                 yield ResumePoint(event["epoch"])
 
 
-def first_spans(path: Path, *, most: int = _MOST_BARS, epochs: int = _MOST_EPOCHS) -> FirstSpans:
-    """The tasks of the first epochs that were traced, as many whole epochs as have no more than ``most`` tasks."""
+def first_spans(path: Path, *, most: int = _MOST_SPANS, epochs: int = _MOST_EPOCHS) -> FirstSpans:
+    """Read the tasks of the first recorded epochs: as many whole epochs as have at most ``most`` tasks."""
     kept: list[tuple[float, float, int, Span]] = []  # a heap, the latest first
     left_out = math.inf
-    for number, bar in enumerate(stream_spans(path)):
-        if isinstance(bar, ResumePoint):
-            kept = [item for item in kept if item[3].epoch <= bar.epoch]
+    for number, span in enumerate(stream_spans(path)):
+        if isinstance(span, ResumePoint):
+            kept = [item for item in kept if item[3].epoch <= span.epoch]
             heapq.heapify(kept)
             continue
-        heapq.heappush(kept, (-bar.epoch, -bar.start, number, bar))
+        heapq.heappush(kept, (-span.epoch, -span.start, number, span))
         if len(kept) > most:
             left_out = min(left_out, heapq.heappop(kept)[3].epoch)
-    found = sorted((item[3] for item in kept), key=lambda bar: bar.start)
-    wanted = sorted({bar.epoch for bar in found})[:epochs]
+    found = sorted((item[3] for item in kept), key=lambda span: span.start)
+    wanted = sorted({span.epoch for span in found})[:epochs]
     whole = [epoch for epoch in wanted if epoch < left_out]
     shown = set(whole or wanted[:1])
-    return FirstSpans([bar for bar in found if bar.epoch in shown], cut=bool(found) and not whole)
+    return FirstSpans([span for span in found if span.epoch in shown], cut=bool(found) and not whole)
 
 
 def write_trace(events: Path, out: Path) -> int:
-    """Write every task as a trace that Perfetto and Chrome open; returns how many. Without any, nothing is written.
+    """Write all tasks as a trace for Perfetto or Chrome; returns their number. Without tasks no file is written.
 
-    A process is a rank, a thread is a lane. The file is replaced at once or not at all.
+    Processes of the trace are ranks, threads are lanes. The file is replaced atomically.
     """
-    bars = (bar for bar in stream_spans(events) if isinstance(bar, Span))
-    first = next(bars, None)
+    spans = (span for span in stream_spans(events) if isinstance(span, Span))
+    first = next(spans, None)
     if first is None:
         return 0
     with atomic_writer(out) as file:
-        return _write(file, itertools.chain([first], bars))
+        return _write(file, itertools.chain([first], spans))
 
 
-def _write(file: BinaryIO, bars: Iterator[Span]) -> int:
+def _write(file: BinaryIO, spans: Iterator[Span]) -> int:
     lanes = _Lanes()
     file.write(b'{"displayTimeUnit":"ms","traceEvents":[\n')
     count = 0
-    for count, bar in enumerate(bars, 1):
-        events = [*lanes.events_of(bar)]
+    for count, span in enumerate(spans, 1):
+        events = [*lanes.events_of(span)]
         text = ",\n".join(json.dumps(event, separators=(",", ":"), allow_nan=False) for event in events)
         file.write(((",\n" if count > 1 else "") + text).encode())
     file.write(b"\n]}\n")
@@ -119,7 +119,7 @@ def _write(file: BinaryIO, bars: Iterator[Span]) -> int:
 
 
 class _Lanes:
-    """Numbers for ranks and lanes: from 1, since a trace's thread 0 is the idle one."""
+    """The numbers of ranks and lanes in a trace: from 1, since thread 0 is the idle one."""
 
     def __init__(self) -> None:
         self._ends: dict[
@@ -127,35 +127,35 @@ class _Lanes:
         ] = {}  # thread and last end of each row of a lane
         self._threads: dict[int, int] = {}  # by rank
 
-    def events_of(self, bar: Span) -> Iterator[dict[str, Any]]:
-        """The event of a task, after those that name what it is the first of."""
-        process = bar.rank + 1
-        if bar.rank not in self._threads:
-            self._threads[bar.rank] = 0
-            yield _named("process_name", process, 0, name=f"rank {bar.rank}")
-            yield _named("process_sort_index", process, 0, sort_index=bar.rank)
-        rows = self._ends.setdefault((bar.rank, bar.lane), [])
+    def events_of(self, span: Span) -> Iterator[dict[str, Any]]:
+        """Yield the event of a task, after events that name its rank and lane if they are new."""
+        process = span.rank + 1
+        if span.rank not in self._threads:
+            self._threads[span.rank] = 0
+            yield _named("process_name", process, 0, name=f"rank {span.rank}")
+            yield _named("process_sort_index", process, 0, sort_index=span.rank)
+        rows = self._ends.setdefault((span.rank, span.lane), [])
         # tasks of a lane that overlap, as where one is fetched while another is computed, need rows of their own
-        row = next((row for row, (_, end) in enumerate(rows) if end <= bar.start + _SAME_S), len(rows))
+        row = next((row for row, (_, end) in enumerate(rows) if end <= span.start + _SAME_S), len(rows))
         if row == len(rows):
-            self._threads[bar.rank] += 1
-            thread = self._threads[bar.rank]
+            self._threads[span.rank] += 1
+            thread = self._threads[span.rank]
             rows.append((thread, 0.0))
-            yield _named("thread_name", process, thread, name=bar.lane + (f" ({row + 1})" if row else ""))
+            yield _named("thread_name", process, thread, name=span.lane + (f" ({row + 1})" if row else ""))
             yield _named(
-                "thread_sort_index", process, thread, sort_index=thread + (0 if bar.graph else 10**6)
+                "thread_sort_index", process, thread, sort_index=thread + (0 if span.graph else 10**6)
             )
         thread = rows[row][0]
-        rows[row] = (thread, bar.end)
+        rows[row] = (thread, span.end)
         yield {
-            "name": bar.name,
-            "cat": "graph" if bar.graph else "task",
+            "name": span.name,
+            "cat": "graph" if span.graph else "task",
             "ph": "X",
-            "ts": round(bar.start * 1e6, 3),
-            "dur": round(bar.seconds * 1e6, 3),
+            "ts": round(span.start * 1e6, 3),
+            "dur": round(span.seconds * 1e6, 3),
             "pid": process,
             "tid": thread,
-            "args": {"epoch": bar.epoch} | ({} if bar.interval is None else {"interval": bar.interval}),
+            "args": {"epoch": span.epoch} | ({} if span.interval is None else {"interval": span.interval}),
         }
 
 
@@ -163,7 +163,7 @@ def _named(what: str, process: int, thread: int, **args: Any) -> dict[str, Any]:
     return {"name": what, "ph": "M", "pid": process, "tid": thread, "args": args}
 
 
-def _bar(event: Event, since_s: float, path: Path) -> Span:
+def _span(event: Event, since_s: float, path: Path) -> Span:
     rank, epoch = _whole(event, "rank", path), _whole(event, "epoch", path)
     interval = None if event.get("interval") is None else _whole(event, "interval", path)
     start, seconds = (_seconds(event, name, path) for name in ("start", "seconds"))

@@ -1,4 +1,4 @@
-"""Minibatches by neighbour sampling. It knows no rank, no file, no clock."""
+"""Neighbour sampling: minibatches, subgraphs, negative pairs and keyed permutations. No rank, no file, no clock."""
 
 from siafu.sampling.minibatches import (
     HopBlock,
@@ -22,18 +22,18 @@ from siafu.sampling.subgraph import (
 
 __all__ = [
     "EdgeSampler",
-    "SampledEdges",
-    "Minibatch",
-    "HopBlock",
-    "SampledHop",
-    "NeighborSampler",
-    "KeyedPermutation",
-    "Subgraph",
     "FrontierEdges",
-    "make_bidirectional",
-    "unique_seeds",
-    "grow",
+    "HopBlock",
+    "KeyedPermutation",
+    "Minibatch",
+    "NeighborSampler",
+    "SampledEdges",
+    "SampledHop",
+    "Subgraph",
     "induced_subgraph",
+    "make_bidirectional",
     "repeat_seeds",
+    "sample_minibatches",
     "sample_subgraph",
+    "unique_seeds",
 ]

@@ -1,7 +1,7 @@
-"""Minibatches grow from their seeds, hop by hop, several at once.
+"""Sample several minibatches at once, hop by hop from their seeds.
 
-It knows no rank: whoever is asked for neighbours does. Nodes are named by their *positions*, int32, which whoever is
-asked understands.
+It knows no rank: a :class:`NeighborSampler` provides the edges, wherever they are. Nodes are named by *positions*,
+int32, which that sampler defines.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 class SampledEdges(NamedTuple):
-    """In-edges drawn for R nodes.
+    """Sampled in-edges of R nodes.
 
     Attributes:
         indptr: (R + 1,) int64, where the edges of each begin.
@@ -27,30 +27,30 @@ class SampledEdges(NamedTuple):
 
 
 class SampledHop(NamedTuple):
-    """In-edges drawn for the nodes of G minibatches, R in all.
+    """Sampled in-edges of the nodes of G minibatches, R nodes in all, with sources as local rows.
 
     Attributes:
-        indptr: (R + 1,) int64, where the edges of each begin.
-        places: of each minibatch, (E,) int32, where the edges' sources stand among its nodes and then those met first.
-        fresh: of each minibatch, (N,) int32, the positions of the nodes met first.
+        indptr: (R + 1,) int64, the first edge of each node.
+        src_row: of each minibatch, (E,) int32, the row of each source: rows known before, then new ones.
+        new_nodes: of each minibatch, (N,) int32, the positions of nodes that this hop reached first.
         weight: (E,) float32, of all edges, or None where every edge weighs 1.
     """
 
     indptr: Tensor
-    places: list[Tensor]
-    fresh: list[Tensor]
+    src_row: list[Tensor]
+    new_nodes: list[Tensor]
     weight: Tensor | None
 
 
 class NeighborSampler(Protocol):
-    """The in-edges of all nodes, wherever they are."""
+    """Samples in-edges of any node, wherever the edges are stored."""
 
     def sample_hop(self, nodes: list[Tensor], *, key: Tensor, fanout: int, replace: bool) -> SampledHop:
-        """Draw in-edges of the nodes of each minibatch, (R,) int32; ``key``, (G,) int64, is the minibatches'."""
+        """Sample in-edges of the nodes of each minibatch, (R,) int32; ``key``, (G,) int64, has a key per minibatch."""
 
 
 class HopBlock(NamedTuple):
-    """One hop of a minibatch, its sources placed among the nodes that it has met.
+    """The bipartite block of one hop of a minibatch.
 
     Attributes:
         indptr: (D + 1,) int64.
@@ -67,11 +67,11 @@ class HopBlock(NamedTuple):
 
 @dataclass(frozen=True)
 class Minibatch:
-    """A minibatch: the nodes it reads, seeds first, then as they were met, and its hops, from the seeds outwards.
+    """A sampled minibatch: the nodes it reads, seeds first, and one block per hop, from the seeds outwards.
 
     Attributes:
-        position: (S,) int32, all nodes.
-        hops: each reads a prefix of the nodes and writes a shorter one.
+        position: (S,) int32, all nodes in the order of first occurrence.
+        hops: the block of each hop; it reads a prefix of the nodes and writes a shorter one.
     """
 
     position: Tensor
@@ -79,20 +79,20 @@ class Minibatch:
 
 
 def sample_minibatches(
-    near: NeighborSampler, seeds: Sequence[Tensor], keys: Tensor, *, fanouts: Sequence[int], replace: bool
+    sampler: NeighborSampler, seeds: Sequence[Tensor], keys: Tensor, *, fanouts: Sequence[int], replace: bool
 ) -> list[Minibatch]:
-    """Grow minibatches from positions; ``keys`` is (minibatches, hops) int64, ``fanouts`` that of each hop.
+    """Sample minibatches from seed positions; ``keys`` is (minibatches, hops) int64, ``fanouts`` one per hop.
 
-    Each hop asks once for the neighbours of all minibatches.
+    Each hop calls the sampler once for all minibatches.
     """
     nodes, hops = list(seeds), [list[HopBlock]() for _ in seeds]
     for hop, fanout in enumerate(fanouts):
-        met = near.sample_hop(nodes, key=keys[:, hop].contiguous(), fanout=fanout, replace=replace)
-        first, num_met = 0, [places.numel() for places in met.places]
+        met = sampler.sample_hop(nodes, key=keys[:, hop].contiguous(), fanout=fanout, replace=replace)
+        first, num_met = 0, [places.numel() for places in met.src_row]
         weights = [None] * len(nodes) if met.weight is None else met.weight.split(num_met)
-        for place, (known, indices, weight) in enumerate(zip(nodes, met.places, weights, strict=True)):
+        for place, (known, indices, weight) in enumerate(zip(nodes, met.src_row, weights, strict=True)):
             indptr = met.indptr[first : first + known.numel() + 1]
-            nodes[place] = torch.cat([known, met.fresh[place]])
+            nodes[place] = torch.cat([known, met.new_nodes[place]])
             hops[place].append(HopBlock(indptr - indptr[0], indices, nodes[place].numel(), weight))
             first += known.numel()
     return [Minibatch(position, tuple(its)) for position, its in zip(nodes, hops, strict=True)]

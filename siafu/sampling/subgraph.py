@@ -1,7 +1,7 @@
-"""One subgraph grows around its seeds, hop by hop; only nodes that were met in the last hop are asked for theirs.
+"""Sample one subgraph around seeds, hop by hop; each hop expands only the nodes that the last hop reached.
 
-That is what a model of another library reads, which has one list of edges for all layers; see ``grow`` for blocks. It
-knows no rank: whoever draws does. Nodes are named by their *positions*, int64, which whoever draws understands.
+Models of other libraries read such a subgraph: one edge list for all layers (see ``minibatches`` for blocks). It knows
+no rank: an :class:`EdgeSampler` provides the edges. Nodes are named by *positions*, int64, which that sampler defines.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from siafu import native
 
 
 class FrontierEdges(NamedTuple):
-    """In-edges drawn for R nodes.
+    """Sampled in-edges of R frontier nodes.
 
     Attributes:
         num_edges: (R,) int64, drawn for each.
@@ -30,14 +30,14 @@ class FrontierEdges(NamedTuple):
 
 
 class EdgeSampler(Protocol):
-    """Draws in-edges of nodes, (R,) int64."""
+    """Samples in-edges of nodes, (R,) int64."""
 
     def __call__(self, position: Tensor, key: int, *, fanout: int, replace: bool) -> FrontierEdges:
-        """EdgeSampler at most ``fanout`` of each, all where it is negative, by a signed key of 64 bits and the node's id."""
+        """Sample at most ``fanout`` in-edges per node, all if negative; ``key`` is a signed 64-bit number."""
 
 
 class Subgraph(NamedTuple):
-    """Nodes, and edges between them.
+    """A sampled subgraph: nodes, and edges between them.
 
     Attributes:
         position: (S,) int64, seeds first, then as they were met.
@@ -59,12 +59,12 @@ class Subgraph(NamedTuple):
 def sample_subgraph(
     draw: EdgeSampler, seeds: Tensor, keys: Sequence[int], *, fanouts: Sequence[int], replace: bool
 ) -> Subgraph:
-    """Grow from positions, none of them twice, the first fanout next to the seeds; each hop has its key."""
+    """Sample a subgraph from distinct positions; the first fanout is that next to the seeds; each hop has a key."""
     known = front = seeds
     nodes, edges, hops = [seeds.numel()], [torch.empty(2, 0, dtype=torch.int64)], list[FrontierEdges]()
     for key, fanout in zip(keys, fanouts, strict=True):
         taken = draw(front, key, fanout=fanout, replace=replace)
-        source, met = _places(known, taken.source)
+        source, met = _local_rows(known, taken.source)
         edges.append(_edge_index(source, taken, first=known.numel() - front.numel()))
         hops.append(taken)
         known, front = torch.cat([known, met]), met
@@ -72,25 +72,25 @@ def sample_subgraph(
     return Subgraph(
         known,
         torch.cat(edges, 1),
-        _joined([hop.edge for hop in hops]),
-        _joined([hop.weight for hop in hops]),
+        _concatenate([hop.edge for hop in hops]),
+        _concatenate([hop.weight for hop in hops]),
         nodes,
         [hop.source.numel() for hop in hops],
     )
 
 
 def induced_subgraph(draw: EdgeSampler, nodes: Subgraph) -> Subgraph:
-    """All edges between the nodes."""
+    """Return the induced subgraph: all edges between the nodes."""
     position = nodes.position
     taken = draw(position, 0, fanout=-1, replace=False)
-    source, _ = _places(position, taken.source)
+    source, _ = _local_rows(position, taken.source)
     keep = source < position.numel()
     edge_index = _edge_index(source, taken, first=0)[:, keep]
-    return Subgraph(position, edge_index, _picked(taken.edge, keep), _picked(taken.weight, keep))
+    return Subgraph(position, edge_index, _select(taken.edge, keep), _select(taken.weight, keep))
 
 
 def make_bidirectional(one: Subgraph) -> Subgraph:
-    """Each edge also in the other direction, and none twice; an edge that was turned keeps its number and weight."""
+    """Add the reverse of each edge and drop duplicates; a reversed edge keeps its number and weight."""
     edge_index = torch.cat([one.edge_index, one.edge_index.flip(0)], 1)
     code, order = (edge_index[1] * one.position.numel() + edge_index[0]).sort(stable=True)
     first = torch.ones_like(code, dtype=torch.bool)
@@ -101,17 +101,17 @@ def make_bidirectional(one: Subgraph) -> Subgraph:
 
 
 def unique_seeds(seeds: Tensor) -> tuple[Tensor, Tensor]:
-    """The different positions among the seeds, as they come: (U,), and where each seed stands among them: (B,)."""
-    place, first = _places(seeds[:0], seeds)
+    """Return the distinct positions among the seeds in their order, (U,), and the index of each seed in them, (B,)."""
+    place, first = _local_rows(seeds[:0], seeds)
     return first, place
 
 
 def repeat_seeds(one: Subgraph, place: Tensor) -> Subgraph:
-    """Give every seed a row of its own where seeds repeat: the first B rows are the seeds, as they come.
+    """Give each repeated seed a row of its own: the first B rows are then the seeds in their order.
 
-    ``place`` (B,) says where each seed stands among the first rows of ``one``, which are different nodes. Each row of a
-    repeated seed has all in-edges of that seed. Edges that leave the seed leave its first row, so no message counts
-    twice.
+    ``place`` (B,) is the index of each seed among the first rows of ``one``, which are distinct nodes. Each row of a
+    repeated seed has all in-edges of that seed. Edges that leave the seed leave its first row, so that no message
+    counts twice.
     """
     num_distinct = int(place.max()) + 1 if place.numel() else 0
     if place.numel() == num_distinct:
@@ -129,29 +129,29 @@ def repeat_seeds(one: Subgraph, place: Tensor) -> Subgraph:
     return Subgraph(
         one.position[node],
         torch.stack([rows[begin[source[edge]]], target]),
-        _picked(one.edge, edge),
-        _picked(one.weight, edge),
+        _select(one.edge, edge),
+        _select(one.weight, edge),
         one.hop_nodes and [place.numel(), *one.hop_nodes[1:]],
         one.hop_edges and [one.hop_edges[0] + more_edges, *one.hop_edges[1:]],
     )
 
 
-def _places(known: Tensor, met: Tensor) -> tuple[Tensor, Tensor]:
-    """The places of met nodes among the known ones and then those met first; and the latter. All are (…,) int64."""
+def _local_rows(known: Tensor, met: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the rows of ``met`` nodes, known ones first, then new ones in order; and the new nodes. All int64."""
     (place,), (fresh,) = native.local_rows([known.int()], met.int(), [met.numel()])
     return place.long(), fresh.long()
 
 
 def _edge_index(source: Tensor, taken: FrontierEdges, *, first: int) -> Tensor:
-    """Edges to the nodes that were asked, which stand from row ``first`` on."""
+    """Return edges to the frontier nodes, whose rows begin at ``first``."""
     target = torch.arange(first, first + taken.num_edges.numel()).repeat_interleave(taken.num_edges)
     return torch.stack([source, target])
 
 
-def _joined(parts: list[Tensor | None]) -> Tensor | None:
+def _concatenate(parts: list[Tensor | None]) -> Tensor | None:
     there = [part for part in parts if part is not None]
     return torch.cat(there) if there else None
 
 
-def _picked(values: Tensor | None, keep: Tensor) -> Tensor | None:
+def _select(values: Tensor | None, keep: Tensor) -> Tensor | None:
     return None if values is None else values[keep]

@@ -1,4 +1,4 @@
-"""The commands of a site, ``siafu site …``: parses, calls, prints."""
+"""The commands ``siafu site …``: parse arguments, call, print. ``siafu federate`` stands with the other commands."""
 
 import json
 import sys
@@ -23,7 +23,7 @@ Config = Annotated[Path, typer.Option("--config", help="The site's settings.")]
 
 @site.command()
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to put what is made.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder to make.")],
     name: Annotated[str, typer.Option(help="The site's name: small letters, digits and hyphens.")] = "",
     trial: Annotated[
         str,
@@ -42,7 +42,9 @@ def init(
 
 @site.command()
 def sign(
-    request: Annotated[Path, typer.Argument(metavar="REQUEST", help="What a site's init made.")],
+    request: Annotated[
+        Path, typer.Argument(metavar="REQUEST", help="request.pem, as a site's init made it.")
+    ],
     authority: Annotated[Path, typer.Option(help="The folder of the authority.")],
     out: Annotated[Path, typer.Option(help="The certificate to write.")] = Path("signed.pem"),
     as_json: Json = False,
@@ -56,13 +58,15 @@ def sign(
 @site.command()
 def rotate(
     config: Config = Path("site.toml"),
-    authority: Annotated[Path | None, typer.Option(help="Who signs; by default the new key itself.")] = None,
+    authority: Annotated[
+        Path | None, typer.Option(help="Folder of the authority that signs; by default the key signs itself.")
+    ] = None,
     finish: Annotated[
-        bool, typer.Option("--finish", help="Put the new ones in the old ones' place.")
+        bool, typer.Option("--finish", help="Replace the old key and certificate by the new ones.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Make a new key and certificate beside the old ones; a site that serves takes them up by itself."""
+    """Make a new key and certificate beside the old ones; a running site reloads changed files by itself."""
     from siafu.sites.provisioning import rotate as rotate_keys
 
     _print_made(rotate_keys(_site_config(config), authority=authority, finish=finish), as_json)
@@ -72,16 +76,16 @@ def rotate(
 def split(
     data: Annotated[str, typer.Argument(metavar="DATA", help="A data set's name, a store, or an .npz file.")],
     folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="With a folder for each site, as init --trial.")
+        Path, typer.Argument(metavar="FOLDER", help="A folder of sites, as init --trial makes it.")
     ],
-    sites: Annotated[str, typer.Option(help="Names, by number; by default those of the folder.")] = "",
+    sites: Annotated[str, typer.Option(help="Names of the sites; by default those of the folder.")] = "",
     by: Annotated[
         str, typer.Option(help="hash, stream, or a file with the number of each node's site.")
     ] = "hash",
     fold: Annotated[int, typer.Option(help="Which split of several.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Deal a graph out among the sites of a trial: a store and a table of cross edges each."""
+    """Split a graph among the sites of a trial: each gets a store and a table of cross edges."""
     from siafu.load_graph import load_static
     from siafu.partition.assign import assign
     from siafu.sites.provisioning import split as deal
@@ -93,10 +97,12 @@ def split(
             f"{folder}: holds {len(names)} sites; make them with: siafu site init {folder} --trial a,b,c"
         )
     graph = load_static(data, fold=fold)
-    told = deal(graph, assign(graph, parts=len(names), by=by, say=_say), folder, names)
-    lines = [f"{name:12} {', '.join(f'{k} {v:,}' for k, v in about.items())}" for name, about in told.items()]
+    counts = deal(graph, assign(graph, parts=len(names), by=by, say=_say), folder, names)
+    lines = [
+        f"{name:12} {', '.join(f'{k} {v:,}' for k, v in about.items())}" for name, about in counts.items()
+    ]
     print(
-        json.dumps({"folder": str(folder), "sites": told})
+        json.dumps({"folder": str(folder), "sites": counts})
         if as_json
         else escape_control_chars("\n".join(lines))
     )
@@ -111,15 +117,15 @@ def serve(
     as_json: Json = False,
 ) -> None:
     """Answer the coordinator and the other sites, until stopped."""
-    from siafu.sites.service import open_site
-    from siafu.sites.site_data import hold
-    from siafu.sites.status import locked
+    from siafu.sites.service import open_site_service
+    from siafu.sites.site_data import load_site_data
+    from siafu.sites.status import site_lock
 
     settings = _site_config(config)
     if listen:
         settings = settings.model_copy(update={"listen": listen})
-    with locked(settings) as note, deferred_stop() as stop:
-        served, server = open_site(settings, hold(settings, data, fold=fold), say=_log)
+    with site_lock(settings) as note, deferred_stop() as stop:
+        served, server = open_site_service(settings, load_site_data(settings, data, fold=fold), say=_log)
         stop.begin()
         note(server.address)
         _log(f"site {settings.name} serves on {server.address}")
@@ -135,15 +141,15 @@ def serve(
 
 @site.command()
 def status(config: Config = Path("site.toml"), as_json: Json = False) -> None:
-    """Say what a site is: whether it serves, its certificates, its policy, and what has left."""
-    from siafu.sites.status import status_of
+    """Show whether a site serves, its certificates, its policy, and the bytes that have left it."""
+    from siafu.sites.status import site_status
 
-    found = status_of(_site_config(config))
+    found = site_status(_site_config(config))
     print(json.dumps(found) if as_json else escape_control_chars("\n".join(_lines(found))))
 
 
 def address_of(text: str) -> tuple[str, str]:
-    """Site and address of ``--address``."""
+    """Split the value of ``--address`` into site and address."""
     name, equals, place = text.partition("=")
     if not equals:
         raise ValueError(f"--address {text}: expected site=host:port")
@@ -159,10 +165,10 @@ def _site_config(path: Path) -> Any:
 def _check_names(names: list[str], *, one: bool) -> None:
     import re
 
-    from siafu.launch.sites.config import COORDINATOR, NAME
+    from siafu.launch.sites.config import COORDINATOR, NAME_PATTERN
 
     for name in names:
-        if not re.match(NAME, name) or name in (COORDINATOR, "authority"):
+        if not re.match(NAME_PATTERN, name) or name in (COORDINATOR, "authority"):
             raise ValueError(f"{name!r} is no name of a site; expected small letters, digits and hyphens")
     if (one and len(names) != 1) or (not one and len(names) < 2) or len(set(names)) != len(names):
         raise ValueError("give --name for one site, or --trial with at least two names, each once")

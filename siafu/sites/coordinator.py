@@ -1,7 +1,8 @@
-"""The coordinator: it holds no data, tells sites what to do, hears how they do, and keeps what comes of it.
+"""The coordinator of a federation (``siafu federate``): orders attempts, follows them, keeps checkpoint and model.
 
-Training goes on with whoever is there. A site that is lost is waited for; where it does not come, the others go on
-without it from the last checkpoint, and it is taken in again when a stage has ended.
+It holds no data and is no rank. Training goes on with the sites that are available, if they are a quorum. The
+coordinator waits for a lost site; if it does not return in time, the others resume from the last checkpoint without it.
+A returning site joins again at the end of a stage.
 """
 
 import json
@@ -22,18 +23,23 @@ from siafu.launch.sites.config import FederationConfig, read_config
 from siafu.launch.sites.rpc import CallFailed, SiteConnection
 from siafu.launch.sites.schema import PROTOCOL, make, pack, unpack
 from siafu.run_folder import RunFolder, existing_folder, new_folder
-from siafu.sites.coordinator_attempt import Followup, Kept, Outcome, noted_data
-from siafu.sites.membership import check_clock, check_policies, check_together, expiring
+from siafu.sites.coordinator_attempt import (
+    AttemptOutcome,
+    CoordinatorAttempt,
+    FederatedRunFolder,
+    read_fingerprints,
+)
+from siafu.sites.membership import check_clock_skew, check_compatible, check_policies, expiring_certificates
 from siafu.training.procedure import Callbacks
 from siafu.wire.certificates import SiteCertificate, read_certificate, read_identity
 
 _ASK_S = 10.0
 _AGAIN_S = 0.5
-_MOST_FRUITLESS = 4
+_MAX_FRUITLESS = 4
 
 
 class FederationFailed(ValueError):
-    """A site said that it will not, or cannot, go on."""
+    """A run that cannot go on: a site refused or failed, or too few sites are available."""
 
 
 def federate(
@@ -43,17 +49,19 @@ def federate(
     out: Path | None = None,
     callbacks: Callbacks | None = None,
 ) -> Run:
-    """Train as ``federation.toml`` says; a run that was begun before goes on.
+    """Train with the sites of a ``federation.toml``; a run that was stopped or killed is resumed.
 
-    ``addresses`` and ``out`` stand instead of those in the file.
+    ``addresses`` and ``out`` override those in the file.
     """
-    config = _placed(read_config(path, FederationConfig), addresses or {}, out)
+    config = _with_overrides(read_config(path, FederationConfig), addresses or {}, out)
     watching = callbacks or Callbacks()
-    with _connected(config) as sites:
-        return Federation(config, sites, watching).run()
+    with _connections(config) as sites:
+        return Coordinator(config, sites, watching).run()
 
 
-def _placed(config: FederationConfig, addresses: Mapping[str, str], out: Path | None) -> FederationConfig:
+def _with_overrides(
+    config: FederationConfig, addresses: Mapping[str, str], out: Path | None
+) -> FederationConfig:
     unknown = sorted(set(addresses) - set(config.sites))
     if unknown:
         raise ValueError(f"--address names {unknown[0]}; expected one of {', '.join(config.sites)}")
@@ -65,7 +73,7 @@ def _placed(config: FederationConfig, addresses: Mapping[str, str], out: Path | 
 
 
 @contextmanager
-def _connected(config: FederationConfig) -> Iterator[dict[str, SiteConnection]]:
+def _connections(config: FederationConfig) -> Iterator[dict[str, SiteConnection]]:
     identity = read_identity(config.certificate, config.key)
     own, pins = read_certificate(config.certificate), dict[str, tuple[SiteCertificate, ...]]()
     if trouble := own.validity_error(datetime.now(UTC)):
@@ -77,97 +85,103 @@ def _connected(config: FederationConfig) -> Iterator[dict[str, SiteConnection]]:
                 raise ValueError(
                     f"sites.{name}.certificate is one of {pin.name}; list the one that {name} shows"
                 )
-    dialled = {
+    connection = {
         name: SiteConnection(place.address, name, pins[name], identity)
         for name, place in config.sites.items()
     }
     try:
-        yield dialled
+        yield connection
     finally:
-        for each in dialled.values():
+        for each in connection.values():
             each.close()
 
 
-class Federation:
-    """A run of a federation."""
+class Coordinator:
+    """Coordinates one federated run."""
 
     def __init__(
         self, config: FederationConfig, sites: dict[str, SiteConnection], callbacks: Callbacks
     ) -> None:
         self._config, self._sites, self._callbacks = config, sites, callbacks
         self._meter: Counter[str] = Counter()
-        self._abouts: dict[str, Any] = {}
-        self._data = noted_data(config.out)  # of each site that took part
-        self._told: set[str] = set()  # warnings, and what is wrong with sites that would come back
-        self._last: dict[str, Any] = {}  # of each site the last report that had its meter
+        self._descriptions: dict[str, Any] = {}
+        self._data = read_fingerprints(config.out)  # checksum of the data of each site that took part
+        self._said: set[str] = set()  # warnings, and errors of sites that would return, each said once
+        self._last: dict[str, Any] = {}  # of each site, the last report with byte counts
         self._away: set[str] = set()
         self._warnings: tuple[str, ...] = ()
 
     def run(self) -> Run:
-        """Train to the end, or to where somebody stops it."""
-        self._gather()
-        tree = self._settle()
+        """Train until the run ends or is stopped."""
+        self._wait_for_sites()
+        run_config = self._resolve_config()
         out = self._config.out
         if (out / "config.toml").is_file():
             folder = existing_folder(out)
             if folder.finished:
                 return open_run(out)
-            if folder.read_config() != write_toml(tree):
+            if folder.read_config() != write_toml(run_config):
                 raise ValueError(f"{out}: holds a run with other settings or other sites; choose another out")
             with folder.locked():
-                return self._carry_out(folder, tree)
+                return self._train(folder, run_config)
         with new_folder(out, name=out.name) as folder:
-            folder.write_config(write_toml(tree))
-            return self._carry_out(folder, tree)
+            folder.write_config(write_toml(run_config))
+            return self._train(folder, run_config)
 
-    # Who is there.
+    # Membership.
 
-    def _gather(self) -> None:
-        """Have every site describe itself; those that do not come in time are away."""
+    def _wait_for_sites(self) -> None:
+        """Ask every site to describe itself; sites that do not answer in time are away."""
         until, names = time.monotonic() + self._config.patience, list(self._sites)
         self._callbacks.say(f"waiting for {', '.join(names)}")
         missing: dict[str, str] = {}
-        told = False
+        announced = False
         while True:
-            missing = {name: why for name in names if name not in self._abouts and (why := self._ask(name))}
+            missing = {
+                name: why for name in names if name not in self._descriptions and (why := self._refresh(name))
+            }
             if not missing or time.monotonic() > until or self._callbacks.should_stop():
                 break
-            if not told:
+            if not announced:
                 whom = "; ".join(missing.values())
-                self._callbacks.say(f"not there yet, waiting for at most {self._config.patience:g} s: {whom}")
-                told = True
+                self._callbacks.say(
+                    f"not available yet, waiting for at most {self._config.patience:g} s: {whom}"
+                )
+                announced = True
             time.sleep(_AGAIN_S)
         self._away = set(missing)
         for name, why in missing.items():
             self._callbacks.say(f"site {name} is away: {why}")
         self._check_quorum(missing)
         try:
-            check_together(self._abouts, names)
+            check_compatible(self._descriptions, names)
         except ValueError as error:
-            self._tell(str(error), self._abouts)
+            self._send_reason(str(error), self._descriptions)
             raise
-        for text in expiring(self._abouts):
+        for text in expiring_certificates(self._descriptions):
             self._callbacks.say(text)
 
     def _warn(self, members: list[str]) -> None:
-        """Say once what limits a run with these sites, as far as the numbers of their nodes show it."""
-        train, _, test = (sum(self._abouts[name].split[place] for name in members) for place in range(3))
+        """Say once each warning that follows from the numbers of the members' nodes."""
+        train, _, test = (
+            sum(self._descriptions[name].split[place] for name in members) for place in range(3)
+        )
         self._warnings = count_warnings(f"sites {', '.join(members)}", train=train, test=test)
         for text in self._warnings:
-            if text not in self._told:
-                self._told.add(text)
+            if text not in self._said:
+                self._said.add(text)
                 self._callbacks.say(f"warning: {text}")
 
-    def _ask(self, name: str) -> str | None:
-        """Have a site describe itself; returns why it does not, None where it does."""
-        about = self._described(name, timeout_s=_ASK_S)
+    def _refresh(self, name: str) -> str | None:
+        """Update the description of a site; return the reason if it gives none, else None."""
+        about = self._describe(name, timeout_s=_ASK_S)
         if isinstance(about, str):
             return about
-        self._abouts[name] = about
+        self._descriptions[name] = about
         return None
 
-    def _described(self, name: str, *, timeout_s: float) -> Any:
-        """What a site says of itself, or a text why it says nothing; raises ValueError where it is not to be used."""
+    def _describe(self, name: str, *, timeout_s: float) -> Any:
+        """Ask a site for its description; return a text if it is unreachable; raise ValueError if it does not fit."""
         asked = time.time()
         try:
             ask = pack(make("Ask", protocol=PROTOCOL, version=siafu.__version__, time=asked))
@@ -176,54 +190,58 @@ class Federation:
             if error.refused:
                 raise FederationFailed(str(error)) from None
             return str(error)
-        check_clock(name, about.time, asked, time.time())
+        check_clock_skew(name, about.time, asked, time.time())
         if self._data.get(name, about.fingerprint) != about.fingerprint:
             raise FederationFailed(
                 f"site {name} has other data than when the run began; put them back, or begin anew"
             )
         return about
 
-    def _tell(self, text: str, names: Iterable[str]) -> None:
-        """Have sites write into their logs why there will be no run with them: they can mend it."""
+    def _send_reason(self, text: str, names: Iterable[str]) -> None:
+        """Tell sites why no run will begin with them; they write it into their logs, where it can be mended."""
         data = pack(make("Stop", reason=text))
         for name in names:
             with suppress(CallFailed):
                 self._sites[name].ask("Stop", data, timeout_s=_ASK_S)
 
     def _check_quorum(self, missing: Mapping[str, str]) -> None:
-        there, least = len(self._sites) - len(self._away), self._config.least
+        there, least = len(self._sites) - len(self._away), self._config.min_sites
         if there < least:
             why = "".join(f"\n  {text}" for text in missing.values())
             raise FederationFailed(
-                f"{there} of {len(self._sites)} sites are there, but a stage needs {least}; start the others"
+                f"{there} of {len(self._sites)} sites are available, but a stage needs {least}; start the others"
                 f"{', or lower quorum in federation.toml' if least > 2 else ''}{why}"
             )
 
-    # What they do.
+    # Training.
 
-    def _settle(self) -> Config:
-        config, abouts = self._config, self._abouts
-        tree = build(config.run, {"engine": "sites", "ranks": len(config.sites)})
-        normalize = tree.data.normalize
+    def _resolve_config(self) -> Config:
+        config, descriptions = self._config, self._descriptions
+        run_config = build(config.run, {"engine": "sites", "ranks": len(config.sites)})
+        normalize = run_config.data.normalize
         if normalize == "auto":
-            said = {name: about.counts for name, about in abouts.items()}
+            said = {name: about.counts for name, about in descriptions.items()}
             if len(set(said.values())) > 1:
-                told = ", ".join(f"{name}: {'counts' if each else 'numbers'}" for name, each in said.items())
+                listing = ", ".join(
+                    f"{name}: {'counts' if each else 'numbers'}" for name, each in said.items()
+                )
                 raise ValueError(
-                    f"features look different at sites ({told}); set data.normalize to rows or none"
+                    f"features look different at sites ({listing}); set data.normalize to rows or none"
                 )
             normalize = "rows" if next(iter(said.values())) else "none"
-        data = tree.data.model_copy(update={"normalize": normalize, "reorder": "off", "inputs": "memory"})
-        classes = tuple(next(iter(abouts.values())).classes)
-        lazy = tree.lazy
-        if any(about.may_features == "never" for about in abouts.values()):
+        data = run_config.data.model_copy(
+            update={"normalize": normalize, "reorder": "off", "inputs": "memory"}
+        )
+        classes = tuple(next(iter(descriptions.values())).classes)
+        lazy = run_config.lazy
+        if any(about.may_features == "never" for about in descriptions.values()):
             lazy = lazy.model_copy(update={"features": False})
-        tree = tree.model_copy(update={"data": data, "class_names": classes, "lazy": lazy})
-        check_policies(abouts, tree)
-        return tree
+        run_config = run_config.model_copy(update={"data": data, "class_names": classes, "lazy": lazy})
+        check_policies(descriptions, run_config)
+        return run_config
 
-    def _carry_out(self, folder: RunFolder, tree: Config) -> Run:
-        run, fruitless = Kept(folder, tree, self._callbacks), 0
+    def _train(self, folder: RunFolder, run_config: Config) -> Run:
+        run, fruitless = FederatedRunFolder(folder, run_config, self._callbacks), 0
         self._callbacks.on_training()
         while True:
             before = run.checkpoints
@@ -237,19 +255,19 @@ class Federation:
                 if states == {"done"} or (states == {"stopped"} and self._callbacks.should_stop()):
                     return self._finish(run, outcome)
             fruitless = 0 if run.checkpoints > before or "stopped" in _states(outcome) else fruitless + 1
-            if fruitless >= _MOST_FRUITLESS:
-                told = [*outcome.lost.values(), *(report.text for report in outcome.states.values())]
-                why = "".join(f"\n  {text}" for text in told if text)
+            if fruitless >= _MAX_FRUITLESS:
+                reasons = [*outcome.lost.values(), *(report.text for report in outcome.states.values())]
+                why = "".join(f"\n  {text}" for text in reasons if text)
                 raise FederationFailed(f"{fruitless} attempts in a row got no further{why}")
-            self._wait_for(outcome, tree)
+            self._wait_for_lost(outcome, run_config)
 
-    def _check_failures(self, outcome: Outcome) -> None:
+    def _check_failures(self, outcome: AttemptOutcome) -> None:
         for name, report in outcome.states.items():
             if report.kind in ("refused", "error"):
                 raise FederationFailed(f"site {name}: {report.text}")
 
-    def _wait_for(self, outcome: Outcome, tree: Config) -> None:
-        """Give those who were lost time to come back; who does not is away from now on, and who has come is not."""
+    def _wait_for_lost(self, outcome: AttemptOutcome, run_config: Config) -> None:
+        """Wait for lost sites to return, then update which sites are away."""
         for name in outcome.slow:
             self._callbacks.say(f"site {name} is too slow; the others go on without it")
         missing = {name for name in outcome.lost if name not in outcome.slow}
@@ -259,56 +277,56 @@ class Federation:
             )
         until, why = time.monotonic() + self._config.patience, dict[str, str]()
         while True:
-            why = {name: text for name in sorted(missing) if (text := self._ask(name))}
+            why = {name: text for name in sorted(missing) if (text := self._refresh(name))}
             if not why or time.monotonic() > until or self._callbacks.should_stop():
                 break
             time.sleep(_AGAIN_S)
         for name in why:
             self._callbacks.say(f"site {name} is away; the others go on without it")
-        came = self._back(tree, timeout_s=2.0) - outcome.slow
+        came = self._returned_sites(run_config, timeout_s=2.0) - outcome.slow
         for name in came:
             self._callbacks.say(f"site {name} is back")
         self._away = (self._away - came) | set(why) | outcome.slow
         self._check_quorum(why)
 
-    def _back(self, tree: Config, *, timeout_s: float) -> set[str]:
-        """Those who were away and could take part again."""
-        return {name for name in self._away if self._is_back(name, tree, timeout_s=timeout_s)}
+    def _returned_sites(self, run_config: Config, *, timeout_s: float) -> set[str]:
+        """The absent sites that could take part again."""
+        return {name for name in self._away if self._has_returned(name, run_config, timeout_s=timeout_s)}
 
-    def _is_back(self, name: str, tree: Config, *, timeout_s: float) -> bool:
-        """Whether a site is there and fits; if it does not, the run goes on without it, and it is told why, once."""
+    def _has_returned(self, name: str, run_config: Config, *, timeout_s: float) -> bool:
+        """Return whether an absent site is back and fits; if it does not fit, tell it why, once."""
         try:
-            about = self._described(name, timeout_s=timeout_s)
+            about = self._describe(name, timeout_s=timeout_s)
             if isinstance(about, str):
                 return False
-            everybody = self._abouts | {name: about}
-            check_together(everybody, list(self._sites))
-            check_policies(everybody, tree)
+            descriptions = self._descriptions | {name: about}
+            check_compatible(descriptions, list(self._sites))
+            check_policies(descriptions, run_config)
         except ValueError as error:
-            if str(error) not in self._told:
-                self._told.add(str(error))
-                self._callbacks.say(f"site {name} is there, but the others go on without it: {error}")
-                self._tell(str(error), [name])
+            if str(error) not in self._said:
+                self._said.add(str(error))
+                self._callbacks.say(f"site {name} is available, but the others go on without it: {error}")
+                self._send_reason(str(error), [name])
             return False
-        self._abouts = everybody
+        self._descriptions = descriptions
         return bool(about.state == "idle")
 
-    def _attempt(self, run: Kept, members: list[str]) -> Outcome:
-        attempt = Followup(run, members, {name: self._sites[name] for name in members}, self._meter)
+    def _attempt(self, run: FederatedRunFolder, members: list[str]) -> AttemptOutcome:
+        attempt = CoordinatorAttempt(run, members, {name: self._sites[name] for name in members}, self._meter)
         attempt.away = self._away
-        self._data |= {name: self._abouts[name].fingerprint for name in members}
-        run.note_data(self._data)
+        self._data |= {name: self._descriptions[name].fingerprint for name in members}
+        run.write_fingerprints(self._data)
         self._warn(members)
-        outcome = Outcome()
+        outcome = AttemptOutcome()
         addresses = {name: place.address for name, place in self._config.sites.items()}
         if attempt.begin(outcome, addresses):
             self._watch(attempt, outcome)
         return outcome
 
-    def _watch(self, attempt: Followup, outcome: Outcome) -> None:
-        deadline_s = attempt.run.tree.comm.deadline
+    def _watch(self, attempt: CoordinatorAttempt, outcome: AttemptOutcome) -> None:
+        deadline_s = attempt.run.config.comm.deadline
         asked_again = time.monotonic()
-        while attempt.follow_one(outcome):
+        while attempt.process_next(outcome):
             now = time.monotonic()
             attempt.run.followed.poll()
             if outcome.lost or any(r.state == "failed" for r in outcome.states.values()):
@@ -321,12 +339,14 @@ class Federation:
                 attempt.stop(reason, at_once=False, grace_s=10 * deadline_s)
             elif self._away and attempt.run.stage_ended and now - asked_again > _AGAIN_S:
                 asked_again = now
-                tree = attempt.run.tree
-                if self._back(tree, timeout_s=_ASK_S / 2 if tree.method == "lazy" else 1.0):
+                run_config = attempt.run.config
+                if self._returned_sites(
+                    run_config, timeout_s=_ASK_S / 2 if run_config.method == "lazy" else 1.0
+                ):
                     attempt.stop("a site came back", at_once=False, grace_s=10 * deadline_s)
-                attempt.run.stage_ended = tree.method != "lazy"
+                attempt.run.stage_ended = run_config.method != "lazy"
 
-    def _finish(self, run: Kept, outcome: Outcome) -> Run:
+    def _finish(self, run: FederatedRunFolder, outcome: AttemptOutcome) -> Run:
         measured = next(report.measured for report in outcome.states.values() if report.measured)
         found: dict[str, Any] = json.loads(measured)
         sent: Counter[str] = Counter(self._meter)
@@ -344,9 +364,9 @@ class Federation:
                     events.write("note", text=text)
                 events.write("end", **found)
             run.folder.write_metrics(found)
-            model = load_weights(run.folder, run.tree, None)
-        return Run(run.folder.path, run.tree, found, model)
+            model = load_weights(run.folder, run.config, None)
+        return Run(run.folder.path, run.config, found, model)
 
 
-def _states(outcome: Outcome) -> set[str]:
+def _states(outcome: AttemptOutcome) -> set[str]:
     return {report.state for report in outcome.states.values()}

@@ -1,4 +1,4 @@
-"""Files over the wire: cut into pieces that are checked one by one, and put in place when all are there."""
+"""File transfer between sites and coordinator: files travel in checksummed pieces and are written when complete."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,11 +10,11 @@ from siafu.comm.message_frames import CHUNK_BYTES
 from siafu.files import write_atomically
 from siafu.launch.sites.schema import BadMessage, make
 
-MOST_BYTES = 1 << 32  # of a file
+MAX_FILE_BYTES = 1 << 32  # of a file
 
 
-def pieces_of(name: str, data: bytes, *, offset: int = 0) -> Iterator[Any]:
-    """The pieces of a file, or of what was added to it at ``offset``."""
+def split_into_pieces(name: str, data: bytes, *, offset: int = 0) -> Iterator[Any]:
+    """Split a file, or the data appended to it at ``offset``, into messages."""
     total = offset + len(data)
     for begin in range(0, len(data) or 1, CHUNK_BYTES):
         chunk = data[begin : begin + CHUNK_BYTES]
@@ -28,15 +28,15 @@ def pieces_of(name: str, data: bytes, *, offset: int = 0) -> Iterator[Any]:
         )
 
 
-class Arriving:
-    """Files that arrive, each of which has a place of its own; none other is taken."""
+class FileAssembler:
+    """Assembles received files; only files that have a destination are accepted."""
 
     def __init__(self, places: dict[str, Callable[[bytes], None]]) -> None:
         self._places, self._parts = places, dict[str, bytearray]()
 
-    def take(self, piece: Any) -> None:
-        """Take a piece; a file whose last piece it is goes to its place. Raises BadMessage."""
-        if piece.file not in self._places or piece.total > MOST_BYTES:
+    def add(self, piece: Any) -> None:
+        """Add a piece; after the last one, hand the file to its destination. Raises BadMessage."""
+        if piece.file not in self._places or piece.total > MAX_FILE_BYTES:
             raise BadMessage(f"a piece of a file that is not expected, of {piece.total} bytes")
         if xxh3_64_intdigest(piece.data) != piece.data_sum:
             raise BadMessage("a damaged piece of a file")
@@ -52,8 +52,8 @@ class Arriving:
             self._places[piece.file](bytes(self._parts.pop(piece.file)))
 
 
-def into(path: Path) -> Callable[[bytes], None]:
-    """Puts a file in its place, whole or not at all."""
+def atomic_writer(path: Path) -> Callable[[bytes], None]:
+    """Return a function that writes ``path`` atomically."""
 
     def write(data: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Keys of a site, and a whole federation to try: keys, lists, settings, and a graph dealt out among them."""
+"""Provisioning: the key of a site, its rotation, and a trial federation with keys, settings and a split graph."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -62,42 +62,42 @@ method = "lazy"
 
 
 @dataclass(frozen=True)
-class Made:
-    """Files that were made, and what to do with them."""
+class ProvisionedFiles:
+    """Files that were made, and the next step."""
 
     files: tuple[Path, ...]
     next: str
 
 
-def init_site(folder: Path, name: str) -> Made:
-    """Make a key, a certificate signed by itself, and a request for an authority, in a new folder."""
+def init_site(folder: Path, name: str) -> ProvisionedFiles:
+    """Make a key, a self-signed certificate and a certificate signing request, in a new folder."""
     folder.mkdir(parents=True, exist_ok=True)
     key = make_key()
     write_key(key, folder / "site.key")
     write_atomically(folder / "site.pem", issue(name, key.public_key(), None, key))
     write_atomically(folder / "request.pem", request(name, key))
     files = tuple(folder / each for each in ("site.key", "site.pem", "request.pem"))
-    return Made(
+    return ProvisionedFiles(
         files,
         "give site.pem to the others, or have an authority sign request.pem and give what it made of it; site.key "
         "stays here",
     )
 
 
-def init_trial(folder: Path, names: Sequence[str], *, days: float = DAYS) -> Made:
+def init_trial(folder: Path, names: Sequence[str], *, days: float = DAYS) -> ProvisionedFiles:
     """Make an authority, a coordinator and sites that list each other, each in a folder of its own."""
-    authority, everybody = make_authority(days=days), [COORDINATOR, *names]
+    authority, parties = make_authority(days=days), [COORDINATOR, *names]
     (folder / "authority").mkdir(parents=True)
     write_authority(authority, folder / "authority")
     shown: dict[str, bytes] = {}
-    for name in everybody:
+    for name in parties:
         (folder / name / "peers").mkdir(parents=True)
         key = make_key()
         write_key(key, folder / name / "site.key")
         shown[name] = issue(name, key.public_key(), authority, None, days=days)
         (folder / name / "site.pem").write_bytes(shown[name])
-    for name in everybody:
-        for other in everybody:
+    for name in parties:
+        for other in parties:
             if other != name:
                 (folder / name / "peers" / f"{other}.pem").write_bytes(shown[other])
     for place, name in enumerate(names):
@@ -115,27 +115,27 @@ def init_trial(folder: Path, names: Sequence[str], *, days: float = DAYS) -> Mad
         for place, name in enumerate(names)
     )
     (folder / COORDINATOR / "federation.toml").write_text(_FEDERATION.format(sites=sites), encoding="utf-8")
-    return Made(
-        tuple(folder / name for name in ("authority", *everybody)),
+    return ProvisionedFiles(
+        tuple(folder / name for name in ("authority", *parties)),
         f"put a store into each folder, or deal one out with: siafu site split DATA {folder}; then in each: siafu site "
         f"serve --data store --config site.toml; and: siafu federate {folder}/{COORDINATOR}/federation.toml",
     )
 
 
-def sign(file: Path, authority: Path, out: Path) -> Made:
-    """Have an authority sign a request."""
+def sign(file: Path, authority: Path, out: Path) -> ProvisionedFiles:
+    """Sign a certificate signing request with an authority's key."""
     try:
         name, made = sign_request(file.read_bytes(), read_authority(authority))
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
     write_atomically(out, made)
-    return Made(
+    return ProvisionedFiles(
         (out,), f"the certificate of {name}: it puts it in the place of its site.pem, and the others list it"
     )
 
 
-def rotate(config: SiteConfig, *, authority: Path | None, finish: bool) -> Made:
-    """Make a new key and certificate beside the old ones; with ``finish`` put them in their place."""
+def rotate(config: SiteConfig, *, authority: Path | None, finish: bool) -> ProvisionedFiles:
+    """Make a new key and certificate beside the old ones; with ``finish``, replace the old ones by them."""
     after, secret = (path.with_name(f"next-{path.name}") for path in (config.certificate, config.key))
     if finish:
         if not after.is_file() or not secret.is_file():
@@ -143,14 +143,14 @@ def rotate(config: SiteConfig, *, authority: Path | None, finish: bool) -> Made:
         read_certificate(after)
         secret.replace(config.key)
         after.replace(config.certificate)
-        return Made(
+        return ProvisionedFiles(
             (config.certificate, config.key), "the others may now take the old certificate off their lists"
         )
     key = make_key()
     write_key(key, secret)
     signer = None if authority is None else read_authority(authority)
     write_atomically(after, issue(config.name, key.public_key(), signer, key))
-    return Made(
+    return ProvisionedFiles(
         (after, secret),
         f"give {after.name} to the others, who list it beside the old one: peers.{config.name}.certificate = "
         f'["old.pem", "new.pem"]; when all have, run "siafu site rotate --finish"',
@@ -158,9 +158,9 @@ def rotate(config: SiteConfig, *, authority: Path | None, finish: bool) -> Made:
 
 
 def split(graph: Graph, owner: Tensor, folder: Path, names: Sequence[str]) -> dict[str, dict[str, int]]:
-    """Deal a graph out among sites: a store and a table of cross edges each; ``owner`` is (N,), the place in names."""
+    """Split a graph among sites: each gets a store and a table of cross edges; ``owner`` is (N,), indices of names."""
     csr, ids = Csr(graph.indptr, graph.indices), node_ids(graph)
-    told: dict[str, dict[str, int]] = {}
+    counts: dict[str, dict[str, int]] = {}
     for place, name in enumerate(names):
         rows = (owner == place).nonzero()[:, 0]
         name_of = torch.full((graph.num_nodes,), 0, dtype=torch.int32)
@@ -188,8 +188,8 @@ def split(graph: Graph, owner: Tensor, folder: Path, names: Sequence[str]) -> di
         owners = [names[int(each)] for each in owner[src[crossing]]]
         ends = ids[src[crossing]], ids[rows[dst[crossing]]]
         _write_cross(folder / name / "cross.csv", owners, *ends, weight=_rows(weight, crossing))
-        told[name] = {"nodes": rows.numel(), "edges": int(inside.sum()), "cross_edges": int(crossing.sum())}
-    return told
+        counts[name] = {"nodes": rows.numel(), "edges": int(inside.sum()), "cross_edges": int(crossing.sum())}
+    return counts
 
 
 def _rows(values: Tensor | None, rows: Tensor) -> Tensor | None:

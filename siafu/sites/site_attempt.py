@@ -1,4 +1,4 @@
-"""One try of a group of sites to train, at one of them: meet the others, make the part, do what every rank does."""
+"""One attempt to train, at one site: connect to the other sites, build the graph part, train as a rank of the group."""
 
 import json
 import shutil
@@ -17,41 +17,41 @@ from siafu.comm.errors import ErrorFactory
 from siafu.comm.stale_rows import StaleRowCache
 from siafu.config import Config, parse_toml
 from siafu.data_warnings import site_warnings
-from siafu.launch.sites.egress import Guard
+from siafu.launch.sites.egress import EgressGuard
 from siafu.launch.sites.frame_stream import wire_bytes
-from siafu.launch.sites.policy import Refused
-from siafu.launch.sites.rpc import CallFailed, NotNow, SiteConnection
+from siafu.launch.sites.policy import EgressRefused
+from siafu.launch.sites.rpc import CallFailed, CallRejected, SiteConnection
 from siafu.launch.sites.schema import PROTOCOL, make, pack, unpack
-from siafu.launch.sites.site_transport import Link, SiteTransport
+from siafu.launch.sites.site_transport import PeerLink, SiteTransport
 from siafu.machine import usable_cores
 from siafu.partition.cross_site import build_site_part
 from siafu.rank import RankJob, train_rank
 from siafu.run_folder import RunFolder
-from siafu.sites.site_data import Holdings, Keys
+from siafu.sites.credentials import SiteCredentials
+from siafu.sites.site_data import SiteData
 from siafu.training.procedure import Callbacks
 
-_MEET_S = 20.0
+_CONNECT_S = 20.0
 _LINGER_S = 5.0
-_ENDED = ("done", "stopped", "failed")
 
 
-class Attempt:
-    """A try that the coordinator ordered.
+class SiteAttempt:
+    """An attempt to train that the coordinator ordered.
 
     Attributes:
-        order: what was ordered.
+        order: the coordinator's order.
         state: meeting, training, done, stopped or failed.
-        kind, text, blames: of a failure: what kind it was, what may be told of it, and which site is to blame.
-        measured: what was measured, JSON, where it ended well.
-        ended: set when it did.
+        kind, text, blames: of a failure: its kind, the text that others may read, and the site that caused it.
+        measured: the metrics of an attempt that ended well, as JSON.
+        ended: set when the attempt has ended.
     """
 
     def __init__(
         self,
         order: Any,
-        holdings: Holdings,
-        keys: Keys,
-        guard: Guard,
+        site_data: SiteData,
+        keys: SiteCredentials,
+        guard: EgressGuard,
         *,
         memory: StaleRowCache,
         say: Callable[[str], None],
@@ -59,50 +59,51 @@ class Attempt:
         self.order, self.guard, self._memory = order, guard, memory
         self.state, self.kind, self.text, self.blames, self.measured = "meeting", "", "", "", ""
         self.ended = threading.Event()
-        self.followed_at = time.monotonic()
-        self._holdings, self._keys, self._say = holdings, keys, say
+        self._holdings, self._keys, self._say = site_data, keys, say
         names = [member.name for member in order.members]
-        own = holdings.config
-        self.tree = parse_toml(order.config)
-        _check(self.tree)
-        self.deadline_s = self.tree.comm.deadline
+        own = site_data.config
+        self.config = parse_toml(order.config)
+        _check(self.config)
+        self.deadline_s = self.config.comm.deadline
         self.transport = SiteTransport(
             names.index(own.name),
             names,
             guard,
             most_bytes=own.max_message_bytes,
-            limit_s=4 * self.deadline_s + _MEET_S,
+            limit_s=4 * self.deadline_s + _CONNECT_S,
         )
         self.folder = own.work / f"attempt-{order.attempt.hex()}"
         self._reason: str | None = None
         self._joined = {peer: threading.Event() for peer in self.transport.links}
         self._taken: set[int] = set()
-        self._dialled: list[SiteConnection] = []
+        self._connections: list[SiteConnection] = []
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="siafu-site attempt", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the attempt in a thread."""
         self._thread.start()
 
     def stop(self, reason: str, *, at_once: bool) -> None:
-        """Stop after this epoch, or at once."""
+        """Stop after the current epoch, or at once."""
         self._reason = reason
         if at_once and not self.ended.is_set():
-            self.transport.lose(_stopped(reason))
+            self.transport.end_group(_stopped(reason))
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the end; whether it came."""
+        """Wait until the attempt has ended; return whether it has."""
         return self.ended.wait(timeout_s)
 
-    # What the other sites call.
+    # Connections from sites of a higher rank.
 
-    def welcome(self, peer: str, incoming: Iterator[bytes], cancel: Callable[[], None]) -> Iterator[bytes]:
-        """A site with a higher rank calls: its frames come in, ours go out."""
+    def accept_peer(
+        self, peer: str, incoming: Iterator[bytes], cancel: Callable[[], None]
+    ) -> Iterator[bytes]:
+        """Serve the call of a site of a higher rank: read its frames, yield those to it."""
         rank = self._rank_of(peer)
         with self._lock:
             if rank <= self.transport.rank or rank in self._taken or self.ended.is_set():
-                raise NotNow("this call was not expected")
+                raise CallRejected("this call was not expected")
             self._taken.add(rank)
         link = self.transport.links[rank]
         link.cut = cancel
@@ -116,30 +117,32 @@ class Attempt:
 
     def _rank_of(self, peer: str) -> int:
         if peer not in self.transport.hosts:
-            raise NotNow("you are no member of this attempt")
+            raise CallRejected("you are no member of this attempt")
         return self.transport.hosts.index(peer)
 
     def _hello(self, peer: str) -> bytes:
         hello = make("Hello", protocol=PROTOCOL, version=siafu.__version__, attempt=self.order.attempt)
         data = pack(hello)
-        self.guard.let_out(peer, "control", "hello", wire_bytes(data))
+        self.guard.authorize(peer, "control", "hello", wire_bytes(data))
         return data
 
-    # What this site calls.
+    # Connections to sites of a lower rank.
 
-    def _meet(self) -> None:
-        until = time.monotonic() + _MEET_S
+    def _connect_peers(self) -> None:
+        until = time.monotonic() + _CONNECT_S
         identity, listed = self._keys.read()
         for rank in range(self.transport.rank):
             member = self.order.members[rank]
             pins = listed.pins.get(member.name)
             if pins is None:
-                raise Refused(f"{member.name} is not listed here, so it is not called; list it under peers")
-            dialled = SiteConnection(member.address, member.name, pins, identity)
-            self._dialled.append(dialled)
+                raise EgressRefused(
+                    f"{member.name} is not listed here, so it is not called; list it under peers"
+                )
+            connection = SiteConnection(member.address, member.name, pins, identity)
+            self._connections.append(connection)
             run = threading.Thread(
-                target=self._call,
-                args=(rank, dialled, until),
+                target=self._call_peer,
+                args=(rank, connection, until),
                 name=f"siafu-site to {member.name}",
                 daemon=True,
             )
@@ -151,11 +154,11 @@ class Attempt:
                 if time.monotonic() > until:
                     raise _absent(self.transport.hosts[rank], rank)
 
-    def _call(self, rank: int, dialled: SiteConnection, until: float) -> None:
+    def _call_peer(self, rank: int, connection: SiteConnection, until: float) -> None:
         link = self.transport.links[rank]
         while True:
             welcome = threading.Event()
-            call = dialled.exchange(self._outgoing(link, dialled.name, welcome, until))
+            call = connection.exchange(self._outgoing(link, connection.name, welcome, until))
             incoming = iter(call)
             try:
                 hello = unpack("Hello", next(incoming))
@@ -171,41 +174,43 @@ class Attempt:
         self._joined[rank].set()
         link.read(incoming)
 
-    def _outgoing(self, link: Link, name: str, welcome: threading.Event, until: float) -> Iterator[bytes]:
+    def _outgoing(self, link: PeerLink, name: str, welcome: threading.Event, until: float) -> Iterator[bytes]:
         yield self._hello(name)
         if welcome.wait(max(0.0, until - time.monotonic())):
             yield from link.outgoing()
 
-    # What it does.
+    # Training.
 
     def _run(self) -> None:
         try:
             self._train()
-        except Refused as error:
-            self._fail("refused", str(error), own=str(error))
+        except EgressRefused as error:
+            self._record_failure("refused", str(error), own=str(error))
         except CommError as error:
             blames = self.transport.hosts[error.peer] if error.peer >= 0 else ""
-            self._fail("stopped" if self._reason else "lost", str(error), blames=blames, own=str(error))
+            self._record_failure(
+                "stopped" if self._reason else "lost", str(error), blames=blames, own=str(error)
+            )
         except Exception as error:
-            told = "it failed, and its own log says why"
-            self._fail("error", told, own=f"{type(error).__name__}: {error}")
+            public = "it failed, and its own log says why"
+            self._record_failure("error", public, own=f"{type(error).__name__}: {error}")
         finally:
             self._end()
 
     def _train(self) -> None:
-        self._meet()
+        self._connect_peers()
         self._say(f"training with {', '.join(self.transport.hosts)}")
         for text in site_warnings(self._holdings.graph):
             self._say(f"warning: {text}")
         self.state = "training"
         torch.get_num_threads()
-        torch.set_num_threads(self.tree.threads or usable_cores())
-        comm, holdings, order = Comm(self.transport), self._holdings, self.order
-        stands_in = self.tree.method == "lazy" and self.tree.lazy.recipe != "frugal"
+        torch.set_num_threads(self.config.threads or usable_cores())
+        comm, site_data, order = Comm(self.transport), self._holdings, self.order
+        stands_in = self.config.method == "lazy" and self.config.lazy.recipe != "frugal"
         part = build_site_part(
             comm,
-            holdings.graph,
-            holdings.cross,
+            site_data.graph,
+            site_data.cross,
             names=self.transport.hosts,
             kept=list(order.away) if stands_in else [],
             memory=self._memory,
@@ -213,7 +218,7 @@ class Attempt:
         self.transport.own_id = part.own.node_id
         edges = int(comm.all_reduce(torch.tensor([part.own.num_edges]), label="task"))
         job = RankJob(
-            self.tree,
+            self.config,
             checksum(order.config),
             edges,
             resumed=order.resumed,
@@ -233,8 +238,8 @@ class Attempt:
         self.measured = json.dumps(found)
         self.state = "done" if found["finished"] else "stopped"
 
-    def _fail(self, kind: str, told: str, *, own: str, blames: str = "") -> None:
-        self.kind, self.text, self.blames = kind, told, blames
+    def _record_failure(self, kind: str, public: str, *, own: str, blames: str = "") -> None:
+        self.kind, self.text, self.blames = kind, public, blames
         self._say(f"{'stopped' if kind == 'stopped' else 'failed'}: {own}")
         self.state = "stopped" if kind == "stopped" else "failed"
         with suppress(Exception):
@@ -243,27 +248,27 @@ class Attempt:
     def _end(self) -> None:
         with suppress(Exception):
             self.transport.close()
-        for dialled in self._dialled:
-            dialled.close()
+        for connection in self._connections:
+            connection.close()
         self.ended.set()
 
-    def forget(self) -> None:
-        """Remove what it wrote."""
+    def remove_files(self) -> None:
+        """Remove the folder of the attempt."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _check(tree: Config) -> None:
-    """Refuse settings with which a site would do other things than train with sites."""
+def _check(config: Config) -> None:
+    """Refuse settings that would make a site do anything but train with other sites."""
     if (
-        tree.engine != "sites"
-        or tree.method not in ("lazy", "full", "sampled")
-        or tree.lazy.clients != "none"
+        config.engine != "sites"
+        or config.method not in ("lazy", "full", "sampled")
+        or config.lazy.clients != "none"
     ):
         raise ValueError(
-            f"method {tree.method} by engine {tree.engine}; expected lazy, full or sampled by sites"
+            f"method {config.method} by engine {config.engine}; expected lazy, full or sampled by sites"
         )
-    if tree.task != "node":
-        raise ValueError(f"task is {tree.task}; expected node, which is what sites learn together")
+    if config.task != "node":
+        raise ValueError(f"task is {config.task}; expected node, which is what sites learn together")
 
 
 def _stopped(reason: str) -> ErrorFactory:

@@ -1,4 +1,4 @@
-"""Whether a site is served, and by whom; and what it is, as its files say."""
+"""``siafu site status``: the state of a site as its files show it; and the lock that admits one server."""
 
 import fcntl
 import shutil
@@ -8,18 +8,18 @@ from typing import Any
 
 from siafu import files
 from siafu.launch.sites.config import SiteConfig
-from siafu.launch.sites.ledger import Totals, read_ledger
-from siafu.sites.site_data import Keys
+from siafu.launch.sites.ledger import LedgerTotals, read_ledger
+from siafu.sites.credentials import SiteCredentials
 
 
 @contextmanager
-def locked(config: SiteConfig) -> Iterator[Callable[[str], None]]:
-    """Hold a site against a second server; gives what notes the address it serves on."""
+def site_lock(config: SiteConfig) -> Iterator[Callable[[str], None]]:
+    """Lock a site against a second server; yields a function that records the address it serves on."""
     config.work.mkdir(parents=True, exist_ok=True)
     place = config.work / "address"
     refusal = f"{config.work}: another process serves this site; stop it first"
     with files.lock_file(config.work / ".lock", refusal=refusal):
-        for left in config.work.glob("attempt-*"):  # of one that was killed
+        for left in config.work.glob("attempt-*"):  # left by a killed server
             shutil.rmtree(left, ignore_errors=True)
         try:
             yield lambda address: files.write_atomically(place, address.encode())
@@ -27,9 +27,9 @@ def locked(config: SiteConfig) -> Iterator[Callable[[str], None]]:
             place.unlink(missing_ok=True)
 
 
-def status_of(config: SiteConfig) -> dict[str, Any]:
-    """What a site is, as its files say."""
-    keys, totals = Keys(config), Totals()
+def site_status(config: SiteConfig) -> dict[str, Any]:
+    """Collect the state of a site from its files."""
+    keys, totals = SiteCredentials(config), LedgerTotals()
     own = keys.own
     for line in read_ledger(config.ledger) if config.ledger.is_file() else []:
         totals.add(line)
@@ -50,7 +50,7 @@ def status_of(config: SiteConfig) -> dict[str, Any]:
 
 
 def _serves(config: SiteConfig) -> str | None:
-    """The address that it serves on, None where it does not."""
+    """The address that the site serves on; None if it does not serve."""
     lock = config.work / ".lock"
     if not lock.is_file():
         return None

@@ -1,8 +1,8 @@
-"""What another party said, as it may be shown: in one line, of bounded length, without what a terminal obeys."""
+"""Text from other parties, made safe for logs and terminals: one line, bounded length, no control characters."""
 
-_MOST_LETTERS = 300
+_MAX_LENGTH = 300
 
 
 def printable(text: str) -> str:
-    """Some words of others, for a log or a terminal."""
-    return "".join(letter if letter.isprintable() else " " for letter in text[:_MOST_LETTERS])
+    """Replace control characters and cut the text to its maximum length."""
+    return "".join(letter if letter.isprintable() else " " for letter in text[:_MAX_LENGTH])

@@ -1,7 +1,8 @@
-"""A graph on disk: a manifest and raw, checksummed, memory-mapped arrays in one folder. It knows no rank.
+"""A graph on disk: a folder with a manifest and raw, checksummed, memory-mapped arrays. It knows no rank.
 
-Reading order: ``manifest`` (what a store says of itself), ``names`` and ``splits`` (how ids and masks are
-kept), ``reader``, ``writer``, ``dynamic`` (graphs that change over time), ``pages`` (what stays in memory).
+Reading order: ``manifest`` (the list of arrays), ``node_names`` and ``splits`` (storage of ids and masks), ``reader``,
+``writer``, ``staging`` (temporary folders of writers), ``dynamic`` (graphs that change over time), ``page_cache``
+(memory that mapped arrays occupy), ``tensors`` (weights and checkpoints in one file).
 """
 
 from siafu.store.dynamic import (

@@ -1,4 +1,4 @@
-"""A graph that changes over time on disk: its log of events, mapped into memory as it is read."""
+"""The store of a dynamic graph: its event log, memory-mapped."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -22,7 +22,7 @@ _FIELDS = ("src", "dst", "step_ptr", "weight", "x", "y", "edge_y", "step_time")
 
 
 def open_dynamic(path: str | Path) -> "DynamicStore":
-    """Open the store of a graph that changes over time; as :func:`siafu.store.open_store`."""
+    """Open the store of a dynamic graph, as :func:`siafu.store.open_store` opens a static one."""
     folder = Path(path)
     manifest = read_manifest(folder)
     if not isinstance(manifest, DynamicManifest):
@@ -34,7 +34,7 @@ def open_dynamic(path: str | Path) -> "DynamicStore":
 
 
 def is_dynamic(path: str | Path) -> bool:
-    """Whether a path is the store of a graph that changes over time."""
+    """Return whether a path is the store of a dynamic graph."""
     there = (Path(path) / MANIFEST).is_file()
     return there and isinstance(read_manifest(Path(path)), DynamicManifest)
 
@@ -45,10 +45,10 @@ def open_any(path: str | Path) -> "Store | DynamicStore":
 
 
 class DynamicStore(StoreFolder[DynamicManifest]):
-    """A graph that changes over time, on disk."""
+    """A dynamic graph on disk."""
 
     def describe(self) -> dict[str, Any]:
-        """What it holds, in a few numbers."""
+        """Summarise the contents as a dict of counts and sizes."""
         manifest, ptr = self.manifest, self._steps("step_ptr")
         events = np.diff(ptr)
         return {
@@ -70,9 +70,10 @@ class DynamicStore(StoreFolder[DynamicManifest]):
         }
 
     def graph(self, *, verify: bool = True) -> DynamicGraph:
-        """Return the graph, its arrays mapped into memory; writing to them never changes the store.
+        """Return the graph with memory-mapped arrays; writing to them never changes the store.
 
-        ``verify`` says whether to hold events, weights and features to their checksums as well; the rest always is.
+        ``verify`` also checks the checksums of events, weights and features; those of the other arrays are always
+        checked.
         """
         manifest = self.manifest
         arrays = self._mapped(unless=() if verify else _LARGE)
@@ -100,19 +101,19 @@ class DynamicStore(StoreFolder[DynamicManifest]):
         return np.fromfile(self.path / spec.file, spec.dtype)
 
     def _time(self) -> dict[str, float | None]:
-        """When the first step begins, when the last one does, and how long each is."""
+        """Return the begin of the first and of the last step, and the length of a step."""
         times = self._steps("step_time") if "step_time" in self.manifest.arrays else None
         first, last = (None, None) if times is None else (float(times[0]), float(times[-1]))
         return {"first_step": first, "last_step": last, "step": self.manifest.protocol.step}
 
     def _largest_snapshot(self, ptr: np.ndarray) -> int:
-        """The edges of the largest snapshot, by the edge life of the protocol."""
+        """Return the number of edges of the largest snapshot, for the edge life of the protocol."""
         first = np.maximum(np.arange(1, ptr.size) - self.manifest.protocol.edge_life, 0)
         return int((ptr[1:] - ptr[first]).max()) * (2 if self.manifest.undirected else 1)
 
 
 class DynamicWriter(ArrayFolderWriter):
-    """The store of a graph that changes over time, being written; :meth:`finish` puts it in place."""
+    """Writes the store of a dynamic graph; :meth:`finish` moves it to its final path."""
 
     what = "the store"
 
@@ -127,7 +128,7 @@ class DynamicWriter(ArrayFolderWriter):
         sources: Mapping[str, str],
         columns: Mapping[str, dict[str, str]] | None = None,
     ) -> DynamicStore:
-        """Write the manifest, move the folder to its place and open it."""
+        """Write the manifest, move the folder to its final path and open it."""
         manifest = DynamicManifest(
             name=name,
             undirected=undirected,

@@ -1,4 +1,4 @@
-"""What a store says of itself: ``manifest.json``, which lists every array and carries its own checksum."""
+"""``manifest.json`` of a store: it lists every array with dtype, shape and checksum, and carries its own checksum."""
 
 import json
 import math
@@ -27,14 +27,14 @@ ITEM_BYTES: dict[DType, int] = {
 
 # Each array that a store may have: its dtypes, and its shapes, in which N and the like stand for one number all over.
 _Shapes = tuple[tuple[str, ...], ...]
-_Known = dict[str, tuple[tuple[str, ...], _Shapes]]
+_ArraySchema = dict[str, tuple[tuple[str, ...], _Shapes]]
 _MASK = (("bool",), (("N",), ("N", "S")))
-_NAMES: _Known = {
+_NAMES: _ArraySchema = {
     "node_names": (("int64",), (("N",),)),
     "node_names_offsets": (("int64",), (("N + 1",),)),
     "node_names_bytes": (("uint8",), (("B",),)),
 }
-_GRAPH: _Known = {
+_GRAPH: _ArraySchema = {
     "indptr": (("int64",), (("N + 1",),)),
     "indices": (("int32",), (("E",),)),
     "x": (("float32", "bfloat16", "int8"), (("N", "F"),)),
@@ -47,7 +47,7 @@ _GRAPH: _Known = {
     "node_id": (("int64",), (("N",),)),
     **_NAMES,
 }
-_DYNAMIC: _Known = {
+_DYNAMIC: _ArraySchema = {
     "src": (("int32",), (("M",),)),
     "dst": (("int32",), (("M",),)),
     "step_ptr": (("int64",), (("T + 1",),)),
@@ -64,7 +64,7 @@ _Checksum = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
 
 class StrictModel(BaseModel):
-    """Values as they must be: nothing unknown, nothing converted."""
+    """A pydantic model that refuses unknown fields and converts no types."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -86,18 +86,18 @@ class ArraySpec(StrictModel):
 
     @property
     def num_bytes(self) -> int:
-        """The size that the file must have."""
+        """The size of the file in bytes."""
         return math.prod(self.shape) * ITEM_BYTES[self.dtype]
 
 
 class Provenance(StrictModel):
-    """Where a store comes from.
+    """The origin of a store.
 
     Attributes:
-        siafu_version: that wrote it.
-        created: when, ISO 8601 in UTC.
-        sources: what it was made from, such as ``{"edges": "edges.csv"}``.
-        columns: which columns of them were read as what, such as ``{"edges": {"src": "from", "dst": "to"}}``.
+        siafu_version: the version that wrote it.
+        created: the time, ISO 8601 in UTC.
+        sources: the files it was made from, such as ``{"edges": "edges.csv"}``.
+        columns: the role of each of their columns, such as ``{"edges": {"src": "from", "dst": "to"}}``.
     """
 
     siafu_version: str
@@ -107,15 +107,15 @@ class Provenance(StrictModel):
 
 
 class _StoreManifest(StrictModel):
-    """What every store says of itself, whatever it holds.
+    """The fields that the manifests of both kinds of store share.
 
     Attributes:
-        schema_version: of this layout.
-        name: what to call the graph in messages.
-        class_names: a name a class, or None.
+        schema_version: the version of this layout.
+        name: the name of the graph in messages.
+        class_names: a name per class, or None.
         arrays: by name. The ids of the user are ``node_names``, or strings in ``node_names_offsets`` and
             ``node_names_bytes``.
-        provenance: where it comes from.
+        provenance: the origin of the store.
     """
 
     schema_version: Literal[1] = 1
@@ -126,15 +126,15 @@ class _StoreManifest(StrictModel):
 
     @property
     def num_bytes(self) -> int:
-        """What its arrays take on disk."""
+        """The size of all arrays on disk."""
         return sum(spec.num_bytes for spec in self.arrays.values())
 
-    def _check_needed(self, *names: str) -> None:
+    def _require_arrays(self, *names: str) -> None:
         missing = set(names) - self.arrays.keys()
         if missing:
             raise ValueError(f"arrays lacks {', '.join(sorted(missing))}")
 
-    def _check_arrays(self, known: _Known, sizes: dict[str, int]) -> None:
+    def _check_arrays(self, known: _ArraySchema, sizes: dict[str, int]) -> None:
         for name, spec in self.arrays.items():
             _check_array(name, spec, known, sizes)
         if "x" in self.arrays:
@@ -147,7 +147,7 @@ class _StoreManifest(StrictModel):
 
 
 class Manifest(_StoreManifest):
-    """What the store of a graph holds; its arrays are the fields of :class:`siafu.graph.Graph`.
+    """The manifest of a static graph; its arrays are the fields of :class:`siafu.graph.Graph`.
 
     Attributes:
         kind: what the arrays make up.
@@ -180,7 +180,7 @@ class Manifest(_StoreManifest):
 
     @model_validator(mode="after")
     def _arrays_fit(self) -> "Manifest":
-        self._check_needed("indptr", "indices")
+        self._require_arrays("indptr", "indices")
         if self.arrays["indptr"].shape in ((0,), ()):
             raise ValueError("arrays.indptr is empty; expected one value more than nodes")
         sizes = {"N": self.num_nodes, "N + 1": self.num_nodes + 1, "E": self.num_edges}
@@ -194,7 +194,7 @@ class Manifest(_StoreManifest):
 
 
 class ProtocolSpec(StrictModel):
-    """How a dynamic graph is usually scored: the fields of :class:`siafu.dynamic.Protocol`."""
+    """The evaluation protocol of a dynamic graph: the fields of :class:`siafu.dynamic.Protocol`."""
 
     step: float | None
     window: int
@@ -205,7 +205,7 @@ class ProtocolSpec(StrictModel):
 
 
 class DynamicManifest(_StoreManifest):
-    """What the store of a graph that changes over time holds; its arrays are the fields of ``DynamicGraph``.
+    """The manifest of a dynamic graph; its arrays are the fields of ``DynamicGraph``.
 
     Attributes:
         kind: what the arrays make up.
@@ -236,7 +236,7 @@ class DynamicManifest(_StoreManifest):
 
     @model_validator(mode="after")
     def _arrays_fit(self) -> "DynamicManifest":
-        self._check_needed("src", "dst", "step_ptr")
+        self._require_arrays("src", "dst", "step_ptr")
         if not self.arrays["step_ptr"].shape or self.arrays["step_ptr"].shape[0] < 2:
             raise ValueError("arrays.step_ptr is empty; expected one value more than steps")
         if not self.arrays["src"].shape:
@@ -246,7 +246,7 @@ class DynamicManifest(_StoreManifest):
         return self
 
 
-def _check_array(name: str, spec: ArraySpec, known: _Known, sizes: dict[str, int]) -> None:
+def _check_array(name: str, spec: ArraySpec, known: _ArraySchema, sizes: dict[str, int]) -> None:
     if name not in known:
         raise ValueError(f"arrays.{name} is unknown; expected some of {', '.join(known)}")
     dtypes, shapes = known[name]
@@ -268,12 +268,12 @@ def _fits(found: tuple[int, ...], wanted: tuple[str, ...], sizes: dict[str, int]
 
 
 def write_manifest(manifest: Manifest | DynamicManifest, folder: Path) -> None:
-    """Write ``manifest.json``, sealed with its checksum."""
+    """Write ``manifest.json`` with its checksum."""
     write_checksummed(folder / MANIFEST, manifest)
 
 
 def read_manifest(folder: Path) -> Manifest | DynamicManifest:
-    """Read ``manifest.json``; what is missing, foreign or changed is refused."""
+    """Read ``manifest.json``; refuse one that is missing, foreign or changed."""
     path = folder / MANIFEST
     try:
         text = path.read_bytes()
@@ -287,7 +287,7 @@ def read_manifest(folder: Path) -> Manifest | DynamicManifest:
 
 
 def parse_manifest(text: bytes, what: str) -> Manifest | DynamicManifest:
-    """What a manifest says, of a graph of either kind; ``what`` names it in errors."""
+    """Parse the manifest of a static or a dynamic graph; ``what`` names it in errors."""
     again = "copy or import the store again"
     if _parse(text, what, again).get("kind") == "dynamic":
         return parse_checksummed(text, DynamicManifest, what, again=again)
@@ -295,14 +295,14 @@ def parse_manifest(text: bytes, what: str) -> Manifest | DynamicManifest:
 
 
 def write_checksummed(path: Path, values: BaseModel) -> None:
-    """Write values as JSON with a checksum of them."""
+    """Write a model as JSON with its checksum."""
     fields = values.model_dump(mode="json")
     text = json.dumps({**fields, "checksum": _seal(fields)}, indent=1) + "\n"
     path.write_text(text, encoding="utf-8")
 
 
 def parse_checksummed(text: bytes, kind: type[M], what: str, *, again: str) -> M:
-    """Read what :func:`write_checksummed` wrote; ``what`` names it in errors, ``again`` says how to get it anew."""
+    """Parse JSON from :func:`write_checksummed`; ``what`` names it in errors, ``again`` says how to get it anew."""
     fields = _parse(text, what, again)
     given = fields.pop("checksum", None)
     if given != _seal(fields):
@@ -323,7 +323,7 @@ def parse_checksummed(text: bytes, kind: type[M], what: str, *, again: str) -> M
 
 
 def _seal(fields: dict[str, Any]) -> str:
-    """Return the checksum of the values, however the text is laid out."""
+    """Return the checksum of the values, independent of the layout of the text."""
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
     return xxhash.xxh3_128_hexdigest(text.encode("ascii"))
 

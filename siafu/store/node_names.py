@@ -1,4 +1,4 @@
-"""The user's own ids of the nodes as raw arrays: integers as they are, strings as offsets and bytes."""
+"""Store the user's node ids as raw arrays: integers as they are, strings as offsets and bytes."""
 
 from typing import Any
 
@@ -9,12 +9,12 @@ _STRINGS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_vie
 
 
 def is_string(kind: pa.DataType) -> bool:
-    """Whether values of this Arrow type are strings."""
+    """Return whether an Arrow type is a string type."""
     return any(test(kind) for test in _STRINGS)
 
 
 def names_to_arrays(names: Any) -> dict[str, np.ndarray]:
-    """Take ids, an Arrow array (or a sequence) of strings or integers, apart into the arrays of a store."""
+    """Convert ids (an Arrow array or a sequence of strings or integers) to the arrays of a store."""
     names = names if isinstance(names, pa.Array | pa.ChunkedArray) else pa.array(names)
     names = names.combine_chunks() if isinstance(names, pa.ChunkedArray) else names
     if names.null_count:
@@ -33,7 +33,7 @@ def names_to_arrays(names: Any) -> dict[str, np.ndarray]:
 
 
 def names_from_arrays(arrays: dict[str, np.ndarray]) -> pa.Array | None:
-    """Put together what :func:`names_to_arrays` took apart; None where the store has no ids."""
+    """Rebuild the ids from the arrays of a store; None where the store has none."""
     if "node_names" in arrays:
         return pa.array(arrays["node_names"])
     if "node_names_offsets" not in arrays:

@@ -1,4 +1,4 @@
-"""The pages of a store that stay in a process's memory after they were read."""
+"""Limit the memory that mapped arrays of a store occupy in a process after they were read."""
 
 import ctypes
 import mmap
@@ -14,10 +14,11 @@ _STATM = Path("/proc/self/statm")
 
 
 class ResidentPages:
-    """The pages of the large arrays of a graph, as :meth:`siafu.store.Store.graph` mapped them.
+    """The resident pages of the large arrays of a graph that :meth:`siafu.store.Store.graph` mapped.
 
-    A page that was read stays, though it is only a copy of what is on disk: a process that reads rows all over a store
-    of a terabyte would seem to need a terabyte. Nobody may have written to the arrays: that would be lost.
+    A page stays resident after it was read, although it is only a copy of the disk: a process that reads rows all over
+    a store of a terabyte would seem to need a terabyte. The arrays must never have been written to: releasing pages
+    drops such writes.
     """
 
     def __init__(self, graph: Graph, *, most_bytes: int = 1 << 29) -> None:
@@ -30,7 +31,7 @@ class ResidentPages:
         self._limit_bytes = most_bytes + _resident_bytes() if known else 0
 
     def release_excess(self) -> None:
-        """Give back what was read where it is too much; the system still keeps what it has room for."""
+        """Release pages where too many are resident; the system keeps those that it has room for in its page cache."""
         if self._arrays and _resident_bytes() > self._limit_bytes:
             self._let_go()
 
@@ -40,7 +41,7 @@ class ResidentPages:
 
 
 def _resident_bytes() -> int:
-    """The bytes of files that this process has mapped and touched."""
+    """Return how many bytes of mapped files are resident in this process."""
     return int(_STATM.read_text().split()[2]) * mmap.PAGESIZE
 
 

@@ -1,4 +1,4 @@
-"""Read a store: its arrays are mapped into memory, so that a graph larger than memory can be read."""
+"""Read a store with memory-mapped arrays, so that a graph may be larger than memory."""
 
 import mmap
 import sys
@@ -25,7 +25,7 @@ _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" e
 
 
 def open_store(path: str | Path) -> "Store":
-    """Open a store and check its manifest and the sizes of its files; the arrays are not read yet."""
+    """Open a store; check its manifest and the sizes of its files, but read no array yet."""
     folder = Path(path)
     manifest = read_manifest(folder)
     if not isinstance(manifest, Manifest):
@@ -35,7 +35,7 @@ def open_store(path: str | Path) -> "Store":
 
 
 class StoreFolder(Generic[M]):
-    """A store, whatever it holds.
+    """The folder of a store of either kind.
 
     Attributes:
         path: its folder.
@@ -47,17 +47,17 @@ class StoreFolder(Generic[M]):
         self.manifest = manifest
 
     def verify(self) -> None:
-        """Read every array and hold it to its checksum."""
+        """Read every array and check its checksum."""
         for spec in self.manifest.arrays.values():
             verify_array(self.path, spec)
 
     def _mapped(self, *, unless: tuple[str, ...]) -> dict[str, np.ndarray]:
-        """All arrays, mapped into memory; held to their checksums unless they are named."""
+        """Map all arrays into memory; verify the checksums of those not named in ``unless``."""
         arrays = {}
         for name, spec in self.manifest.arrays.items():
             if name not in unless:
                 verify_array(self.path, spec)
-            arrays[name] = _map(self.path / spec.file, spec)
+            arrays[name] = _map_file(self.path / spec.file, spec)
         return arrays
 
 
@@ -65,7 +65,7 @@ class Store(StoreFolder[Manifest]):
     """A graph on disk."""
 
     def describe(self) -> dict[str, Any]:
-        """What it holds, in a few numbers."""
+        """Summarise the contents as a dict of counts and sizes."""
         manifest = self.manifest
         return {
             "name": manifest.name,
@@ -106,7 +106,7 @@ class Store(StoreFolder[Manifest]):
         )
 
     def _check(self, tensors: dict[str, Tensor], masks: dict[str, Tensor], *, ids: bool) -> ValidatedCsr:
-        """Refuse arrays that are whole but out of range; without ``ids`` those of edges are left to the reader."""
+        """Refuse arrays that are intact but out of range; without ``ids`` the edges' ids are not read."""
         what, num_nodes, indices = str(self.path), self.manifest.num_nodes, tensors["indices"]
         check_offsets(tensors["indptr"], indices.numel(), what)
         if ids:
@@ -129,13 +129,13 @@ _FIELDS = ("indptr", "indices", "x", "x_scale", "y", "edge_weight", "node_id")
 
 
 def check_sizes(folder: Path, manifest: Manifest | DynamicManifest) -> None:
-    """Refuse a store whose files are missing, or are not as large as its manifest says."""
+    """Refuse a store with missing files, or files of another size than the manifest says."""
     for spec in manifest.arrays.values():
         _check_size(folder / spec.file, spec)
 
 
 def verify_array(folder: Path, spec: ArraySpec, *, again: str = _AGAIN) -> None:
-    """Read an array's file and hold it to its size and checksum; ``again`` says how to get it anew."""
+    """Read an array's file and check its size and checksum; ``again`` says how to get it anew."""
     path = folder / spec.file
     _check_size(path, spec, again)
     found = _checksum(path)
@@ -146,9 +146,9 @@ def verify_array(folder: Path, spec: ArraySpec, *, again: str = _AGAIN) -> None:
 
 
 def map_array(folder: Path, spec: ArraySpec, *, again: str = _AGAIN) -> Tensor:
-    """The array, mapped into memory; writing to it never changes the file."""
+    """Map an array into memory; writing to it never changes the file."""
     _check_size(folder / spec.file, spec, again)
-    values = torch.from_numpy(_map(folder / spec.file, spec))
+    values = torch.from_numpy(_map_file(folder / spec.file, spec))
     match spec.dtype:
         case "bfloat16":
             return values.view(torch.bfloat16)
@@ -178,8 +178,8 @@ def _check_size(path: Path, spec: ArraySpec, again: str = _AGAIN) -> None:
         )
 
 
-def _map(path: Path, spec: ArraySpec) -> np.ndarray:
-    """Map the array, copy-on-write; bfloat16 comes as int16, since NumPy has no such type."""
+def _map_file(path: Path, spec: ArraySpec) -> np.ndarray:
+    """Map an array copy-on-write; bfloat16 comes as int16, since NumPy has no such type."""
     dtype = np.dtype("int16" if spec.dtype == "bfloat16" else spec.dtype).newbyteorder("<")
     if spec.num_bytes == 0:
         return np.empty(spec.shape, dtype)

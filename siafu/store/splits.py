@@ -1,4 +1,4 @@
-"""Which nodes train, validate and test: as codes, 0 to 3, or as three masks; (N,), or (N, S) for S splits."""
+"""Train, validation and test splits, as codes 0 to 3 or as three masks; (N,), or (N, S) for S splits."""
 
 from collections.abc import Mapping
 
@@ -22,7 +22,7 @@ def split_masks(codes: np.ndarray, what: str) -> dict[str, np.ndarray]:
 
 
 def check_disjoint(masks: Mapping[str, np.ndarray], what: str) -> None:
-    """Refuse a node that is in two masks of one split."""
+    """Refuse a node that is in two masks of the same split."""
     seen: np.ndarray | None = None
     for name, mask in masks.items():
         both = np.zeros(0, dtype=bool) if seen is None else seen & mask

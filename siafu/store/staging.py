@@ -1,6 +1,6 @@
-"""Temporary folders beside the place of a store: each is locked by its writer, and those of dead writers are removed.
+"""Staging folders: a store is written beside its final path, under a lock, and renamed at the end.
 
-The lock ends with the process, however it ends, so a folder without a lock belongs to nobody.
+The lock ends with its process, so a staging folder without a lock belongs to a killed writer and is removed.
 """
 
 import fcntl
@@ -15,7 +15,7 @@ _TOKEN_BYTES = 6
 
 
 class StagingFolder:
-    """A new folder beside ``path`` that its writer holds until :meth:`release`.
+    """A new folder beside ``path``, locked by its writer until :meth:`release`.
 
     Attributes:
         path: the folder.
@@ -33,13 +33,13 @@ class StagingFolder:
                 os.close(self._lock)  # another writer took it for abandoned and removes it
 
     def release(self) -> None:
-        """Remove the folder, unless it was moved to its place, and give up the lock."""
+        """Remove the folder, unless it was renamed to its final path, and release the lock."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
 
 
 def remove_abandoned(path: Path) -> None:
-    """Remove the folders that writers of ``path`` left behind when they were killed; those in use stay."""
+    """Remove staging folders that killed writers of ``path`` left behind; folders in use stay."""
     name = re.compile(re.escape(f".{path.name}.partial-") + f"[0-9a-f]{{{2 * _TOKEN_BYTES}}}")
     for folder in [each for each in path.parent.iterdir() if name.fullmatch(each.name)]:
         with suppress(OSError):  # gone by now, a link, or another user's
@@ -52,7 +52,7 @@ def remove_abandoned(path: Path) -> None:
 
 
 def _lock(folder: int) -> bool | None:
-    """Lock a folder; False where another process holds it, None where the file system has no locks."""
+    """Lock a folder; return False if another process holds it, None if the file system has no locks."""
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

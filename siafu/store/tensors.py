@@ -22,7 +22,7 @@ from siafu.files import write_atomically
 def save_tensors(path: Path, tensors: dict[str, Tensor], state: dict[str, Any]) -> int:
     """Write tensors and state under a temporary name, then rename; returns the bytes written."""
     text = json.dumps(state, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    tensors = {name: _own(tensors[name]) for name in sorted(tensors)}
+    tensors = {name: _copy(tensors[name]) for name in sorted(tensors)}
     metadata = {"siafu": json.dumps([text, _digest(tensors, text)])}  # one key: the order of several varies
     data = save_bytes(tensors, metadata)
     write_atomically(path, data)
@@ -30,12 +30,12 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], state: dict[str, Any]) 
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read what :func:`save_tensors` wrote; anything else is refused."""
+    """Read a file of :func:`save_tensors`; refuse anything else."""
     return parse_tensors(path.read_bytes(), str(path))
 
 
 def parse_tensors(data: bytes, what: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and the state in the bytes of such a file; ``what`` names it in errors."""
+    """Parse the bytes of such a file into tensors and state; ``what`` names it in errors."""
     try:
         tensors = load_bytes(data)
         size = int.from_bytes(data[:8], "little")
@@ -49,8 +49,8 @@ def parse_tensors(data: bytes, what: str) -> tuple[dict[str, Tensor], dict[str, 
     return tensors, state
 
 
-def _own(tensor: Tensor) -> Tensor:
-    """A copy that shares no memory, as the format wants it: a model may use one parameter twice."""
+def _copy(tensor: Tensor) -> Tensor:
+    """Copy a tensor, so that no two tensors share memory, as the format requires."""
     return tensor.detach().clone(memory_format=torch.contiguous_format)
 
 

@@ -1,4 +1,4 @@
-"""Write a store: into a temporary folder beside its place, array by array, then renamed; all or nothing."""
+"""Write a store into a staging folder, array by array, then rename the folder: all or nothing."""
 
 import errno
 import os
@@ -30,7 +30,7 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class ArrayWriter:
-    """One array on its way to disk, a range of rows at a time."""
+    """Writes one array to disk, a range of rows at a time."""
 
     def __init__(self, path: Path, dtype: DType, *, row: tuple[int, ...]) -> None:
         """``row`` is the shape of a row: empty where there is one dimension."""
@@ -40,8 +40,8 @@ class ArrayWriter:
         self.num_rows = 0
 
     def append(self, rows: np.ndarray | Tensor) -> None:
-        """Write further rows, of the array's dtype."""
-        values = _raw(rows, self._dtype)
+        """Append rows of the array's dtype."""
+        values = _little_endian(rows, self._dtype)
         assert values.shape[1:] == self._row, values.shape
         self.num_rows += values.shape[0]
         if values.size:
@@ -50,7 +50,7 @@ class ArrayWriter:
             self._file.write(view)
 
     def close(self) -> ArraySpec:
-        """Hand everything to the disk and say what was written."""
+        """Sync the file to disk and return its spec."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
@@ -62,13 +62,13 @@ class ArrayWriter:
         )
 
     def discard(self) -> None:
-        """Close without a word: the disk may be full."""
+        """Close the file and ignore errors: the disk may be full."""
         with suppress(OSError):
             self._file.close()
 
 
 class ArrayFolderWriter:
-    """A folder of arrays being written: a context whose end leaves nothing behind, unless it was put in place."""
+    """A context that writes a folder of arrays; unless committed, it leaves nothing behind."""
 
     what = "the folder"
 
@@ -88,28 +88,28 @@ class ArrayFolderWriter:
 
     @property
     def folder(self) -> Path:
-        """Where it is being written."""
+        """The staging folder."""
         return self._partial.path
 
     @property
     def scratch(self) -> Path:
-        """A folder for what is needed only while writing; made on first use."""
+        """A folder for temporary files of the writer; created on first use."""
         scratch = self.folder / "scratch"
         scratch.mkdir(exist_ok=True)
         return scratch
 
     def array(self, name: str, dtype: DType, *, row: tuple[int, ...] = ()) -> ArrayWriter:
-        """Begin an array, written range by range; ``row`` is the shape of one of its rows."""
+        """Begin an array that is written range by range; ``row`` is the shape of one row."""
         writer = ArrayWriter(self.folder / f"{name}.bin", dtype, row=row)
         self._open[name] = writer
         return writer
 
     def add(self, name: str, values: np.ndarray | Tensor) -> None:
-        """Write a whole array; its dtype is kept."""
+        """Write a whole array in its own dtype."""
         self.array(name, _dtype_of(values), row=tuple(values.shape[1:])).append(values)
 
     def close_arrays(self) -> dict[str, ArraySpec]:
-        """Hand all arrays to the disk, and say what each is."""
+        """Sync all arrays to disk and return their specs."""
         for array, writer in self._open.items():
             self._done[array] = writer.close()
         self._open.clear()
@@ -117,7 +117,7 @@ class ArrayFolderWriter:
         return self._done
 
     def commit(self) -> None:
-        """Give the folder its name, once everything in it is written."""
+        """Rename the staging folder to its final path."""
         _refuse_existing(self.path)
         self.folder.rename(self.path)
 
@@ -136,7 +136,7 @@ class ArrayFolderWriter:
 
 
 class StoreWriter(ArrayFolderWriter):
-    """A store being written; :meth:`finish` puts it in place."""
+    """Writes the store of a static graph; :meth:`finish` moves it to its final path."""
 
     what = "the store"
 
@@ -149,7 +149,7 @@ class StoreWriter(ArrayFolderWriter):
         sources: Mapping[str, str],
         columns: Mapping[str, dict[str, str]] | None = None,
     ) -> Store:
-        """Write the manifest, move the folder to its place and open it."""
+        """Write the manifest, move the folder to its final path and open it."""
         arrays = self.close_arrays()
         manifest = Manifest(
             name=name,
@@ -166,7 +166,7 @@ class StoreWriter(ArrayFolderWriter):
 def provenance_of(
     sources: Mapping[str, str], columns: Mapping[str, dict[str, str]] | None = None
 ) -> Provenance:
-    """Where a store that is written now comes from."""
+    """Describe the origin of a store that is being written."""
     created = datetime.now(UTC).isoformat(timespec="seconds")
     return Provenance(
         siafu_version=siafu.__version__,
@@ -223,7 +223,7 @@ def _masks(graph: Graph, splits: Tensor | None) -> dict[str, np.ndarray]:
 
 
 def _is_symmetric(graph: Graph) -> bool:
-    """Whether every edge stands in both directions, as often in each."""
+    """Return whether each edge occurs in both directions, equally often."""
     csr = native.sort_rows(Csr(graph.indptr, graph.indices))
     other = native.transpose(csr, num_cols=graph.num_nodes)
     return torch.equal(csr.indptr, other.indptr) and torch.equal(csr.indices, other.indices)
@@ -239,8 +239,8 @@ def _dtype_of(values: np.ndarray | Tensor) -> DType:
     return cast(DType, name)  # the manifest refuses those it does not know
 
 
-def _raw(rows: np.ndarray | Tensor, dtype: DType) -> np.ndarray:
-    """Return the values as a little-endian array in C order; bfloat16 as its 16 bits."""
+def _little_endian(rows: np.ndarray | Tensor, dtype: DType) -> np.ndarray:
+    """Return the values as a little-endian array in C order; bfloat16 as 16-bit words."""
     if isinstance(rows, Tensor):
         rows = rows.contiguous()
         rows = (rows.view(torch.uint16) if rows.dtype == torch.bfloat16 else rows).numpy()

@@ -1,5 +1,5 @@
-"""The one wire protocol of ranks, workers and sites: frames, handshake, TLS, certificates, heartbeats.
+"""The wire protocol that ranks, workers and sites share: frames, handshake, TLS, certificates, heartbeats.
 
-It carries bytes and knows no tensor, no task and no training. ``frames``, ``handshake``, ``tls`` and ``stream`` need
-the standard library and xxhash alone, so that a serverless function can carry them.
+It carries bytes and knows no tensor, no task and no training. ``frames``, ``handshake``, ``tls`` and ``socket_stream``
+need only the standard library and xxhash, so that a serverless function can include them.
 """

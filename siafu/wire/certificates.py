@@ -1,8 +1,8 @@
-"""Keys and certificates: made, requested, signed, read, and checked for their age.
+"""Keys and X.509 certificates: create, request, sign, read, and check their validity.
 
-Ranks and graph servers make a certificate of their own for each run (:func:`self_signed`). A site is known by its
-certificate itself (a pin), whoever signed it; an authority is a convenience for a trial. Keys are on the curve P-256,
-since the sites' server allows no cipher with which TLS before 1.3 could use such a key.
+Ranks and graph servers make a self-signed certificate for each run (:func:`self_signed`). A site is identified by its
+certificate itself (pinning), whoever signed it; a certificate authority is only a convenience for a trial. Keys are on
+the curve P-256, since the sites' server allows no cipher with which TLS before 1.3 could use such a key.
 """
 
 import hashlib
@@ -27,13 +27,13 @@ _SUFFIX = ".sites.siafu"  # of the name in a certificate
 
 @dataclass(frozen=True)
 class SiteCertificate:
-    """What a certificate says.
+    """The fields of a site's certificate.
 
     Attributes:
-        name: of the site.
-        fingerprint: SHA-256 of it, in hexadecimal digits.
-        begins, ends: when it is valid.
-        pem: itself.
+        name: the name of the site.
+        fingerprint: SHA-256 of the certificate, in hexadecimal digits.
+        begins, ends: the period in which it is valid.
+        pem: the certificate, PEM.
     """
 
     name: str
@@ -43,7 +43,7 @@ class SiteCertificate:
     pem: bytes
 
     def validity_error(self, now: datetime) -> str | None:
-        """Why it cannot be used at this time, or None."""
+        """Return why the certificate is not valid at a time, or None."""
         if now > self.ends:
             return (
                 f"the certificate of {self.name} expired on {self.ends:%Y-%m-%d %H:%M} UTC; make a new one with "
@@ -57,7 +57,7 @@ class SiteCertificate:
         return None
 
     def expiry_warning(self, now: datetime) -> str | None:
-        """That it expires soon, or None."""
+        """Return a warning if the certificate expires within 30 days, or None."""
         left = self.ends - now
         if left > timedelta(days=WARN_DAYS):
             return None
@@ -68,12 +68,12 @@ class SiteCertificate:
 
 
 def dns_name(site: str) -> str:
-    """How a certificate names a site."""
+    """Return the DNS name of a site in its certificate."""
     return site + _SUFFIX
 
 
 def read_certificate(path: Path) -> SiteCertificate:
-    """A certificate in a PEM file."""
+    """Read a site's certificate from a PEM file."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -82,7 +82,7 @@ def read_certificate(path: Path) -> SiteCertificate:
 
 
 def parse_certificate(pem: bytes, what: str) -> SiteCertificate:
-    """What a certificate, PEM, says."""
+    """Parse a site's certificate, PEM; ``what`` names it in errors."""
     try:
         read = x509.load_pem_x509_certificate(pem)
         names = read.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -113,7 +113,7 @@ def parse_certificate(pem: bytes, what: str) -> SiteCertificate:
 
 
 def _can_sign(certificate: Any) -> bool:
-    """Whether TLS would take what this certificate signed, where it is listed."""
+    """Return whether TLS would accept certificates signed by this one if it is pinned."""
     extensions = certificate.extensions
     try:
         if extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
@@ -127,7 +127,7 @@ def _can_sign(certificate: Any) -> bool:
 
 
 def read_identity(certificate: Path, key: Path) -> Certificate:
-    """An own certificate and its key, which must belong together and be for its owner's eyes alone."""
+    """Read a certificate and its private key, which must match and be readable only by their owner."""
     seen = read_certificate(certificate)
     try:
         secret, mode = key.read_bytes(), key.stat().st_mode
@@ -146,24 +146,24 @@ def read_identity(certificate: Path, key: Path) -> Certificate:
 
 
 def make_key() -> Any:
-    """A new private key."""
+    """Make a new private key."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
 def self_signed(name: str = "siafu", *, days: float = 30) -> Certificate:
-    """A new certificate with its key, for one run."""
+    """Make a self-signed certificate with its key, for one run."""
     key = make_key()
     return Certificate(issue(name, key.public_key(), None, key, days=days), _private_pem(key))
 
 
 def write_key(key: Any, path: Path) -> None:
-    """Write a private key that only its owner can read."""
+    """Write a private key to a file that only its owner can read."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(_private_pem(key))
 
 
 def request(name: str, key: Any) -> bytes:
-    """A certificate request of a site, PEM, for an authority of your own."""
+    """Make a certificate signing request of a site, PEM, for an authority of the user."""
     builder = x509.CertificateSigningRequestBuilder().subject_name(_subject(name))
     made = builder.add_extension(_names(name), critical=False).sign(key, hashes.SHA256())
     return made.public_bytes(Encoding.PEM)
@@ -171,27 +171,27 @@ def request(name: str, key: Any) -> bytes:
 
 @dataclass(frozen=True, repr=False)
 class Authority:
-    """Who signs the certificates of a trial; its own key and certificate."""
+    """A certificate authority, which signs the certificates of a trial: its key and certificate."""
 
     key: Any
     certificate: Any
 
     @property
     def pem(self) -> bytes:
-        """Its certificate."""
+        """The certificate, PEM."""
         from cryptography.hazmat.primitives.serialization import Encoding
 
         return self.certificate.public_bytes(Encoding.PEM)
 
 
 def make_authority(*, days: float = DAYS) -> Authority:
-    """A new authority, signed by itself."""
+    """Make a self-signed authority."""
     key = make_key()
     return Authority(key, _sign("authority", key.public_key(), None, key, days, authority=True))
 
 
 def read_authority(folder: Path) -> Authority:
-    """The authority that :func:`write_authority` wrote."""
+    """Read the authority that :func:`write_authority` wrote."""
     try:
         key = serialization.load_pem_private_key((folder / "authority.key").read_bytes(), None)
         return Authority(key, x509.load_pem_x509_certificate((folder / "authority.pem").read_bytes()))
@@ -203,13 +203,13 @@ def read_authority(folder: Path) -> Authority:
 
 
 def write_authority(authority: Authority, folder: Path) -> None:
-    """Keep an authority in a folder."""
+    """Write an authority to a folder."""
     write_key(authority.key, folder / "authority.key")
     (folder / "authority.pem").write_bytes(authority.pem)
 
 
 def issue(name: str, public_key: Any, authority: Authority | None, key: Any, *, days: float = DAYS) -> bytes:
-    """A certificate of a site, PEM, signed by an authority, or by its own ``key`` where there is none."""
+    """Issue a site's certificate, PEM, signed by an authority, or self-signed with ``key`` without one."""
     signer = authority.key if authority else key
     issuer = authority.certificate.subject if authority else None
     made = _sign(name, public_key, issuer, signer, days, authority=False)
@@ -217,7 +217,7 @@ def issue(name: str, public_key: Any, authority: Authority | None, key: Any, *, 
 
 
 def sign_request(data: bytes, authority: Authority, *, days: float = DAYS) -> tuple[str, bytes]:
-    """The name in a request and its certificate, PEM."""
+    """Sign a request; returns the site's name in it and the certificate, PEM."""
     try:
         asked = x509.load_pem_x509_csr(data)
         names = asked.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -242,12 +242,12 @@ def _sign(name: str, public_key: Any, issuer: Any, signer: Any, days: float, *, 
 
 
 def _subject(name: str) -> Any:
-    """A subject that no other certificate has: TLS looks issuers up by it, and a site may have two for a while."""
+    """Make a unique subject: TLS looks up issuers by subject, and a site may have two certificates for a while."""
     return x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, f"{name} {secrets.token_hex(4)}")])
 
 
 def _usage(authority: bool) -> Any:
-    """An authority signs certificates and nothing else; a site signs handshakes and no certificate."""
+    """Return the key usage: an authority may only sign certificates, a site only handshakes."""
     others = "content_commitment key_encipherment data_encipherment key_agreement crl_sign encipher_only decipher_only"
     return x509.KeyUsage(
         digital_signature=not authority, key_cert_sign=authority, **dict.fromkeys(others.split(), False)

@@ -1,8 +1,8 @@
-"""Frames: the form in which every message travels. Packing and checking, no socket.
+"""Frames, the unit of every message on the wire. Packing and checking, no socket.
 
-A frame is a header of 28 bytes, a head (a few bytes that say what the frame is about, in a form that its protocol
-chooses) and a payload. One checksum covers header and head, another one the payload. A reader allocates nothing before
-it has held both lengths to its limits.
+A frame is a header of 28 bytes, a head (a few bytes of metadata, defined by the protocol above) and a payload. One
+checksum covers header and head, another one the payload. A reader checks both lengths against its limits before it
+allocates memory.
 """
 
 import struct
@@ -23,14 +23,14 @@ Buffer = bytes | bytearray | memoryview
 
 
 class FrameError(ValueError):
-    """Bytes that are no frame, a damaged one, or one that is not allowed."""
+    """Bytes that are not a frame, or a frame that is damaged or not allowed."""
 
 
 class Header(NamedTuple):
     """The lengths and checksums of a frame.
 
     Attributes:
-        kind: what the frame is; its protocol numbers them.
+        kind: the kind of frame, numbered by the protocol above.
         head_bytes: length of the head.
         payload_bytes: length of the payload.
         payload_sum: xxh3 of the payload.
@@ -43,9 +43,9 @@ class Header(NamedTuple):
 
 
 def pack(kind: int, sequence: int, head: bytes, payload: Sequence[Buffer] = ()) -> bytes:
-    """Header and head of a frame; the payload follows it, piece by piece.
+    """Pack header and head of a frame, after which its payload is sent.
 
-    ``sequence`` counts the frames that went before it over this connection.
+    ``sequence`` is the number of frames sent before on this connection.
     """
     if len(head) > MAX_HEAD_BYTES:
         raise FrameError(f"the head of a frame has {len(head)} bytes; expected at most {MAX_HEAD_BYTES}")
@@ -57,7 +57,7 @@ def pack(kind: int, sequence: int, head: bytes, payload: Sequence[Buffer] = ()) 
 
 
 def unpack_header(data: Buffer, *, max_head: int = MAX_HEAD_BYTES, max_payload: int) -> Header:
-    """The header of a frame of which only this was read; raises FrameError for lengths that are not allowed."""
+    """Unpack a header before the rest of its frame is read; raises FrameError for lengths above the limits."""
     magic, protocol, kind, _, head_bytes, payload_bytes, payload_sum = _FIELDS.unpack_from(data)
     if magic != _MAGIC:
         raise FrameError(
@@ -75,7 +75,7 @@ def unpack_header(data: Buffer, *, max_head: int = MAX_HEAD_BYTES, max_payload: 
 
 
 def check_head(data: Buffer, head: Buffer, *, sequence: int) -> None:
-    """Raise FrameError unless header and head are undamaged and the frame is the one that is due."""
+    """Raise FrameError unless header and head are undamaged and the sequence number is the expected one."""
     (given,) = _SUM.unpack_from(data, _FIELDS.size)
     if given != _header_sum(data[: _FIELDS.size], head):
         raise FrameError("the checksum of a frame's header is wrong: it was damaged on its way")

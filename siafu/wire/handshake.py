@@ -1,11 +1,11 @@
-"""Two peers prove to each other that they hold the same secret, over a fresh connection, before any frame.
+"""Mutual authentication by a shared secret, over a new connection, before any frame.
 
-Both send a random challenge, then HMAC-SHA256 over both challenges and the certificate of the connection, if there is
-one, then a signed identity. The secret never travels and no proof serves twice. Because the proof covers the
-certificate, a man in the middle of a TLS connection cannot pass it on. Every field has a fixed size or a small limit,
-and the whole exchange a time limit. Nothing that a peer says is used before its proof was checked.
+Both peers send a random challenge, then an HMAC-SHA256 over both challenges and the certificate of the connection, if
+there is one, then a signed identity. The secret never travels, and a proof cannot be replayed. Because the proof covers
+the certificate, a man in the middle of a TLS connection cannot pass it on. Every field has a fixed size or a small
+limit, and the whole exchange has a time limit. Nothing that a peer sends is used before its proof is checked.
 
-The form of the exchange stays the same in all versions, so that two versions can name themselves to each other.
+The format is the same in all versions of siafu, so that two versions can tell each other that they differ.
 """
 
 import hashlib
@@ -26,11 +26,11 @@ _MAX_IDENTITY_BYTES = 4096
 
 
 class HandshakeError(Exception):
-    """The other side does not belong here: it speaks another protocol or nothing, or does not hold the secret."""
+    """Authentication failed: the peer speaks another protocol, does not answer, or does not hold the secret."""
 
 
 class HandshakeUnanswered(HandshakeError):
-    """The other side closed the connection before it said anything: it may have been busy."""
+    """The peer closed the connection before it sent anything; it may have been busy."""
 
 
 def authenticate(
@@ -42,10 +42,10 @@ def authenticate(
     until: float,
     binding: bytes = b"",
 ) -> dict[str, Any]:
-    """Prove the secret to the peer and have it do the same; returns the peer's identity, or raises HandshakeError.
+    """Authenticate both peers; returns the peer's identity, or raises HandshakeError.
 
-    ``binding`` is the SHA-256 of the listener's certificate, as each side sees it, or empty without TLS. ``until`` is a
-    time of ``time.monotonic``. The identity is JSON, signed; its fields are the caller's to check.
+    ``binding`` is the SHA-256 of the listener's certificate, as each side sees it, or empty without TLS (channel
+    binding). ``until`` is a time of ``time.monotonic``. The identity is signed JSON; the caller checks its fields.
     """
     if not secret:
         raise ValueError("the secret is empty; expected one that only the peers know")
@@ -57,7 +57,7 @@ def authenticate(
         if listening:
             _send(
                 sock, _MAGIC + challenge, until
-            )  # not a byte to a caller that does not speak first, and like a peer
+            )  # a listener sends nothing before the peer has sent a valid greeting
         challenges = [challenge, hello[len(_MAGIC) :]]
         transcript = b"".join(challenges[::-1] if listening else challenges) + binding  # the caller's first
         _send(sock, _proof(secret, listening, transcript), until)
@@ -114,7 +114,7 @@ def _send(sock: socket.socket, data: bytes, until: float) -> None:
 
 
 def _read(sock: socket.socket, count: int, until: float, *, begins: bytes = b"") -> bytes:
-    """Exactly so many bytes; a stranger is recognised by the first byte that is wrong."""
+    """Read exactly ``count`` bytes; fail at the first byte that differs from ``begins``."""
     got = b""
     while len(got) < count:
         _limit(sock, until)

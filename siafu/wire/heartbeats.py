@@ -1,9 +1,9 @@
 """Heartbeats and the failure detector: which peer is lost, and which one blocks the others. It opens no connection.
 
-Each peer reports now and then how much it has worked and moved so far, and which peer it waits for. A peer is lost when
-nothing at all is heard of it, and stuck when it neither moved data nor worked, for almost the deadline: two ticks less,
-so that the error comes within the deadline. A peer that waits for a third one is not to blame: the chain of waits is
-followed to its end.
+Each peer regularly reports how much it has computed and transferred so far, and which peer it waits for. A peer is
+silent if nothing is received from it, and stuck if it neither transfers data nor computes, for the deadline less two
+ticks: so the error is raised within the deadline. A peer that waits for a third one is not to blame: the detector
+follows the chain of waits to its end.
 """
 
 import threading
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from resource import RUSAGE_SELF, getrusage
 from typing import Generic, NamedTuple, TypeVar
 
-BUSY = 0.05  # the share of a core, on average over the deadline, that counts as progress
+MIN_CPU_SHARE = 0.05  # of one core, on average over the deadline; more counts as progress
 K = TypeVar("K", bound=Hashable)
 
 
@@ -23,10 +23,10 @@ class Heartbeat(NamedTuple, Generic[K]):
 
     Attributes:
         work_s: seconds of work so far, see :func:`work_s`.
-        moved_bytes: data that it sent and received so far.
-        waits_for: the peer it waits for, or None.
+        moved_bytes: bytes of data that it sent and received so far.
+        waits_for: the peer that it waits for, or None.
         phase: the label of that wait, or of its last call.
-        waited_s: seconds for which it has waited.
+        waited_s: seconds of that wait so far.
     """
 
     work_s: float
@@ -37,12 +37,12 @@ class Heartbeat(NamedTuple, Generic[K]):
 
 
 class Suspicion(NamedTuple, Generic[K]):
-    """The verdict on a peer that is waited for in vain.
+    """A peer that the failure detector holds responsible for a wait.
 
     Attributes:
         peer: the peer to blame.
-        silent_s: seconds for which nothing was heard of it; 0 where it lives but does nothing.
-        cycle: peers that wait for each other in a circle, or nothing.
+        silent_s: seconds since its last sign of life; 0 if it is alive but makes no progress.
+        cycle: peers that wait for each other in a circle (a deadlock), or nothing.
     """
 
     peer: K
@@ -51,14 +51,14 @@ class Suspicion(NamedTuple, Generic[K]):
 
 
 def work_s() -> float:
-    """Seconds of work of this process: its CPU time, and its disk traffic as if at 100 MB/s."""
+    """Return the work of this process in seconds: its CPU time, and its disk traffic converted at 100 MB/s."""
     use = getrusage(RUSAGE_SELF)
     blocks = use.ru_inblock + use.ru_oublock
     return use.ru_utime + use.ru_stime + blocks * 512 / 100e6 + use.ru_majflt * 1e-3
 
 
 class AwakeClock:
-    """Seconds for which this process was awake: a stop or a suspended machine counts as ``cap_s`` at most."""
+    """A clock that stands still while this process is stopped: each gap counts as at most ``cap_s`` seconds."""
 
     def __init__(self, cap_s: float) -> None:
         self._lock = threading.Lock()
@@ -67,7 +67,7 @@ class AwakeClock:
         self._awake_s = 0.0
 
     def now(self) -> float:
-        """Must be called more often than every ``cap_s``, else seconds are lost."""
+        """Return the seconds so far. It must be called more often than every ``cap_s``, else seconds are lost."""
         with self._lock:
             now = time.monotonic()
             self._awake_s += min(now - self._last, self._cap_s)
@@ -76,7 +76,7 @@ class AwakeClock:
 
 
 class WaitTracker(Generic[K]):
-    """The waits of this process: for which peer, in which phase."""
+    """Tracks for which peers the threads of this process wait, and in which phase."""
 
     def __init__(self) -> None:
         self._waiting: dict[object, tuple[K, str]] = {}
@@ -84,7 +84,7 @@ class WaitTracker(Generic[K]):
 
     @contextmanager
     def waiting_for(self, peer: K, phase: str) -> Iterator[None]:
-        """Record a wait for as long as it lasts."""
+        """Record a wait while the context is active."""
         mark = object()
         self._waiting[mark] = (peer, phase)
         try:
@@ -93,14 +93,14 @@ class WaitTracker(Generic[K]):
             del self._waiting[mark]
 
     def current(self) -> tuple[K | None, str]:
-        """The wait that has lasted longest, or None and the last phase."""
+        """Return peer and phase of the longest wait, or None and the last phase."""
         for wait in list(self._waiting.values()):
             return wait
         return None, self.phase
 
 
 class PeerState(Generic[K]):
-    """The last reports of one peer."""
+    """The recent heartbeats of one peer."""
 
     def __init__(self, now: float) -> None:
         self.heard_at = now
@@ -123,22 +123,22 @@ class PeerState(Generic[K]):
             self._work.popleft()
 
     def is_idle(self, now: float, limit_s: float) -> bool:
-        """Whether for the limit it moved nothing and did next to no work."""
+        """Return whether it transferred nothing and computed next to nothing for ``limit_s``."""
         history = list(self._work)
         if now - self.moved_at < limit_s or not history or history[0][0] > now - limit_s:
             return False
         (began, before), (last, after) = history[0], history[-1]
-        return after - before < BUSY * (last - began) or last == began
+        return after - before < MIN_CPU_SHARE * (last - began) or last == began
 
 
 class FailureDetector(Generic[K]):
-    """Suspects peers by their heartbeats.
+    """A failure detector: suspects peers by their heartbeats.
 
     Attributes:
         deadline_s: seconds without a sign of life, or without progress, within which a peer is suspected.
-        limit_s: the seconds after which it is; two ticks less, since a heartbeat and a look may each take one.
-        tick_s: how often heartbeats are to be sent and suspicions asked for.
-        clock: the time that it judges by.
+        limit_s: seconds after which it is suspected: two ticks less, since a heartbeat and a check may each take one.
+        tick_s: seconds between two heartbeats, and between two checks.
+        clock: the clock of all times here.
     """
 
     def __init__(self, peers: Iterable[K], *, deadline_s: float) -> None:
@@ -150,11 +150,11 @@ class FailureDetector(Generic[K]):
         self.peers: dict[K, PeerState[K]] = {peer: PeerState(now) for peer in peers}
 
     def join(self, peer: K) -> None:
-        """Watch one peer more."""
+        """Start to watch a peer."""
         self.peers[peer] = PeerState(self.clock.now())
 
     def leave(self, peer: K) -> None:
-        """Watch a peer no more."""
+        """Stop watching a peer."""
         self.peers.pop(peer, None)
 
     def beat(self, peer: K, beat: Heartbeat[K]) -> None:
@@ -162,34 +162,34 @@ class FailureDetector(Generic[K]):
         self.peers[peer].update(self.clock.now(), beat, limit_s=self.limit_s)
 
     def heard(self, peer: K, *, data: bool = False) -> None:
-        """Record that something came from a peer, and whether it was data."""
+        """Record that something was received from a peer, and whether it was data."""
         state = self.peers[peer]
         state.heard_at = self.clock.now()
         if data:
             state.moved_at = state.heard_at
 
     def end(self, peer: K) -> None:
-        """Record that a peer ended in good order: it is never silent, and waits for nobody."""
+        """Record that a peer ended normally: it is never suspected and waits for no peer."""
         state = self.peers[peer]
         state.ended, state.waits_for = True, None
 
     def silent_s(self, peer: K) -> float:
-        """Seconds since something was heard of a peer."""
+        """Return the seconds since a peer's last sign of life."""
         return self.clock.now() - self.peers[peer].heard_at
 
     def is_silent(self, peer: K) -> bool:
-        """Whether nothing was heard of a peer for the limit."""
+        """Return whether a peer gave no sign of life for ``limit_s``."""
         return self.silent_s(peer) >= self.limit_s
 
     def suspect(self, waiter: K, peer: K, since: float) -> Suspicion[K] | None:
-        """The peer that blocks ``waiter``, which has waited for ``peer`` since a time of the clock; None: wait on."""
+        """Return the peer that blocks ``waiter``, which has waited for ``peer`` since ``since``; None: wait on."""
         now, chain = self.clock.now(), [waiter]
-        for at in self._followed(peer):
+        for at in self._wait_chain(peer):
             state = self.peers[at]
             if at in chain:
                 if at == waiter and not state.is_idle(now, self.limit_s):
                     return None
-                return _in_cycle(waiter, tuple(chain[chain.index(at) :]))
+                return _cycle_suspicion(waiter, tuple(chain[chain.index(at) :]))
             if state.ended:
                 return None
             if now - state.heard_at >= self.limit_s:
@@ -200,9 +200,9 @@ class FailureDetector(Generic[K]):
         return Suspicion(chain[-1])
 
     def culprit(self) -> Suspicion[K] | None:
-        """The peer that keeps the others waiting, by their reports alone, for an observer that waits for nobody itself.
+        """Return the peer that blocks the others, for an observer that does not wait itself.
 
-        It is silent, or at the end of the chain of waits of a peer that has waited for the limit.
+        This peer is silent, or at the end of the chain of waits of a peer that has waited for ``limit_s``.
         """
         silent_s = {peer: self.silent_s(peer) for peer, state in self.peers.items() if not state.ended}
         silent = max(silent_s, key=silent_s.__getitem__, default=None)
@@ -211,7 +211,7 @@ class FailureDetector(Generic[K]):
         for peer, state in self.peers.items():
             if state.waits_for is not None and state.waited_s >= self.limit_s:
                 chain = [peer]
-                for at in self._followed(state.waits_for):
+                for at in self._wait_chain(state.waits_for):
                     if at in chain:
                         break
                     chain.append(at)
@@ -219,12 +219,12 @@ class FailureDetector(Generic[K]):
                     return Suspicion(chain[-1])
         return None
 
-    def _followed(self, peer: K | None) -> Iterator[K]:
-        """A peer, the one that it waits for, and so on; it never ends where peers wait in a circle."""
+    def _wait_chain(self, peer: K | None) -> Iterator[K]:
+        """Yield a peer, the peer that it waits for, and so on; endless if peers wait in a circle."""
         while peer is not None:
             yield peer
             peer = self.peers[peer].waits_for
 
 
-def _in_cycle(waiter: K, cycle: tuple[K, ...]) -> Suspicion[K]:
+def _cycle_suspicion(waiter: K, cycle: tuple[K, ...]) -> Suspicion[K]:
     return Suspicion(next((one for one in cycle if one != waiter), waiter), cycle=cycle)

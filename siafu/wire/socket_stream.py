@@ -1,7 +1,7 @@
 """A connected socket that one thread reads while another one writes, plain or TLS.
 
-On a plain socket the kernel waits, which takes the fewest calls. TLS state has one user at a time: each step takes a
-lock for as long as it does not wait, and waits outside of it.
+A plain socket blocks in the kernel, which takes the fewest system calls. TLS state must not be used by two threads at
+once: each step holds a lock while it does not block, and waits outside of it.
 """
 
 import select
@@ -14,7 +14,7 @@ from contextlib import suppress
 
 
 class SocketStream:
-    """The bytes of one connection, which it owns. Reading waits; writing waits for ``tick_s`` at most."""
+    """A byte stream over a socket that it owns. Reads block; writes block for at most ``tick_s``."""
 
     def __init__(self, sock: socket.socket, *, tick_s: float) -> None:
         if sock.family in (socket.AF_INET, socket.AF_INET6):
@@ -29,7 +29,7 @@ class SocketStream:
             )
 
     def recv_into(self, target: memoryview) -> int:
-        """Read some bytes, as soon as there are any; 0 where the peer closed the connection."""
+        """Wait for bytes and read some; returns 0 if the peer closed the connection."""
         if self._lock is None:
             return self._sock.recv_into(target)
         while True:
@@ -43,7 +43,7 @@ class SocketStream:
                 return 0
 
     def send(self, parts: Sequence[memoryview]) -> int:
-        """Write some bytes of the parts; 0 where the peer took nothing for a tick: then give the same bytes again."""
+        """Write some bytes of the parts; returns 0 if the peer took none for a tick: then pass the same bytes again."""
         if self._lock is None:
             try:
                 return self._sock.sendmsg(parts)
@@ -61,7 +61,7 @@ class SocketStream:
         return 0
 
     def send_now(self, parts: Sequence[memoryview]) -> int:
-        """Write some bytes without waiting; raises BlockingIOError, or TLS's own, where that is not possible."""
+        """Write some bytes without blocking; raises BlockingIOError, or the SSL equivalent, if that is not possible."""
         if self._lock is None:
             return self._sock.sendmsg(parts, (), socket.MSG_DONTWAIT)
         part = next((part for part in parts if part.nbytes), memoryview(b""))
@@ -69,24 +69,24 @@ class SocketStream:
             return self._sock.send(part)
 
     def receive_now(self, target: memoryview) -> int:
-        """Read some bytes without waiting; raises BlockingIOError, or TLS's own, where there are none yet."""
+        """Read some bytes without blocking; raises BlockingIOError, or the SSL equivalent, if there are none yet."""
         if self._lock is None:
             return self._sock.recv_into(target, 0, socket.MSG_DONTWAIT)
         with self._lock:
             return self._sock.recv_into(target)
 
     def fileno(self) -> int:
-        """The descriptor of the connection, to wait for."""
+        """Return the file descriptor, for polling."""
         return self._sock.fileno()
 
-    def shut(self) -> None:
-        """End the connection: whoever reads or writes learns it at once."""
+    def shutdown(self) -> None:
+        """End the connection; blocked reads and writes return at once."""
         with suppress(OSError):
             socket.socket.shutdown(self._sock, socket.SHUT_RDWR)  # SSLSocket's own would drop its state
 
     def close(self) -> None:
-        """End the connection and free it; nobody may use it any more."""
-        self.shut()
+        """End the connection and release the socket."""
+        self.shutdown()
         self._sock.close()
 
     def _wait(self, event: int, timeout_ms: int | None) -> bool:

@@ -1,7 +1,7 @@
-"""TLS 1.3 between peers that know each other by a secret or a fingerprint, and not by a name. Standard library alone.
+"""TLS 1.3 between peers that authenticate by a secret or a fingerprint, not by a name. Needs only the standard library.
 
-A listener shows a certificate that it made for itself. Who dials accepts any certificate in the TLS handshake, and then
-holds it to a fingerprint (:func:`dial`), or binds the proof of a shared secret to it (``wire.handshake``).
+A listener shows a self-signed certificate. The dialling side accepts any certificate in the TLS handshake; it then
+compares its fingerprint (:func:`dial`), or binds the proof of a shared secret to it (``wire.handshake``).
 """
 
 import hashlib
@@ -30,7 +30,7 @@ class Certificate:
         return hashlib.sha256(ssl.PEM_cert_to_DER_cert(self.certificate.decode())).digest()
 
     def server_context(self) -> ssl.SSLContext:
-        """TLS of the listener that owns the certificate."""
+        """Return the SSL context of the listener that owns the certificate."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         with tempfile.TemporaryDirectory(prefix="siafu-") as folder:  # only its owner can enter it
@@ -41,17 +41,17 @@ class Certificate:
 
 
 class WrongCertificate(ValueError):
-    """A listener showed another certificate than the expected one."""
+    """The listener's certificate is not the expected one."""
 
 
 def accept(sock: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket:
-    """TLS over an accepted socket, which it takes over; call :func:`shake` next."""
+    """Wrap an accepted socket in TLS and take it over; call :func:`do_handshake` next."""
     _check_connected(sock)
     return context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
 
 
-def shake(secure: ssl.SSLSocket, *, until: float) -> None:
-    """The TLS handshake; raises TimeoutError at ``until``, a time of ``time.monotonic``, however slow the peer is."""
+def do_handshake(secure: ssl.SSLSocket, *, until: float) -> None:
+    """Do the TLS handshake; raises TimeoutError at ``until`` (``time.monotonic``), however slow the peer is."""
     timeout_s = secure.gettimeout()
     secure.setblocking(False)
     while True:
@@ -71,10 +71,10 @@ def shake(secure: ssl.SSLSocket, *, until: float) -> None:
 def dial(
     sock: socket.socket, *, fingerprint: bytes | None = None, until: float | None = None
 ) -> tuple[ssl.SSLSocket, bytes]:
-    """TLS over a connected socket; returns it with the fingerprint of the listener's certificate.
+    """Start TLS over a connected socket; returns it with the fingerprint of the listener's certificate.
 
-    Raises WrongCertificate where that is not the given one. Without one, the caller must bind a proof to it. The TLS
-    handshake ends at ``until``, a time of ``time.monotonic``, else after 10 seconds.
+    Raises WrongCertificate if that is not the given ``fingerprint``. Without one, the caller must bind a proof to it.
+    The handshake ends at ``until``, a time of ``time.monotonic``, else after 10 seconds.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -85,7 +85,7 @@ def dial(
     _check_connected(sock)
     secure = context.wrap_socket(sock, do_handshake_on_connect=False)
     try:
-        shake(secure, until=time.monotonic() + _HANDSHAKE_S if until is None else until)
+        do_handshake(secure, until=time.monotonic() + _HANDSHAKE_S if until is None else until)
     except BaseException:
         secure.close()
         raise
@@ -99,7 +99,7 @@ def dial(
 
 
 def _check_connected(sock: socket.socket) -> None:
-    """Close a socket whose peer is gone: ``wrap_socket`` would fail, and lose it without closing it."""
+    """Close a socket whose peer is gone: ``wrap_socket`` would fail without closing it."""
     try:
         sock.getpeername()
     except OSError:

@@ -1,4 +1,4 @@
-"""Stateless tensor workers: they hold no graph, and may run a task twice, late or elsewhere.
+"""Stateless tensor workers and the queue that feeds them. A worker holds no graph and may run a task twice or late.
 
-What a serverless function runs needs NumPy and the standard library alone.
+The modules that a serverless function imports need the standard library, NumPy and xxhash alone.
 """

@@ -1,4 +1,4 @@
-"""Tasks that wait for a worker. It knows no lock and no clock."""
+"""A priority queue of tasks with worker affinity. It knows no lock and no clock."""
 
 import heapq
 from itertools import islice
@@ -6,79 +6,79 @@ from itertools import islice
 from siafu.workers.task import Key
 
 Priority = tuple[int, ...]
-_Place = tuple[Priority, Key]
-_HOMES = 4  # of an interval: with fewer, rows travel more often
-_LOOKS = 16  # at intervals that a worker had, for one that waits
+_Entry = tuple[Priority, Key]
+_WORKERS_PER_INTERVAL = 4  # with fewer, rows are sent more often
+_INTERVALS_TRIED = 16  # of a worker that asks for a task
 
 
-class Waiting:
-    """A queue by priority in which a worker gets first what is of an interval that it had before, as one of the last.
+class AffinityQueue:
+    """A priority queue that prefers to give a worker tasks of intervals that it had before.
 
-    So what it keeps of an interval, rows that never change or a forward pass, is used again. That breaks no order but
-    that of the last number of a priority: what is more urgent by those before it comes first, whoever asks.
+    The worker's cache of such an interval (rows that never change, a forward pass) is then used again. Affinity breaks
+    ties alone: it may change the order by the last number of a priority, and by no number before it.
     """
 
     def __init__(self) -> None:
-        self._waits: set[Key] = set()
-        self._queue: list[_Place] = []  # with some that wait no more
-        self._at: dict[int, _Place] = {}  # what was last put of an interval
-        self._homes: dict[int, list[str]] = {}  # who had an interval, the last one last
-        self._had: dict[str, dict[int, None]] = {}  # the same, by worker
+        self._waiting: set[Key] = set()
+        self._heap: list[_Entry] = []  # may hold tasks that were taken or discarded
+        self._newest: dict[int, _Entry] = {}  # the entry that was last put, by interval
+        self._workers_of: dict[int, list[str]] = {}  # workers that had an interval, the most recent last
+        self._intervals_of: dict[str, dict[int, None]] = {}  # the same, by worker
 
     def __len__(self) -> int:
-        """How many there are."""
-        return len(self._waits)
+        """Return the number of tasks that wait."""
+        return len(self._waiting)
 
     def put(self, key: Key, priority: Priority) -> None:
-        """One more; those of a lower priority value come first."""
-        place = priority, key
-        self._waits.add(key)
-        self._at[key.interval] = place
-        heapq.heappush(self._queue, place)
+        """Add a task; lower priority values come first."""
+        entry = priority, key
+        self._waiting.add(key)
+        self._newest[key.interval] = entry
+        heapq.heappush(self._heap, entry)
 
     def take(self, worker: str) -> Key | None:
-        """The next one for a worker, who has had its interval from now on; None where there is none."""
+        """Take the next task for a worker, which from then on has had its interval; None if the queue is empty."""
         first = self._first()
         if first is None:
             return None
-        had = self._had.setdefault(worker, {})
-        key = first[1] if first[1].interval in had else self._own(had, first)[1]
-        self._waits.remove(key)
-        if key.interval not in had:
-            self._come_home(key.interval, worker)
+        own = self._intervals_of.setdefault(worker, {})
+        key = first[1] if first[1].interval in own else self._preferred(own, first)[1]
+        self._waiting.remove(key)
+        if key.interval not in own:
+            self._remember(key.interval, worker)
         return key
 
-    def homes(self) -> list[str]:
-        """Who had the interval of the one that comes first."""
+    def preferred_workers(self) -> list[str]:
+        """Return the workers that had the interval of the first task."""
         first = self._first()
-        return [] if first is None else self._homes.get(first[1].interval, [])
+        return [] if first is None else self._workers_of.get(first[1].interval, [])
 
-    def drop(self, key: Key) -> None:
-        """It need not be done any more."""
-        self._waits.discard(key)
+    def discard(self, key: Key) -> None:
+        """Remove a task, if it waits."""
+        self._waiting.discard(key)
 
     def forget(self, worker: str) -> None:
-        """A worker is gone: its intervals are the others'."""
-        for interval in self._had.pop(worker, ()):
-            self._homes[interval].remove(worker)
+        """Forget the intervals of a worker that left."""
+        for interval in self._intervals_of.pop(worker, ()):
+            self._workers_of[interval].remove(worker)
 
-    def _first(self) -> _Place | None:
-        queue, waits = self._queue, self._waits
-        while queue and queue[0][1] not in waits:
-            heapq.heappop(queue)
-        return queue[0] if queue else None
+    def _first(self) -> _Entry | None:
+        heap, waiting = self._heap, self._waiting
+        while heap and heap[0][1] not in waiting:
+            heapq.heappop(heap)
+        return heap[0] if heap else None
 
-    def _own(self, had: dict[int, None], first: _Place) -> _Place:
-        """One of an interval that a worker had, if one waits that is as urgent as the first; else the first."""
-        for interval in islice(had, _LOOKS):
-            place = self._at[interval]
-            if place[1] in self._waits and place[0][:-1] <= first[0][:-1]:
-                return place
+    def _preferred(self, own: dict[int, None], first: _Entry) -> _Entry:
+        """Return an entry of a worker's own intervals that is as urgent as the first; else the first."""
+        for interval in islice(own, _INTERVALS_TRIED):
+            entry = self._newest[interval]
+            if entry[1] in self._waiting and entry[0][:-1] <= first[0][:-1]:
+                return entry
         return first
 
-    def _come_home(self, interval: int, worker: str) -> None:
-        homes = self._homes.setdefault(interval, [])
-        homes.append(worker)
-        self._had[worker][interval] = None
-        if len(homes) > _HOMES:
-            del self._had[homes.pop(0)][interval]
+    def _remember(self, interval: int, worker: str) -> None:
+        workers = self._workers_of.setdefault(interval, [])
+        workers.append(worker)
+        self._intervals_of[worker][interval] = None
+        if len(workers) > _WORKERS_PER_INTERVAL:
+            del self._intervals_of[workers.pop(0)][interval]

@@ -1,6 +1,6 @@
-"""Workers as AWS Lambda functions, at AWS or any other endpoint. The one file that names boto3.
+"""Workers as AWS Lambda functions, at AWS or any other endpoint. The only file that imports boto3.
 
-An invocation carries a lease and lasts as long as it does.
+An invocation carries a lease and lasts until the lease ends.
 """
 
 import json
@@ -14,8 +14,8 @@ from siafu.workers.lease import Lease
 from siafu.workers.signing import LeaseRefused, sign
 from siafu.workers.supervisor import LeaseError
 
-_LONGEST_S = 960  # Lambda ends an invocation after 15 minutes
-_NEVER = {
+_READ_TIMEOUT_S = 960  # Lambda ends an invocation after 15 minutes
+_FATAL_CODES = {
     "AccessDeniedException",
     "ExpiredTokenException",
     "InvalidSignatureException",
@@ -24,10 +24,10 @@ _NEVER = {
 }
 
 
-class Functions:
-    """An invocation per lease, which is signed with ``key``.
+class LambdaPlatform:
+    """Makes one invocation per lease, which is signed with ``key``.
 
-    ``endpoint_urls`` stand in for AWS, such as emulators, each of which serves one lease at a time.
+    ``endpoint_urls`` are used instead of AWS, for instance of emulators; each of them serves one lease at a time.
     """
 
     def __init__(
@@ -37,19 +37,19 @@ class Functions:
         key: bytes,
         region: str | None = None,
         endpoint_urls: Sequence[str] = (),
-        most: int = 1000,
+        max_leases: int = 1000,
     ) -> None:
         self._function, self._key = function, key
         self._clients: queue.SimpleQueue[Any] = queue.SimpleQueue()
         if not endpoint_urls:
-            client = _client(region, None, most)
-            for _ in range(most):
-                self._clients.put(client)  # which is safe to use from many threads
+            client = _client(region, None, max_leases)
+            for _ in range(max_leases):
+                self._clients.put(client)  # one client is safe to use from many threads
         for url in endpoint_urls:
             self._clients.put(_client(region, url, 1))
 
-    def hold(self, lease: Lease) -> None:
-        """Invoke the function with a lease; raises LeaseError."""
+    def run_worker(self, lease: Lease) -> None:
+        """Invoke the function with a lease and wait for its end; raises LeaseError."""
         client = self._clients.get()
         try:
             self._invoke(client, lease)
@@ -57,7 +57,7 @@ class Functions:
             self._clients.put(client)
 
     def close(self) -> None:
-        """Nothing: an invocation cannot be ended from here, but ends when its worker finds the server gone."""
+        """Do nothing: an invocation ends when its worker loses the connection to the graph server."""
 
     def _invoke(self, client: Any, lease: Lease) -> None:
         from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
@@ -79,31 +79,31 @@ class Functions:
 
     def _refused(self, response: Any) -> LeaseError:
         code = response.get("Error", {}).get("Code", "")
-        said = response.get("Error", {}).get("Message", "")
+        message = response.get("Error", {}).get("Message", "")
         status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
         if status == 429 or code == "TooManyRequestsException":
-            return LeaseError(f"Lambda throttles: {said or code}", throttled=True)
+            return LeaseError(f"Lambda throttles: {message or code}", throttled=True)
         if status == 413 or code == "RequestTooLargeException":
-            return LeaseError(f"Lambda refuses the lease as too large (413): {said}", fatal=True)
+            return LeaseError(f"Lambda refuses the lease as too large (413): {message}", fatal=True)
         if code == "ResourceNotFoundException":
             return LeaseError(
-                f"there is no Lambda function {self._function!r} ({said}); deploy one from what "
+                f"there is no Lambda function {self._function!r} ({message}); deploy one from what "
                 "'siafu lambda package' writes, or name another",
                 fatal=True,
             )
-        return LeaseError(f"Lambda refuses: {code}: {said}", fatal=code in _NEVER)
+        return LeaseError(f"Lambda refuses: {code}: {message}", fatal=code in _FATAL_CODES)
 
 
-def _client(region: str | None, endpoint_url: str | None, most: int) -> Any:
+def _client(region: str | None, endpoint_url: str | None, max_connections: int) -> Any:
     with require_extra("pipeline.workers = lambda", "boto3"):
         import boto3
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError
     config = Config(
-        read_timeout=_LONGEST_S,
+        read_timeout=_READ_TIMEOUT_S,
         connect_timeout=10,
         retries={"total_max_attempts": 1},  # a lease is not handed out twice
-        max_pool_connections=most,
+        max_pool_connections=max_connections,
         tcp_keepalive=True,
     )
     try:
@@ -114,13 +114,13 @@ def _client(region: str | None, endpoint_url: str | None, most: int) -> Any:
 
 
 def _check(body: bytes, *, failed: bool, function: str) -> None:
-    """Raise LeaseError for what a function says that failed: AWS marks it, an emulator gives the error as a result."""
-    given: Any = None
+    """Raise LeaseError if a function failed. AWS sets a header then; an emulator returns the error as a result."""
+    answer: Any = None
     with suppress(ValueError):
-        given = json.loads(body)
-    error = given if isinstance(given, dict) and "errorType" in given else None
+        answer = json.loads(body)
+    error = answer if isinstance(answer, dict) and "errorType" in answer else None
     if error is None and not failed:
         return
-    kind, said = (error or {}).get("errorType", "Error"), (error or {}).get("errorMessage", body[:200])
+    kind, message = (error or {}).get("errorType", "Error"), (error or {}).get("errorMessage", body[:200])
     fatal = str(kind).startswith("Runtime.Import") or kind == LeaseRefused.__name__
-    raise LeaseError(f"the function {function!r} failed: {kind}: {said}", fatal=fatal)
+    raise LeaseError(f"the function {function!r} failed: {kind}: {message}", fatal=fatal)

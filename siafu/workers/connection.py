@@ -1,7 +1,7 @@
 """A connection that carries frames, plain or TLS.
 
-Reading and writing a frame are steps that say what they wait for. Threads take them for one connection, one reading
-while others write; or a loop does for many at once. Every wait ends.
+Reading and writing a frame are generators that yield the event they wait for. A thread runs them for one connection,
+one thread reading while others write; an event loop runs them for many connections. Every wait ends.
 """
 
 import select
@@ -19,7 +19,7 @@ from siafu.workers.task import Arrays
 from siafu.workers.task_frames import (
     MAX_FRAME_BYTES,
     Frame,
-    Kind,
+    FrameKind,
     check,
     pack,
     raw,
@@ -28,21 +28,21 @@ from siafu.workers.task_frames import (
 )
 
 T = TypeVar("T")
-Steps = Generator[int, None, T]  # what it waits for, again and again; what comes of it
-_AGAIN = (BlockingIOError, ssl.SSLWantReadError)
-_PIECES = 64  # of a frame that the kernel is given at once
-_AHEAD_BYTES = 8192  # small frames are read in one go
+IoSteps = Generator[int, None, T]  # yields selector events to wait for; returns the result
+_WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError)
+_PIECES_PER_SEND = 64
+_READ_AHEAD_BYTES = 8192  # small frames are read in one call
 _UNACKNOWLEDGED_MS = 10_000
 
 
-class LinkLost(ConnectionError):
-    """The other side closed the connection, broke it, or was silent for too long."""
+class ConnectionLost(ConnectionError):
+    """The peer closed the connection, broke it, or was silent for too long."""
 
 
-class Link:
+class FrameConnection:
     """Frames over a connected socket, which it owns.
 
-    ``send_wait_s`` is how long the other side may take nothing of what is sent.
+    ``send_wait_s`` is the longest time for which the peer may accept no data while a frame is sent.
     """
 
     def __init__(self, sock: socket.socket, *, send_wait_s: float = 30.0) -> None:
@@ -52,21 +52,23 @@ class Link:
         self._stream = SocketStream(sock, tick_s=1.0)
         self._send_wait_s = send_wait_s
         self._writing = threading.Lock()
-        self._buffer = bytearray(_AHEAD_BYTES)
-        self._ahead = memoryview(b"")  # what of the buffer was received and not yet read
+        self._buffer = bytearray(_READ_AHEAD_BYTES)
+        self._ahead = memoryview(b"")  # the part of the buffer that was received and not yet read
         self._frames_in = self._frames_out = 0
         self.bytes_in = 0
         self.bytes_out = 0
 
-    def send(self, kind: Kind, head: Mapping[str, Any] | None = None, arrays: Arrays | None = None) -> None:
-        """Send a frame; raises LinkLost, or FrameError for what cannot be sent."""
+    def send(
+        self, kind: FrameKind, head: Mapping[str, Any] | None = None, arrays: Arrays | None = None
+    ) -> None:
+        """Send a frame; raises ConnectionLost, or FrameError if it cannot be packed."""
         with self._writing:
             self._write(self.pack(kind, head, arrays))
 
     def pack(
-        self, kind: Kind, head: Mapping[str, Any] | None = None, arrays: Arrays | None = None
+        self, kind: FrameKind, head: Mapping[str, Any] | None = None, arrays: Arrays | None = None
     ) -> list[memoryview]:
-        """The pieces of the next frame, for :meth:`writing`; they must be written in the order of packing."""
+        """Pack the next frame for :meth:`write_steps`. Frames must be written in the order of packing."""
         pieces = pack(kind, self._frames_out, head or {}, arrays or {})
         self._frames_out += 1
         return pieces
@@ -78,11 +80,14 @@ class Link:
         silence_s: float | None = None,
         until_s: float | None = None,
     ) -> Frame:
-        """The next frame; raises LinkLost after a silence or at a time of ``time.monotonic``, or FrameError."""
-        return self._finish(self.receiving(limit_bytes), silence_s, until_s)
+        """Receive the next frame; raises FrameError, or ConnectionLost after a silence or at ``until_s``.
 
-    def receiving(self, limit_bytes: int) -> Steps[Frame]:
-        """The steps of receiving the next frame."""
+        ``until_s`` is a time of ``time.monotonic``.
+        """
+        return self._finish(self.read_steps(limit_bytes), silence_s, until_s)
+
+    def read_steps(self, limit_bytes: int) -> IoSteps[Frame]:
+        """Receive the next frame, step by step."""
         try:
             fields = yield from self._read_bytes(HEADER_BYTES)
             header = unpack_header(fields, limit_bytes)
@@ -96,15 +101,15 @@ class Link:
             raise _lost(error) from error
         check(header, arrays)
         self._frames_in += 1
-        return Frame(Kind(header.kind), head, arrays)
+        return Frame(FrameKind(header.kind), head, arrays)
 
-    def writing(self, pieces: list[memoryview]) -> Steps[None]:
-        """The steps of sending the pieces of a frame."""
+    def write_steps(self, pieces: list[memoryview]) -> IoSteps[None]:
+        """Send the pieces of a frame, step by step."""
         while pieces:
             try:
-                count = self._stream.send_now(pieces[:_PIECES])
-            except (*_AGAIN, ssl.SSLWantWriteError) as again:
-                yield EVENT_READ if isinstance(again, ssl.SSLWantReadError) else EVENT_WRITE
+                count = self._stream.send_now(pieces[:_PIECES_PER_SEND])
+            except (*_WOULD_BLOCK, ssl.SSLWantWriteError) as blocked:
+                yield EVENT_READ if isinstance(blocked, ssl.SSLWantReadError) else EVENT_WRITE
                 continue
             except OSError as error:
                 raise _lost(error) from error
@@ -115,23 +120,23 @@ class Link:
                 pieces[0] = pieces[0][count:]
 
     def fileno(self) -> int:
-        """The descriptor of the connection, to wait for."""
+        """Return the descriptor of the socket, for a selector."""
         return self._stream.fileno()
 
     def shut(self) -> None:
-        """End the connection: whoever reads or writes learns it at once."""
+        """Shut the connection down: threads that read or write get an error at once."""
         self._stream.shutdown()
 
     def close(self) -> None:
-        """End the connection and free it; nobody may use it any more."""
+        """Close the socket; no thread may use the connection any more."""
         self._stream.close()
 
-    def _read_bytes(self, count: int) -> Steps[bytearray]:
+    def _read_bytes(self, count: int) -> IoSteps[bytearray]:
         got = bytearray(count)
         yield from self._read(memoryview(got))
         return got
 
-    def _read(self, into: memoryview) -> Steps[None]:
+    def _read(self, into: memoryview) -> IoSteps[None]:
         while into.nbytes:
             if self._ahead.nbytes:
                 count = min(into.nbytes, self._ahead.nbytes)
@@ -141,11 +146,11 @@ class Link:
             few = into.nbytes < len(self._buffer)
             try:
                 count = self._stream.receive_now(memoryview(self._buffer) if few else into)
-            except (*_AGAIN, ssl.SSLWantWriteError) as again:
-                yield EVENT_WRITE if isinstance(again, ssl.SSLWantWriteError) else EVENT_READ
+            except (*_WOULD_BLOCK, ssl.SSLWantWriteError) as blocked:
+                yield EVENT_WRITE if isinstance(blocked, ssl.SSLWantWriteError) else EVENT_READ
                 continue
             if not count:
-                raise LinkLost("it closed the connection")
+                raise ConnectionLost("it closed the connection")
             self.bytes_in += count
             if few:
                 self._ahead = memoryview(self._buffer)[:count]
@@ -153,10 +158,10 @@ class Link:
                 into = into[count:]
 
     def _write(self, pieces: list[memoryview]) -> None:
-        self._finish(self.writing(pieces), self._send_wait_s, None)
+        self._finish(self.write_steps(pieces), self._send_wait_s, None)
 
-    def _finish(self, steps: Steps[T], silence_s: float | None, until_s: float | None) -> T:
-        """Take all steps, and wait where they do."""
+    def _finish(self, steps: IoSteps[T], silence_s: float | None, until_s: float | None) -> T:
+        """Run all steps in this thread, and wait where they would block."""
         while True:
             try:
                 event = next(steps)
@@ -175,8 +180,8 @@ class Link:
         poll = select.poll()
         poll.register(self.fileno(), select.POLLIN if event == EVENT_READ else select.POLLOUT)
         if not poll.poll(1000 * min(left) if left else None):
-            raise LinkLost(f"it was silent for {min(left):.1f} s")
+            raise ConnectionLost(f"it was silent for {min(left):.1f} s")
 
 
-def _lost(error: OSError) -> LinkLost:
-    return error if isinstance(error, LinkLost) else LinkLost(f"the connection broke: {error}")
+def _lost(error: OSError) -> ConnectionLost:
+    return error if isinstance(error, ConnectionLost) else ConnectionLost(f"the connection broke: {error}")

@@ -1,4 +1,4 @@
-"""The package that AWS Lambda runs: the worker, NumPy and xxhash in a zip, and a template that deploys it."""
+"""The deployment package for AWS Lambda: a zip of the worker, NumPy and xxhash, and a template that deploys it."""
 
 import ast
 import json
@@ -15,13 +15,13 @@ from typing import Literal, get_args
 
 import siafu
 from siafu.files import atomic_writer, write_atomically
-from siafu.workers.allowlist import ADDRESSES
+from siafu.workers.allowlist import ADDRESSES_VARIABLE
 from siafu.workers.signing import KEY
 
 Architecture = Literal["x86_64", "arm64"]
 HANDLER = "siafu.workers.handler"
 MAX_BYTES = 50_000_000  # of a zip that Lambda takes directly
-_LEFT_OUT = "siafu.workers.torch_compute"  # it needs torch, which fits no zip
+_LEFT_OUT = "siafu.workers.torch_compute"  # it needs torch, which is too large for Lambda's zip
 _WHEELS = {"x86_64": "x86_64", "arm64": "aarch64"}
 _GLIBC = (
     "manylinux2014",
@@ -37,15 +37,15 @@ _UNUSED_ENDINGS = (".pyi", ".pyc", ".h", ".c", ".a", ".pxd", ".pyx")
 
 
 @dataclass(frozen=True)
-class Function:
-    """What a function is to be.
+class LambdaConfig:
+    """The configuration of a Lambda function.
 
     Attributes:
         name: of the function.
         architecture: of its processor; arm64 costs a fifth less.
         python: the version of its Python.
-        memory_mb: of a function; 1,769 MB come with one processor.
-        timeout_s: after which it is ended, at most 900: the longest that a lease may last.
+        memory_mb: its memory; 1,769 MB come with one processor.
+        timeout_s: after which Lambda ends it, at most 900, which bounds the length of a lease.
     """
 
     name: str = "siafu-worker"
@@ -66,14 +66,14 @@ class Function:
 
 
 def write_package(
-    path: Path, *, function: Function | None = None, wheels: Mapping[str, Path] | None = None
+    path: Path, *, function: LambdaConfig | None = None, wheels: Mapping[str, Path] | None = None
 ) -> int:
-    """Write the zip; returns its bytes. The same siafu, NumPy and xxhash give the same bytes, whenever it is written.
+    """Write the zip; returns its size in bytes. The same siafu, NumPy and xxhash give the same bytes at any time.
 
-    NumPy and xxhash are of the versions that are installed here, so that results agree to the bit: taken from this
-    environment where they fit the function, else downloaded by pip, or from ``wheels`` by their names.
+    NumPy and xxhash have the versions that are installed here, so that results agree to the bit. They are copied from
+    this environment if they fit the function, else downloaded by pip, or taken from ``wheels`` by their names.
     """
-    function = function or Function()
+    function = function or LambdaConfig()
     files = {name: source.read_bytes() for name, source in _own_files()}
     for name in DISTRIBUTIONS:
         files |= dict(_files_in(name, function, (wheels or {}).get(name)))
@@ -93,14 +93,14 @@ def write_package(
     return size
 
 
-def write_sam(path: Path, *, package: Path, function: Function | None = None) -> None:
+def write_sam(path: Path, *, package: Path, function: LambdaConfig | None = None) -> None:
     """Write an AWS SAM template that deploys the zip, as JSON: ``sam deploy --guided --template-file PATH``."""
-    text = json.dumps(_template(package, function or Function()), indent=2) + "\n"
+    text = json.dumps(_template(package, function or LambdaConfig()), indent=2) + "\n"
     write_atomically(path, text.encode())
 
 
-def _template(package: Path, function: Function) -> dict[str, object]:
-    trust = {KEY: {"Ref": "LeaseKey"}, ADDRESSES: {"Ref": "LeaseAddresses"}}
+def _template(package: Path, function: LambdaConfig) -> dict[str, object]:
+    trust = {KEY: {"Ref": "LeaseKey"}, ADDRESSES_VARIABLE: {"Ref": "LeaseAddresses"}}
     one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     properties = {
         "FunctionName": function.name,
@@ -150,7 +150,7 @@ def _template(package: Path, function: Function) -> dict[str, object]:
 
 
 def _own_files() -> Iterator[tuple[str, Path]]:
-    """The files of siafu that the worker imports, by their names in the zip."""
+    """Yield the files of siafu that the worker imports, with their names in the zip."""
     root, found, ahead = Path(siafu.__file__).parents[1], set[Path](), [HANDLER]
     while ahead:
         for path in _files_of(root, ahead.pop()):
@@ -163,7 +163,7 @@ def _own_files() -> Iterator[tuple[str, Path]]:
 
 
 def _files_of(root: Path, module: str) -> Iterator[Path]:
-    """The file of a module, or of the module that holds a name, and those of the packages around it."""
+    """Yield the file of a module, or of the module that holds a name, and those of its parent packages."""
     parts = module.split(".")
     for count in range(1, len(parts) + 1):
         place = root.joinpath(*parts[:count])
@@ -173,7 +173,7 @@ def _files_of(root: Path, module: str) -> Iterator[Path]:
 
 
 def _imports(path: Path) -> Iterator[str]:
-    """What a file imports of siafu, but for what it imports for its types alone."""
+    """Yield the modules of siafu that a file imports, except under TYPE_CHECKING."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     guards = [
         node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
@@ -189,8 +189,8 @@ def _imports(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def _files_in(name: str, function: Function, wheel: Path | None) -> Iterator[tuple[str, bytes]]:
-    """The files of a distribution that the worker may need."""
+def _files_in(name: str, function: LambdaConfig, wheel: Path | None) -> Iterator[tuple[str, bytes]]:
+    """Yield the files of a distribution that the worker may need."""
     if wheel is not None:
         yield from _of_wheel(name, wheel)
     elif _installed_fits(name, function):
@@ -202,8 +202,8 @@ def _files_in(name: str, function: Function, wheel: Path | None) -> Iterator[tup
             yield from _of_wheel(name, _download(name, function, Path(folder)))
 
 
-def _installed_fits(name: str, function: Function) -> bool:
-    """Whether a distribution of this environment is one that Lambda's Python can load."""
+def _installed_fits(name: str, function: LambdaConfig) -> bool:
+    """Tell whether Lambda's Python can load a distribution of this environment."""
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
     if function.python != here or platform.machine() != _WHEELS[function.architecture]:
         return False
@@ -213,7 +213,7 @@ def _installed_fits(name: str, function: Function) -> bool:
         return False
 
 
-def _download(name: str, function: Function, folder: Path) -> Path:
+def _download(name: str, function: LambdaConfig, folder: Path) -> Path:
     platforms = [f"--platform={glibc}_{_WHEELS[function.architecture]}" for glibc in _GLIBC]
     wanted = f"{name}=={distribution(name).version}"
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", *platforms,
@@ -221,10 +221,10 @@ def _download(name: str, function: Function, folder: Path) -> Path:
     try:
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
     except (OSError, subprocess.SubprocessError) as error:
-        said = (getattr(error, "stderr", "") or str(error)).strip().splitlines()[-1:]
+        reason = (getattr(error, "stderr", "") or str(error)).strip().splitlines()[-1:]
         raise ValueError(
             f"pip could not download {wanted} for Python {function.python} on {function.architecture}: "
-            f"{' '.join(said)}; give a wheel that you have"
+            f"{' '.join(reason)}; give a wheel that you have"
         ) from error
     return next(folder.glob("*.whl"))
 
@@ -239,7 +239,7 @@ def _of_wheel(name: str, wheel: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _is_used(name: str, file: PurePosixPath) -> bool:
-    """Whether a worker may need a file of a distribution."""
+    """Tell whether a worker may need a file of a distribution."""
     if file.is_absolute() or ".." in file.parts or not file.parts[0].startswith(name):
         return False
     if file.parts[0].endswith(".dist-info"):

@@ -1,4 +1,4 @@
-"""Leases: all that a worker needs to find its graph server and to be let in. A few hundred bytes of JSON."""
+"""Leases: a few hundred bytes of JSON with which a worker finds its graph server and authenticates."""
 
 import json
 import re
@@ -9,23 +9,23 @@ from typing import Any, Literal, get_args
 from siafu import __version__
 
 MAX_BYTES = 1024
-Compute = Literal["twin", "torch"]
+Backend = Literal["numpy", "torch"]
 _FINGERPRINT = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
 class Lease:
-    """The right to serve a graph server for a while.
+    """The right to work for a graph server until a deadline.
 
     Attributes:
         run: the run's name, for people.
         worker: the worker's name in events and traces.
         host, port: where the graph server listens.
-        token: the run's secret, in hexadecimal digits. It never travels over the connection.
+        token: the run's secret, in hexadecimal digits. It is never sent over the connection.
         deadline_s: when the lease ends, in seconds since the epoch.
-        compute: ``twin`` computes with NumPy alone, ``torch`` with torch.
-        fingerprint: SHA-256 of the server's certificate, in hexadecimal digits; without one there is no TLS.
-        version: of siafu, on both sides.
+        backend: the library that computes tasks, ``numpy`` or ``torch``.
+        fingerprint: SHA-256 of the server's certificate, in hexadecimal digits; None for a connection without TLS.
+        version: of siafu, which must be the same on both sides.
     """
 
     run: str
@@ -34,7 +34,7 @@ class Lease:
     port: int
     token: str
     deadline_s: float
-    compute: Compute = "twin"
+    backend: Backend = "numpy"
     fingerprint: str | None = None
     version: str = __version__
 
@@ -44,9 +44,9 @@ class Lease:
             value = getattr(self, item.name)
             if type(value) is not kind and not (item.name == "fingerprint" and value is None):
                 raise ValueError(f"a lease's {item.name} is {value!r:.60}, expected {kind.__name__}")
-        if self.compute not in get_args(Compute):
+        if self.backend not in get_args(Backend):
             raise ValueError(
-                f"a lease's compute is {self.compute!r:.60}, expected {' or '.join(get_args(Compute))}"
+                f"a lease's backend is {self.backend!r:.60}, expected {' or '.join(get_args(Backend))}"
             )
         if not 0 < self.port < 1 << 16:
             raise ValueError(f"a lease's port is {self.port}, expected 1 to 65535")
@@ -59,15 +59,15 @@ class Lease:
                 f"a lease's fingerprint is {self.fingerprint!r:.60}, expected 64 hexadecimal digits"
             )
 
-    def __repr__(self) -> str:
-        return f"Lease({self.run!r}, {self.worker!r}, {self.host!r}, {self.port})"  # and no token in a log
+    def __repr__(self) -> str:  # without the token, which must not end in a log
+        return f"Lease({self.run!r}, {self.worker!r}, {self.host!r}, {self.port})"
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values, for :meth:`from_dict`."""
+        """Convert to plain values, for :meth:`from_dict`."""
         return asdict(self)
 
     def to_json(self) -> str:
-        """As text under 1 KB, for :meth:`from_json`."""
+        """Convert to text under 1 KB, for :meth:`from_json`."""
         text = json.dumps(self.to_dict())
         if len(text) >= MAX_BYTES:
             raise ValueError(
@@ -77,28 +77,28 @@ class Lease:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "Lease":
-        """The lease that :meth:`to_json` wrote; ValueError for any other text."""
+        """Parse the text of :meth:`to_json`; raises ValueError for any other text."""
         if len(text) > 2 * MAX_BYTES:
             raise ValueError(f"a lease of {len(text)} bytes, expected fewer than {MAX_BYTES}")
         try:
-            given = json.loads(text)
+            values = json.loads(text)
         except (ValueError, RecursionError):
             raise ValueError(f"a lease is no JSON: it begins with {text[:40]!r}") from None
-        return cls.from_dict(given)
+        return cls.from_dict(values)
 
     @classmethod
-    def from_dict(cls, given: object) -> "Lease":
-        """The lease that :meth:`to_dict` gave; ValueError for anything else."""
+    def from_dict(cls, values: object) -> "Lease":
+        """Read the values of :meth:`to_dict`; raises ValueError for anything else."""
         names = {item.name for item in fields(cls)}
-        if not isinstance(given, Mapping) or set(given) != names:
-            found = sorted(map(str, given)) if isinstance(given, Mapping) else type(given).__name__
+        if not isinstance(values, Mapping) or set(values) != names:
+            found = sorted(map(str, values)) if isinstance(values, Mapping) else type(values).__name__
             raise ValueError(
                 f"a lease of {str(found)[:200]}, expected {sorted(names)}: is it of another siafu?"
             )
         try:
-            deadline_s = float(given["deadline_s"])
+            deadline_s = float(values["deadline_s"])
         except (TypeError, ValueError, OverflowError):
             raise ValueError(
-                f"a lease's deadline_s is {given['deadline_s']!r:.60}, expected a time"
+                f"a lease's deadline_s is {values['deadline_s']!r:.60}, expected a time"
             ) from None
-        return cls(**{**given, "deadline_s": deadline_s})
+        return cls(**{**values, "deadline_s": deadline_s})

@@ -1,4 +1,4 @@
-"""The door of a graph server: workers that dial in are let in, and served with tasks until they leave."""
+"""The listener of a graph server: workers connect to it, are authenticated, and are served tasks until they leave."""
 
 import secrets
 import socket
@@ -12,34 +12,34 @@ from ipaddress import ip_address
 
 from siafu.wire.certificates import self_signed
 from siafu.wire.heartbeats import FailureDetector
-from siafu.workers.admission import Refused, admit
-from siafu.workers.connection import Link
-from siafu.workers.event_loop import Loop
-from siafu.workers.lease import Compute, Lease
-from siafu.workers.result_check import Expected
-from siafu.workers.session import Limits, Room, Served, Visit
+from siafu.workers.admission import AdmissionRefused, admit_worker
+from siafu.workers.connection import FrameConnection
+from siafu.workers.event_loop import EventLoop
+from siafu.workers.lease import Backend, Lease
+from siafu.workers.result_check import ResultChecker
+from siafu.workers.session import SessionLimits, SharedMemory, WorkerSession, WorkerUsage
 from siafu.workers.setup import Setup
-from siafu.workers.shared_memory import Handing, Segments
-from siafu.workers.task_queue import Tasks
+from siafu.workers.shared_memory import DescriptorSender, Segments
+from siafu.workers.task_queue import TaskQueue
 
-_STRANGERS = 64  # who may be at the door at once without having proved anything
-_DOOR_S = 10.0  # in which they have to
-_START_S = 600.0  # in which a process that was started here has to; where it dies, that is noticed at once
-_HERE = "this host"  # the address of such a process
+_MAX_UNAUTHENTICATED = 64  # connections at a time
+_HANDSHAKE_S = 10.0
+_PROCESS_START_S = 600.0  # for the handshake of a process started here; its death is noticed at once
+_THIS_HOST = "this host"  # the address of such a process
 
 
-class Pool:
-    """Listens for workers that hold a lease of this run, and has them do the tasks.
+class WorkerListener:
+    """Listens for workers that hold a lease of this run, and has them compute the tasks of a queue.
 
-    Worker processes that this process started (:meth:`adopt`) see ``segments`` where they are; no other worker does.
-    TLS is used where ``host`` is not this host's own loopback, unless told otherwise. ``address`` is what leases say
-    where the pool is, if that is not ``host``. ``expected`` says what results must look like; without it they are
-    believed. ``say`` is told of workers that are let go. Close it before the tasks.
+    Worker processes that this process started (:meth:`adopt`) map ``segments``; no other worker does. TLS is on unless
+    ``host`` is a loopback address; ``tls`` overrides that. ``address`` is the address in leases, if it is not ``host``.
+    Results are checked by ``checker``, or not at all. ``say`` is called with the reason when a worker is dismissed.
+    Close the listener before the queue.
     """
 
     def __init__(
         self,
-        tasks: Tasks,
+        tasks: TaskQueue,
         setup: Setup,
         *,
         run: str = "run",
@@ -47,40 +47,40 @@ class Pool:
         port: int = 0,
         address: str | None = None,
         tls: bool | None = None,
-        limits: Limits | None = None,
+        limits: SessionLimits | None = None,
         segments: Segments | None = None,
-        expected: Expected | None = None,
+        checker: ResultChecker | None = None,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._tasks, self._setup, self._run, self._segments = tasks, setup, run, segments
-        self._expected, self._say = expected, say
-        self._limits = limits or Limits()
+        self._checker, self._say = checker, say
+        self._limits = limits or SessionLimits()
         self._token = secrets.token_hex(32)
         self._certificate = self_signed() if (not is_loopback(host) if tls is None else tls) else None
         self._context = self._certificate.server_context() if self._certificate else None
         self._changed = threading.Condition()
-        self._visits: dict[str, Visit] = {}
-        self._past: list[Served] = []
-        self._refused: list[str] = []
-        self._names: Counter[str] = Counter()  # of those that were let in
-        self._leases = 0
+        self._sessions: dict[str, WorkerSession] = {}
+        self._past: list[WorkerUsage] = []
+        self._refusals: list[str] = []
+        self._names: Counter[str] = Counter()  # how often each was admitted
+        self._num_leases = 0
         self._closing = False
-        self._strangers = threading.BoundedSemaphore(_STRANGERS)
+        self._unauthenticated = threading.BoundedSemaphore(_MAX_UNAUTHENTICATED)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, port), family=family, backlog=512)
-        self._loop = Loop("siafu-workers")
+        self._loop = EventLoop("siafu-workers")
         self._detector = FailureDetector[str]([], deadline_s=self._limits.silence_s)
-        self._loop.ask(self._watch)
+        self._loop.call_soon(self._check_silence)
         self._address = address or (socket.gethostname() if host in ("", "0.0.0.0", "::") else host)
         self.port: int = self._listener.getsockname()[1]
-        self._door = threading.Thread(target=self._open_door, name="siafu-workers-door", daemon=True)
-        self._door.start()
+        self._acceptor = threading.Thread(target=self._accept_all, name="siafu-workers-door", daemon=True)
+        self._acceptor.start()
 
-    def lease(self, *, seconds: float, compute: Compute = "twin") -> Lease:
-        """A new lease, for one worker."""
+    def issue_lease(self, *, seconds: float, backend: Backend = "numpy") -> Lease:
+        """Issue a new lease, for one worker."""
         with self._changed:
-            self._leases += 1
-            name = f"worker-{self._leases}"
+            self._num_leases += 1
+            name = f"worker-{self._num_leases}"
         return Lease(
             run=self._run,
             worker=name,
@@ -88,76 +88,76 @@ class Pool:
             port=self.port,
             token=self._token,
             deadline_s=time.time() + seconds,
-            compute=compute,
+            backend=backend,
             fingerprint=self._certificate.fingerprint.hex() if self._certificate else None,
         )
 
     def adopt(self, connection: socket.socket, memory: socket.socket) -> None:
-        """Serve a worker process that this process started, and that has the other ends of these two sockets."""
-        room = None if self._segments is None else Room(self._segments, Handing(memory))
-        if room is None:
+        """Serve a worker process that this process started, which inherited the other ends of these two sockets."""
+        shared = None if self._segments is None else SharedMemory(self._segments, DescriptorSender(memory))
+        if shared is None:
             memory.close()
         threading.Thread(
-            target=self._receive, args=(connection, _HERE, room), name="siafu-workers-here", daemon=True
+            target=self._admit, args=(connection, _THIS_HOST, shared), name="siafu-workers-here", daemon=True
         ).start()
 
     @property
-    def present(self) -> int:
-        """How many workers are there now."""
+    def num_ready(self) -> int:
+        """The number of workers that are connected and ready."""
         with self._changed:
-            return sum(visit.ready for visit in self._visits.values())
+            return sum(session.ready for session in self._sessions.values())
 
-    def wait_present(self, wait_s: float, *, or_else: Callable[[], bool]) -> None:
-        """Return once a worker is there, or something else holds after :meth:`wake`, or after a while."""
+    def wait_ready(self, wait_s: float, *, or_else: Callable[[], bool]) -> None:
+        """Wait until a worker is ready, until ``or_else()`` is true after :meth:`notify`, or for ``wait_s`` seconds."""
         with self._changed:
             self._changed.wait_for(
-                lambda: or_else() or any(visit.ready for visit in self._visits.values()), wait_s
+                lambda: or_else() or any(session.ready for session in self._sessions.values()), wait_s
             )
 
-    def wake(self) -> None:
-        """Have those who wait for a worker look again."""
+    def notify(self) -> None:
+        """Have threads in :meth:`wait_ready` check their conditions again."""
         with self._changed:
             self._changed.notify_all()
 
     @property
-    def served(self) -> list[Served]:
-        """Every worker that was let in so far, in the order in which they left; then those that are there."""
+    def usage(self) -> list[WorkerUsage]:
+        """The usage of every worker that was admitted: those that left, in that order, then those connected."""
         with self._changed:
-            return [*self._past, *(visit.served() for visit in self._visits.values())]
+            return [*self._past, *(session.usage() for session in self._sessions.values())]
 
     @property
-    def refused(self) -> list[str]:
-        """Why somebody was not let in, for each that was not: the last hundred."""
+    def refusals(self) -> list[str]:
+        """The reasons for which connections were refused: the last hundred."""
         with self._changed:
-            return list(self._refused)
+            return list(self._refusals)
 
     def dismiss(self, count: int) -> int:
-        """Have so many workers leave once they are done with what they hold; returns how many will."""
+        """Have ``count`` workers leave after the tasks that they hold; returns how many will."""
         with self._changed:
-            leaving = list(self._visits)[:count]
+            leaving = list(self._sessions)[:count]
         for worker in leaving:
             self._tasks.dismiss(worker)
         return len(leaving)
 
     def close(self) -> None:
-        """Let nobody in any more, have the workers stop, and wait for that; what they held is done again."""
+        """Admit no more workers, stop those that are connected, and wait for their end. Their tasks wait again."""
         with self._changed:
             self._closing = True
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
-        self._door.join()
+        self._acceptor.join()
         self._listener.close()
         with self._changed:
-            visits = dict(self._visits)
-        for worker in visits:
+            sessions = dict(self._sessions)
+        for worker in sessions:
             self._tasks.dismiss(worker)
         if not self._wait_empty(self._limits.close_s):
-            for visit in visits.values():
-                visit.link.shut()
+            for session in sessions.values():
+                session.connection.shut()
             self._wait_empty(self._limits.close_s)
         self._loop.close()
 
-    def __enter__(self) -> "Pool":
+    def __enter__(self) -> "WorkerListener":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -165,9 +165,9 @@ class Pool:
 
     def _wait_empty(self, wait_s: float) -> bool:
         with self._changed:
-            return self._changed.wait_for(lambda: not self._visits, wait_s)
+            return self._changed.wait_for(lambda: not self._sessions, wait_s)
 
-    def _open_door(self) -> None:
+    def _accept_all(self) -> None:
         while True:
             try:
                 sock, (peer, *_) = self._listener.accept()
@@ -176,83 +176,86 @@ class Pool:
                     return
                 time.sleep(0.1)  # out of file descriptors: some will be closed
                 continue
-            self._strangers.acquire()
+            self._unauthenticated.acquire()
             name = f"siafu-workers-{peer}"
-            threading.Thread(target=self._meet, args=(sock, peer), name=name, daemon=True).start()
+            threading.Thread(target=self._accept, args=(sock, peer), name=name, daemon=True).start()
 
-    def _watch(self) -> None:
-        """Lose workers of which nothing is heard."""
-        for visit in list(self._visits.values()):
-            visit.look_after()
-        self._loop.at(time.monotonic() + self._detector.tick_s, self._watch)
+    def _check_silence(self) -> None:
+        """End sessions of silent workers, again and again."""
+        for session in list(self._sessions.values()):
+            session.check_silence()
+        self._loop.call_at(time.monotonic() + self._detector.tick_s, self._check_silence)
 
-    def _meet(self, sock: socket.socket, peer: str) -> None:
+    def _accept(self, sock: socket.socket, peer: str) -> None:
         try:
-            self._receive(sock, peer, None)
+            self._admit(sock, peer, None)
         finally:
-            self._strangers.release()
+            self._unauthenticated.release()
 
-    def _receive(self, sock: socket.socket, peer: str, room: Room | None) -> None:
-        """Let a worker in, or find out why not."""
-        certificate = self._certificate if peer != _HERE else None
-        wait_s = _DOOR_S if peer != _HERE else _START_S
+    def _admit(self, sock: socket.socket, peer: str, shared_memory: SharedMemory | None) -> None:
+        """Authenticate a worker and start its session, or note why it was refused."""
+        certificate = self._certificate if peer != _THIS_HOST else None
+        wait_s = _HANDSHAKE_S if peer != _THIS_HOST else _PROCESS_START_S
         try:
             binding = b""
             if self._context is not None and certificate is not None:
                 sock.settimeout(wait_s)
                 sock, binding = self._context.wrap_socket(sock, server_side=True), certificate.fingerprint
-            name = admit(sock, self._token, binding=binding, wait_s=wait_s)
-            self._enter(name, Link(sock, send_wait_s=self._limits.silence_s), peer, room)
-        except (OSError, Refused) as error:  # ssl's errors are OSErrors
+            name = admit_worker(sock, self._token, binding=binding, wait_s=wait_s)
+            connection = FrameConnection(sock, send_wait_s=self._limits.silence_s)
+            self._start_session(name, connection, peer, shared_memory)
+        except (OSError, AdmissionRefused) as error:  # ssl's errors are OSErrors
             with self._changed:
-                self._refused = [*self._refused[-99:], f"{peer}: {_told(error)}"]
+                self._refusals = [*self._refusals[-99:], f"{peer}: {_reason(error)}"]
             sock.close()
-            if room is not None:
-                room.handing.close()
+            if shared_memory is not None:
+                shared_memory.sender.close()
 
-    def _enter(self, name: str, link: Link, peer: str, room: Room | None) -> None:
+    def _start_session(
+        self, name: str, connection: FrameConnection, peer: str, shared_memory: SharedMemory | None
+    ) -> None:
         with self._changed:
             if self._closing:
-                link.close()
-                if room is not None:
-                    room.handing.close()
+                connection.close()
+                if shared_memory is not None:
+                    shared_memory.sender.close()
                 return
             self._names[name] += 1
             worker = name if self._names[name] == 1 else f"{name}.{self._names[name]}"
-            visit = self._visits[worker] = Visit(
+            session = self._sessions[worker] = WorkerSession(
                 worker,
                 peer,
-                link=link,
+                connection=connection,
                 loop=self._loop,
                 tasks=self._tasks,
                 setup=self._setup,
                 limits=self._limits,
                 detector=self._detector,
-                room=room,
-                expected=self._expected,
-                on_ready=self.wake,
-                on_end=self._leave,
+                shared_memory=shared_memory,
+                checker=self._checker,
+                on_ready=self.notify,
+                on_end=self._end_session,
             )
-        self._loop.ask(visit.begin)
+        self._loop.call_soon(session.start)
 
-    def _leave(self, visit: Visit) -> None:
+    def _end_session(self, session: WorkerSession) -> None:
         with self._changed:
-            del self._visits[visit.worker]
-            self._past.append(visit.served())
+            del self._sessions[session.worker]
+            self._past.append(session.usage())
             self._changed.notify_all()
-        if visit.let_go:
-            self._say(f"{visit.worker}: {visit.let_go}")
+        if session.dismissal:
+            self._say(f"{session.worker}: {session.dismissal}")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address is this host's own, which no other reaches."""
+    """Tell whether an address is of this host alone, so that no other host reaches it."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
 
 
-def _told(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
         return f"it does not speak TLS as it should ({error.reason})"
     return f"the connection broke: {error}" if isinstance(error, OSError) else str(error)

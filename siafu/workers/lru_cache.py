@@ -1,39 +1,39 @@
-"""What a worker keeps, so that it travels once and not with every task: weights, and rows that never change."""
+"""The worker cache: weights and rows that never change, so that they are sent once and not with every task."""
 
 from collections import OrderedDict
 
 from siafu.workers.task import Arrays
 
-KEPT_BYTES = 256 << 20
+CACHE_BYTES = 256 << 20
 
 
-class Kept:
-    """The arrays that were used last, up to a number of bytes; the newest always.
+class LruCache:
+    """Arrays that were used most recently, up to a number of bytes. The newest entry is always kept.
 
-    They go by numbers: of weights their version and stage, of rows the tasks that read them.
+    Keys are tuples of numbers: of weights their version and stage, of rows the tasks that read them.
     """
 
-    def __init__(self, limit_bytes: int = KEPT_BYTES) -> None:
+    def __init__(self, limit_bytes: int = CACHE_BYTES) -> None:
         self._limit_bytes = limit_bytes
         self._arrays: OrderedDict[tuple[int, ...], Arrays] = OrderedDict()
         self._bytes = 0
 
-    def get(self, numbers: tuple[int, ...]) -> Arrays | None:
-        """The arrays, or None where they are not kept."""
-        found = self._arrays.get(numbers)
+    def get(self, key: tuple[int, ...]) -> Arrays | None:
+        """Return the arrays of a key, or None if they are not cached."""
+        found = self._arrays.get(key)
         if found is not None:
-            self._arrays.move_to_end(numbers)
+            self._arrays.move_to_end(key)
         return found
 
-    def put(self, numbers: tuple[int, ...], arrays: Arrays) -> None:
-        """Keep these, and forget those that were not used for longest."""
-        if numbers in self._arrays:
-            self._bytes -= _size(self._arrays.pop(numbers))
-        self._arrays[numbers] = arrays
-        self._bytes += _size(arrays)
+    def put(self, key: tuple[int, ...], arrays: Arrays) -> None:
+        """Store arrays, and evict those that were not used for longest."""
+        if key in self._arrays:
+            self._bytes -= _num_bytes(self._arrays.pop(key))
+        self._arrays[key] = arrays
+        self._bytes += _num_bytes(arrays)
         while self._bytes > self._limit_bytes and len(self._arrays) > 1:
-            self._bytes -= _size(self._arrays.popitem(last=False)[1])
+            self._bytes -= _num_bytes(self._arrays.popitem(last=False)[1])
 
 
-def _size(arrays: Arrays) -> int:
+def _num_bytes(arrays: Arrays) -> int:
     return sum(array.nbytes for array in arrays.values())

@@ -1,4 +1,4 @@
-"""Workers as Ray tasks, on a Ray cluster that exists. The one file of this room that names Ray."""
+"""Workers as Ray tasks, on an existing Ray cluster. The only file of this package that imports Ray."""
 
 import logging
 import threading
@@ -13,8 +13,8 @@ with require_extra("pipeline.workers = ray", "ray"):
     from ray.exceptions import RayError
 
 
-class RayTasks:
-    """A Ray task of one CPU per lease. Every node of the cluster needs siafu."""
+class RayPlatform:
+    """Runs one Ray task of one CPU per lease. Every node of the cluster needs siafu."""
 
     def __init__(self) -> None:
         connect("for workers")
@@ -22,30 +22,30 @@ class RayTasks:
         self._lock = threading.Lock()
         self._running: set[ray.ObjectRef] = set()
 
-    def hold(self, lease: Lease) -> None:
-        """Have a Ray task serve a lease, when a node has room for it; raises LeaseError."""
+    def run_worker(self, lease: Lease) -> None:
+        """Run a Ray task with a lease, once a node has room for it; raises LeaseError."""
         running = self._serve.remote(lease.to_json())
         with self._lock:
             self._running.add(running)
         try:
-            refused = ray.get(running)
+            reason = ray.get(running)
         except RayError as error:
             raise LeaseError(f"its Ray task was lost: {str(error).splitlines()[0]}") from error
         finally:
             with self._lock:
                 self._running.discard(running)
-        if refused:
-            raise LeaseError(refused)
+        if reason:
+            raise LeaseError(reason)
 
     def close(self) -> None:
-        """End the tasks that still run or wait for room."""
+        """Cancel the tasks that still run or wait for room."""
         with self._lock:
             for running in self._running:
                 ray.cancel(running, force=True)
 
 
 def _serve(lease: str) -> str:
-    """In the cluster: serve a lease; returns why it could not be."""
+    """Serve a lease, on a node of the cluster; returns the reason if it could not be served."""
     try:
         serve(Lease.from_json(lease))
     except CannotServe as error:
@@ -53,13 +53,13 @@ def _serve(lease: str) -> str:
     return ""
 
 
-def connect(to_do: str) -> None:
-    """Join the cluster that ``RAY_ADDRESS`` names, or that runs on this host; raises ValueError where there is none."""
+def connect(purpose: str) -> None:
+    """Join the cluster in ``RAY_ADDRESS``, or the one on this host; raises ValueError if there is none."""
     if ray.is_initialized():
         return
     try:
         ray.init(address="auto", log_to_driver=True, logging_level=logging.WARNING)
     except ConnectionError as error:
         raise ValueError(
-            f"there is no Ray cluster {to_do}: start one (ray start --head), or name one that exists in RAY_ADDRESS"
+            f"there is no Ray cluster {purpose}: start one (ray start --head), or name one that exists in RAY_ADDRESS"
         ) from error

@@ -1,75 +1,75 @@
-"""Memory in which a worker process writes its results for the graph server of the same host. It knows no torch."""
+"""Slots: shared memory in which a worker process writes results for the graph server of its host. It knows no torch."""
 
 import mmap
 from typing import Any
 
 import numpy as np
 
-from siafu.workers.shared_memory import Memory, aligned, view
+from siafu.workers.shared_memory import SealedMemory, aligned, view
 from siafu.workers.task import Arrays
 
-_MOST_SLOTS = 8  # of one worker; a result that finds none travels
+_MAX_SLOTS = 8  # of one worker; without a free slot a result is sent
 
 
-class Slot:
+class ResultSlot:
     """Memory for the result of one task, which a worker writes and its graph server reads.
 
     Attributes:
-        number: tells it from every other slot of the worker.
-        instead_of: the number of the slot that it replaces, or -1.
+        number: identifies the slot among all slots of the worker.
+        replaces: the number of the slot that it replaces, or -1.
         memory: in which results are written.
-        taken: whether a task uses it. Set and reset by any thread.
+        in_use: whether a task uses it. Set and reset by any thread.
     """
 
-    def __init__(self, number: int, size: int, *, instead_of: int = -1) -> None:
-        self.number, self.instead_of, self.taken = number, instead_of, False
-        self.memory = Memory(size, read_only=False)
+    def __init__(self, number: int, size: int, *, replaces: int = -1) -> None:
+        self.number, self.replaces, self.in_use = number, replaces, False
+        self.memory = SealedMemory(size, read_only=False)
 
     def free(self) -> None:
-        """Let another task use it: its arrays were read."""
-        self.taken = False
+        """Let another task use the slot: its arrays were read."""
+        self.in_use = False
 
     def array(self, offset: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
-        """An array that a worker wrote; raises FrameError where it does not lie within the slot."""
+        """View an array that a worker wrote; raises FrameError if it is not within the slot."""
         return view(self.memory.map, offset, dtype, shape)
 
 
-class Slots:
-    """The slots of one worker. As large as results of their kind have been so far."""
+class ResultSlots:
+    """The slots of one worker."""
 
     def __init__(self) -> None:
-        self._slots: list[Slot] = []
-        self._numbers = 0
+        self._slots: list[ResultSlot] = []
+        self._last_number = 0
 
-    def take(self, size: int) -> Slot | None:
-        """A slot of at least so many bytes; None where too many are in use, or nothing is known to go there."""
-        free = [slot for slot in self._slots if not slot.taken]
+    def take(self, size: int) -> ResultSlot | None:
+        """Take a slot of at least ``size`` bytes; None if too many are in use, or the size is 0."""
+        free = [slot for slot in self._slots if not slot.in_use]
         fits = [slot for slot in free if slot.memory.size >= size]
-        if not size or not (fits or free or len(self._slots) < _MOST_SLOTS):
+        if not size or not (fits or free or len(self._slots) < _MAX_SLOTS):
             return None
-        slot = fits[0] if fits else self._make(size, instead_of=free[0] if free else None)
-        slot.taken = True
+        slot = fits[0] if fits else self._make(size, replaced=free[0] if free else None)
+        slot.in_use = True
         return slot
 
-    def _make(self, size: int, *, instead_of: Slot | None) -> Slot:
-        replaced = -1
-        if instead_of is not None:
-            replaced = instead_of.number
-            instead_of.memory.close()
-            self._slots.remove(instead_of)
-        self._numbers += 1
-        self._slots.append(Slot(self._numbers, size, instead_of=replaced))
+    def _make(self, size: int, *, replaced: ResultSlot | None) -> ResultSlot:
+        number = -1
+        if replaced is not None:
+            number = replaced.number
+            replaced.memory.close()
+            self._slots.remove(replaced)
+        self._last_number += 1
+        self._slots.append(ResultSlot(self._last_number, size, replaces=number))
         return self._slots[-1]
 
     def close(self) -> None:
-        """The worker is gone; results in its slots may still be read."""
+        """Release the slots of a worker that left; results in them may still be read."""
         for slot in self._slots:
             slot.memory.close()
         self._slots = []
 
 
-def write_result(arrays: Arrays, slot: mmap.mmap) -> dict[str, Any] | None:
-    """Write arrays into a slot; returns the place of each: offset, dtype, shape; None where they do not fit."""
+def write_to_slot(arrays: Arrays, slot: mmap.mmap) -> dict[str, Any] | None:
+    """Write arrays into a slot; returns offset, dtype and shape of each, or None if they do not fit."""
     places: dict[str, tuple[int, str, list[int]]] = {}
     end = 0
     for name, array in arrays.items():
@@ -82,6 +82,6 @@ def write_result(arrays: Arrays, slot: mmap.mmap) -> dict[str, Any] | None:
     return places
 
 
-def laid_bytes(arrays: Arrays) -> int:
-    """The size of a slot that has room for these arrays."""
+def slot_bytes(arrays: Arrays) -> int:
+    """Return the size of a slot that has room for these arrays."""
     return sum(aligned(array.nbytes) for array in arrays.values())

@@ -1,8 +1,7 @@
-"""One worker at a graph server: what it is offered, what it gives back, and when it is lost."""
+"""The session of one worker at a graph server: tasks it is offered, results it returns, and its loss."""
 
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -10,44 +9,59 @@ from typing import Any
 
 from siafu.wire.frames import FrameError
 from siafu.wire.heartbeats import FailureDetector
-from siafu.workers.connection import Link, LinkLost, Steps
-from siafu.workers.event_loop import Loop
-from siafu.workers.result_check import Expected, is_doubtful, is_finite
-from siafu.workers.result_slots import Slot, Slots, laid_bytes
+from siafu.workers.connection import ConnectionLost, FrameConnection
+from siafu.workers.event_loop import EventLoop
+from siafu.workers.frame_io import FrameIo
+from siafu.workers.result_check import ResultChecker, inputs_are_finite, is_finite
+from siafu.workers.result_slots import ResultSlot, ResultSlots, slot_bytes
 from siafu.workers.setup import Setup
-from siafu.workers.shared_memory import Handing, Segments, Use
+from siafu.workers.shared_memory import DescriptorSender, MemoryUse, Segments
 from siafu.workers.stages import static_rows, weights_of
 from siafu.workers.task import Arrays, Direction, Key, Result, Task
-from siafu.workers.task_frames import Frame, Kind
-from siafu.workers.task_messages import answered, ask, field_of, key_of, offer, seconds_of
-from siafu.workers.task_queue import Tasks
+from siafu.workers.task_frames import Frame, FrameKind
+from siafu.workers.task_messages import (
+    pack_offer,
+    pack_task,
+    read_field,
+    read_key,
+    read_seconds,
+    unpack_result,
+)
+from siafu.workers.task_queue import TaskQueue
 
-MOST_FAILURES = 3  # of a worker, until it is let go
-_REPORTED = {"init_s": float, "memory_mb": float, "request_id": str, "compute": str, "host": str, "pid": int}
+MAX_FAILURES = 3  # of a worker, until its session is ended
+_REPORT_FIELDS = {
+    "init_s": float,
+    "memory_mb": float,
+    "request_id": str,
+    "backend": str,
+    "host": str,
+    "pid": int,
+}
 
 
 @dataclass(frozen=True)
-class Room:
-    """The memory that a worker of this host shares with its graph server.
+class SharedMemory:
+    """The memory that a worker process shares with the graph server that started it.
 
     Attributes:
-        segments: rows and weights, which it reads.
-        handing: by which it is handed the descriptors.
+        segments: rows and weights, which the worker reads.
+        sender: hands the worker the file descriptors.
     """
 
     segments: Segments
-    handing: Handing
+    sender: DescriptorSender
 
 
 @dataclass(frozen=True)
-class Limits:
-    """Of a pool and its workers.
+class SessionLimits:
+    """The limits of a listener and its sessions.
 
     Attributes:
-        silence_s: after which a worker that says nothing is lost.
-        frame_bytes: the most that a result may have.
-        tasks: how many a worker may hold at once: the next one travels while it computes.
-        close_s: how long closing waits for workers to say goodbye.
+        silence_s: a worker that sends nothing for so long is lost.
+        frame_bytes: the largest frame that a worker may send.
+        tasks: how many tasks a worker may hold at once; the next one is sent while it computes.
+        close_s: how long closing waits for workers to end.
     """
 
     silence_s: float = 3.0
@@ -57,20 +71,19 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Served:
-    """What a worker did and took, for a meter of costs.
+class WorkerUsage:
+    """The work and the time of one worker, from which costs are computed.
 
     Attributes:
         worker: its name.
-        peer: the address it called from.
-        came_s, left_s: when, in seconds since the epoch; it is still there where ``left_s`` is None.
+        peer: the address from which it connected.
+        came_s, left_s: in seconds since the epoch; ``left_s`` is None while it is connected.
         tasks: how many it answered.
         bytes_in, bytes_out: from it and to it.
         busy_s: seconds in which it held a task.
         compute_s: seconds that it spent computing.
-        report: what it says of itself: ``init_s``, ``memory_mb``, ``request_id``, ``compute``,
-            ``host``, ``pid``.
-        ended: why it left; empty where it left as it should.
+        report: its own particulars: ``init_s``, ``memory_mb``, ``request_id``, ``backend``, ``host``, ``pid``.
+        ended: the reason of its end; empty if it ended as it should.
     """
 
     worker: str
@@ -86,12 +99,12 @@ class Served:
     ended: str = ""
 
 
-class Visit:
-    """A worker that was let in, served in a loop; other threads call :meth:`served`, :meth:`serve` and :meth:`poke`.
+class WorkerSession:
+    """A connected worker, served in an event loop. It consumes tasks of the queue.
 
-    ``room`` is the memory that it shares with this process, if this process started it. ``expected`` says what results
-    must look like; without it they are taken as they are. ``on_ready`` is told that it can do tasks, ``on_end`` that it
-    left.
+    Other threads may call :meth:`usage`, :meth:`receive` and :meth:`wake`. ``shared_memory`` is for a worker process
+    that this process started. Results are checked by ``checker``, or not at all. ``on_ready`` is called when the worker
+    can compute tasks, ``on_end`` when it has left.
     """
 
     def __init__(
@@ -99,32 +112,37 @@ class Visit:
         worker: str,
         peer: str,
         *,
-        link: Link,
-        loop: Loop,
-        tasks: Tasks,
+        connection: FrameConnection,
+        loop: EventLoop,
+        tasks: TaskQueue,
         setup: Setup,
-        limits: Limits,
+        limits: SessionLimits,
         detector: FailureDetector[str],
-        room: Room | None = None,
-        expected: Expected | None = None,
+        shared_memory: SharedMemory | None = None,
+        checker: ResultChecker | None = None,
         on_ready: Callable[[], None] = lambda: None,
-        on_end: Callable[["Visit"], None] = lambda _: None,
+        on_end: Callable[["WorkerSession"], None] = lambda _: None,
     ) -> None:
-        self.worker, self.link = worker, link
+        self.worker, self.connection = worker, connection
         self._peer, self._loop, self._tasks, self._setup = peer, loop, tasks, setup
-        self._limits, self._detector, self._room, self._expected = limits, detector, room, expected
+        self._limits, self._detector = limits, detector
+        self._shared_memory, self._checker = shared_memory, checker
         self._on_ready, self._on_end = on_ready, on_end
-        self._reading: Steps[Frame] = link.receiving(limits.frame_bytes)
-        self._writing: Steps[None] | None = None
-        self._unsent: deque[list[memoryview]] = deque()
-        self._events = 0  # what is waited for
-        self._sent_s = detector.clock.now()  # when something was last taken of what is sent
+        self._io = FrameIo(
+            worker,
+            connection,
+            loop,
+            detector,
+            limit_bytes=limits.frame_bytes,
+            on_frame=self._on_frame,
+            on_ready=self._proceed,
+        )
         self._offered: Task | None = None
-        self._slots = Slots()
-        self._slot_of: dict[Key, Slot] = {}
-        self._sizes: dict[tuple[int, Direction], int] = {}  # the largest result of a kind so far
-        self._holds: dict[Key, Task] = {}
-        self._asks = self._stopping = self.ready = False
+        self._slots = ResultSlots()
+        self._slot_of: dict[Key, ResultSlot] = {}
+        self._max_result_bytes: dict[tuple[int, Direction], int] = {}  # so far, by kind of task
+        self._held: dict[Key, Task] = {}
+        self._requesting = self._stopping = self.ready = False
         self._came_s = time.time()
         self._left_s: float | None = None
         self._busy_since_s = 0.0
@@ -132,37 +150,42 @@ class Visit:
         self._num_tasks = 0
         self._report: dict[str, Any] = {}
         self._ended = ""
-        self.let_go = ""  # why it was, if it was
+        self.dismissal = ""  # the reason, if the worker was dismissed for its failures
         detector.join(worker)
 
-    def served(self) -> Served:
-        """What it did so far."""
-        busy_s = self._busy_s + (time.monotonic() - self._busy_since_s if self._holds else 0.0)
-        return Served(
+    def usage(self) -> WorkerUsage:
+        """Return the worker's usage so far."""
+        busy_s = self._busy_s + (time.monotonic() - self._busy_since_s if self._held else 0.0)
+        return WorkerUsage(
             self.worker, self._peer, self._came_s, self._left_s, self._num_tasks,
-            self.link.bytes_in, self.link.bytes_out, busy_s, self._compute_s, dict(self._report), self._ended,
+            self.connection.bytes_in, self.connection.bytes_out, busy_s, self._compute_s, dict(self._report),
+            self._ended,
         )  # fmt: skip
 
-    def begin(self) -> None:
-        """Tell the worker what the tensor work is; from then on the loop serves it."""
-        self._guarded(partial(self._send, Kind.SETUP, {"setup": self._setup.to_json()}))
-        self._turn()
+    def start(self) -> None:
+        """Send the worker its setup; from then on the loop serves it."""
+        self._guarded(partial(self._io.send, FrameKind.SETUP, {"setup": self._setup.to_json()}))
+        self._proceed()
 
-    def serve(self, task: Task | None) -> None:
-        """Here is the task it asked for; None: there will be none."""
-        self._loop.ask(partial(self._guarded, partial(self._serve, task)))
+    def receive(self, task: Task | None) -> None:
+        """Receive the task that was requested from the queue; None if there will be none."""
+        self._loop.call_soon(partial(self._guarded, partial(self._receive, task)))
 
-    def poke(self) -> None:
+    def wake(self) -> None:
         """Look for an overdue task."""
-        self._loop.ask(partial(self._guarded, self._look))
+        self._loop.call_soon(partial(self._guarded, self._watch_overdue))
+
+    def check_silence(self) -> None:
+        """End the session if the worker is silent or accepts no data. The loop calls this now and then."""
+        self._guarded(self._check_silence)
 
     def _guarded(self, do: Callable[[], None]) -> None:
-        """Do something; where it fails, the worker is lost, and nobody else."""
+        """Run a step of the session; an error ends this session alone."""
         if self._left_s is not None:
             return
         try:
             do()
-        except (LinkLost, FrameError) as error:
+        except (ConnectionLost, FrameError) as error:
             self._leave(str(error))
         except Exception as error:
             where = traceback.extract_tb(error.__traceback__)[-1]
@@ -170,212 +193,159 @@ class Visit:
                 f"{type(error).__name__}: {error} ({where.filename.rpartition('/')[2]}:{where.lineno})"
             )
 
-    def _turn(self) -> None:
-        """Read and write all that can be, and wait for the rest."""
-        self._guarded(self._proceed)
-
     def _proceed(self) -> None:
-        reads = self._read()
-        if self._left_s is not None:
-            return
-        events = reads | self._write()
-        if events != self._events:
-            self._events = events
-            self._loop.wait_for(self.link.fileno(), events, self._turn)
+        self._guarded(self._io.proceed)
 
-    def _read(self) -> int:
-        """Take what came; returns what to wait for."""
-        before = self.link.bytes_in
-        try:
-            while self._left_s is None:
-                try:
-                    event = next(self._reading)
-                except StopIteration as end:
-                    self._reading = self.link.receiving(self._limits.frame_bytes)
-                    self._take(end.value)
-                    continue
-                return event
-        finally:
-            if self.link.bytes_in != before and self._left_s is None:
-                self._detector.heard(self.worker)
-        return 0
+    def _check_silence(self) -> None:
+        silence_s = self._limits.silence_s
+        if self._io.is_stuck(silence_s) or self._detector.is_silent(self.worker):
+            raise ConnectionLost(f"it was silent for {silence_s:.1f} s")
 
-    def _write(self) -> int:
-        """Send what is to be sent; returns what to wait for, if for anything."""
-        while True:
-            if self._writing is None:
-                if not self._unsent:
-                    return 0
-                self._writing = self.link.writing(self._unsent.popleft())
-                self._sent_s = self._detector.clock.now()
-            before = self.link.bytes_out
-            event = next(self._writing, None)
-            if self.link.bytes_out != before and event is not None:
-                self._sent_s = self._detector.clock.now()
-            if event is not None:
-                return event
-            self._writing = None
-
-    def _send(self, kind: Kind, head: Mapping[str, Any] | None = None, arrays: Arrays | None = None) -> None:
-        """Send a frame after those before it. It leaves in this turn, or as soon as there is room."""
-        self._unsent.append(self.link.pack(kind, head, arrays))
-        if self._writing is None:
-            event = self._write()
-            if event:
-                self._events |= event
-                self._loop.wait_for(self.link.fileno(), self._events, self._turn)
-
-    def look_after(self) -> None:
-        """Lose a worker that says nothing, and one that takes nothing of what is sent. In the loop, now and then."""
-        self._guarded(self._look_after)
-
-    def _look_after(self) -> None:
-        quiet_s = self._limits.silence_s
-        takes_nothing = self._writing is not None and self._detector.clock.now() - self._sent_s >= quiet_s
-        if takes_nothing or self._detector.is_silent(self.worker):
-            raise LinkLost(f"it was silent for {quiet_s:.1f} s")
-
-    def _take(self, frame: Frame) -> None:
-        """A frame came."""
-        if not self.ready and frame.kind not in (Kind.BEAT, Kind.BYE, Kind.READY):
+    def _on_frame(self, frame: Frame) -> None:
+        if not self.ready and frame.kind not in (FrameKind.HEARTBEAT, FrameKind.CLOSE, FrameKind.READY):
             raise FrameError(f"a {frame.kind.name} frame, expected READY")
         match frame.kind:
-            case Kind.BEAT if not self.ready:
+            case FrameKind.HEARTBEAT if not self.ready:
                 return
-            case Kind.BEAT:
-                pass  # a result of its may have been found wrong since its last frame
-            case Kind.READY:
-                self._begin_work(frame)
-            case Kind.ACCEPT:
-                self._accepted(frame)
-            case Kind.DECLINE:
-                self._declined(frame)
-            case Kind.RESULT:
-                self._judge(frame)
-            case Kind.FAILED:
-                reason, task = field_of(frame, "reason", str), self._lay_down(frame)
-                self._free(task.key)
+            case FrameKind.HEARTBEAT:
+                pass  # but one of its results may have been found wrong since its last frame
+            case FrameKind.READY:
+                self._on_ready_frame(frame)
+            case FrameKind.ACCEPT:
+                self._on_accept(frame)
+            case FrameKind.DECLINE:
+                self._on_decline(frame)
+            case FrameKind.RESULT:
+                self._on_result(frame)
+            case FrameKind.FAILED:
+                reason, task = read_field(frame, "reason", str), self._end_task(frame)
+                self._free_slot(task.key)
                 self._tasks.fail(task.key, self.worker, reason[:2000])
-            case Kind.BYE if not self.ready:
-                raise LinkLost(f"it cannot serve: {field_of(frame, 'reason', str)}")
-            case Kind.BYE:
-                self._report |= _reported(frame)
+            case FrameKind.CLOSE if not self.ready:
+                raise ConnectionLost(f"it cannot serve: {read_field(frame, 'reason', str)}")
+            case FrameKind.CLOSE:
+                self._report |= _read_report(frame)
                 failed = frame.head.get("failed") is True
-                self._leave(f"it gave up: {field_of(frame, 'reason', str)[:2000]}" if failed else "")
+                self._leave(f"it gave up: {read_field(frame, 'reason', str)[:2000]}" if failed else "")
                 return
             case _:
                 raise FrameError(f"a {frame.kind.name} frame, which no worker sends")
-        if self._tasks.failures(self.worker) >= MOST_FAILURES:
-            self._let_go()
-        self._feed()
+        if self._tasks.num_failures(self.worker) >= MAX_FAILURES:
+            self._dismiss()
+        self._request_tasks()
 
-    def _judge(self, frame: Frame) -> None:
-        """Commit a result, if it is what its task asked for; else this process does the task."""
-        task = self._lay_down(frame)
-        result = self._result(task.key, frame)
+    def _on_result(self, frame: Frame) -> None:
+        """Commit a result that passes the checks; else have this process compute the task."""
+        task = self._end_task(frame)
+        result = self._unpack_result(task.key, frame)
         weights = self._weights(task)
-        if self._expected is None or weights is None:  # weights are retired under a copy that comes too late
+        if self._checker is None or weights is None:  # a late copy's weights may be retired
             self._tasks.commit(task.key, self.worker, result)
             return
-        fault = self._expected.fault(task, weights, result)
+        fault = self._checker.find_fault(task, weights, result)
         if fault is not None:
-            result.spent()
+            result.release()
             self._tasks.fail(task.key, self.worker, f"a wrong result: {fault}", distrust=True)
-        elif not is_finite(result) and is_doubtful(task, weights):
-            result.spent()
-            self._tasks.doubt(task.key, self.worker)
+        elif not is_finite(result) and inputs_are_finite(task, weights):
+            result.release()
+            self._tasks.suspect(task.key, self.worker)
         else:
             self._tasks.commit(task.key, self.worker, result)
 
-    def _let_go(self) -> None:
-        """Tell a worker that it failed too often, and end its connection."""
-        self.let_go = (
-            f"it was let go after {MOST_FAILURES} failures; the last: {self._tasks.failure(self.worker)}"
-        )
-        self._send(Kind.STOP, {"reason": self.let_go})
-        raise LinkLost(self.let_go)
+    def _dismiss(self) -> None:
+        """End the session of a worker that failed too often, and send it the reason."""
+        last = self._tasks.last_failure(self.worker)
+        self.dismissal = f"it was dismissed after {MAX_FAILURES} failures; the last: {last}"
+        self._io.send(FrameKind.STOP, {"reason": self.dismissal})
+        raise ConnectionLost(self.dismissal)
 
-    def _begin_work(self, frame: Frame) -> None:
+    def _on_ready_frame(self, frame: Frame) -> None:
         if self.ready:
             raise FrameError("a READY frame, which was sent before")
-        self._report, self.ready = _reported(frame), True
+        self._report, self.ready = _read_report(frame), True
         self._on_ready()
 
-    def _feed(self) -> None:
-        """Ask for the next task, if there is room for one."""
-        while not (self._asks or self._stopping or self._offered) and len(self._holds) < self._limits.tasks:
-            self._asks = True
-            task = self._tasks.ask(self)
+    def _request_tasks(self) -> None:
+        """Request tasks from the queue, as long as the worker has room for one."""
+        while (
+            not (self._requesting or self._stopping or self._offered) and len(self._held) < self._limits.tasks
+        ):
+            self._requesting = True
+            task = self._tasks.request(self)
             if task is None:
-                self._look()
+                self._watch_overdue()
                 return
-            self._asks = False
+            self._requesting = False
             self._give(task)
 
-    def _look(self) -> None:
-        """Watch for overdue tasks while there is nothing else to do."""
-        when_s = self._tasks.look(self) if self._asks else None
+    def _watch_overdue(self) -> None:
+        """Watch for overdue tasks while the worker waits for one."""
+        when_s = self._tasks.watch_overdue(self) if self._requesting else None
         if when_s is not None:
-            self._loop.at(when_s, partial(self._guarded, self._look))
+            self._loop.call_at(when_s, partial(self._guarded, self._watch_overdue))
 
-    def _serve(self, task: Task | None) -> None:
-        self._asks = False
+    def _receive(self, task: Task | None) -> None:
+        self._requesting = False
         if task is None:
             self._stop()
             return
         self._give(task)
-        self._feed()
+        self._request_tasks()
 
     def _stop(self) -> None:
         if not self._stopping:
             self._stopping = True
-            self._send(Kind.STOP)
+            self._io.send(FrameKind.STOP)
 
     def _give(self, task: Task) -> None:
-        """Offer a task; or send it at once where its rows need not travel."""
+        """Offer a task to the worker; with shared memory send it at once, since its rows need not be sent."""
         weights = self._weights(task)
         if weights is None:
             self._tasks.fail(task.key, self.worker, _retired(task))
-        elif self._room is None:
+        elif self._shared_memory is None:
             self._offered = task
-            self._send(Kind.OFFER, offer(task))
+            self._io.send(FrameKind.OFFER, pack_offer(task))
         else:
-            slot = self._slots.take(self._sizes.get(task.key[1:3], 0))
+            slot = self._slots.take(self._max_result_bytes.get(task.key[1:3], 0))
             if slot is not None:
                 self._slot_of[task.key] = slot
-            self._pick_up(task)
-            head, arrays = ask(task, weights, self._room.segments, slot)
-            self._hand_over(self._room, head.get("shared", {}), slot)
-            self._send(Kind.TASK, head, arrays)
+            self._hold(task)
+            head, arrays = pack_task(task, weights, self._shared_memory.segments, slot)
+            self._send_descriptors(self._shared_memory, head.get("shared", {}), slot)
+            self._io.send(FrameKind.TASK, head, arrays)
 
-    def _hand_over(self, room: Room, shared: Mapping[str, Any], slot: Slot | None) -> None:
+    def _send_descriptors(
+        self, shared_memory: SharedMemory, shared: Mapping[str, Any], slot: ResultSlot | None
+    ) -> None:
         """Hand over the memory that a task names, unless that was done before."""
+        sender, memories = shared_memory.sender, shared_memory.segments.memories
         for number in {place[0] for place in shared.values()}:
-            room.handing.hand(Use.SEGMENT, number, room.segments.memories[number])
+            sender.send(MemoryUse.SEGMENT, number, memories[number])
         if slot is not None:
-            room.handing.hand(Use.SLOT, slot.number, slot.memory, instead_of=slot.instead_of)
+            sender.send(MemoryUse.SLOT, slot.number, slot.memory, replaces=slot.replaces)
 
-    def _result(self, key: Key, frame: Frame) -> Result:
+    def _unpack_result(self, key: Key, frame: Frame) -> Result:
         slot = self._slot_of.pop(key, None)
-        result = answered(frame, slot)
-        if slot is not None and "laid" not in frame.head:
+        result = unpack_result(frame, slot)
+        if slot is not None and "in_slot" not in frame.head:
             slot.free()
-        if frame.arrays and self._room is not None:
+        if frame.arrays and self._shared_memory is not None:
             kind = key[1:3]
-            self._sizes[kind] = max(self._sizes.get(kind, 0), laid_bytes(frame.arrays))
+            size = slot_bytes(frame.arrays)
+            self._max_result_bytes[kind] = max(self._max_result_bytes.get(kind, 0), size)
         return result
 
-    def _free(self, key: Key) -> None:
+    def _free_slot(self, key: Key) -> None:
         slot = self._slot_of.pop(key, None)
         if slot is not None:
             slot.free()
 
-    def _declined(self, frame: Frame) -> None:
-        """It does not want what it was sent, or offered, and then nothing more."""
-        key = key_of(frame)
-        if key in self._holds:
-            self._put_down(key)
-            self._free(key)
+    def _on_decline(self, frame: Frame) -> None:
+        """Take back a task that the worker refuses, and give it no more."""
+        key = read_key(frame)
+        if key in self._held:
+            self._unhold(key)
+            self._free_slot(key)
         elif self._offered is not None and key == self._offered.key:
             self._offered = None
         else:
@@ -383,71 +353,70 @@ class Visit:
         self._tasks.release(key, self.worker)
         self._stop()
 
-    def _accepted(self, frame: Frame) -> None:
-        """It wants what it was offered."""
+    def _on_accept(self, frame: Frame) -> None:
+        """Send the arrays of the task that was offered, less those that the worker has cached."""
         task, self._offered = self._offered, None
-        if task is None or key_of(frame) != task.key:
+        if task is None or read_key(frame) != task.key:
             raise FrameError("an ACCEPT frame of a task that it was not offered")
-        self._pick_up(task)
+        self._hold(task)
         weights = self._weights(task)
         if weights is None:
-            raise LinkLost(_retired(task))
-        if not field_of(frame, "static", bool):
-            known = static_rows(self._setup, task.key)
-            rows = {name: array for name, array in task.arrays.items() if name not in known}
+            raise ConnectionLost(_retired(task))
+        if not read_field(frame, "static", bool):
+            cached = static_rows(self._setup, task.key)
+            rows = {name: array for name, array in task.arrays.items() if name not in cached}
             task = replace(task, arrays=rows)
-        self._send(Kind.TASK, *ask(task, weights if field_of(frame, "weights", bool) else {}))
+        self._io.send(FrameKind.TASK, *pack_task(task, weights if read_field(frame, "weights", bool) else {}))
 
     def _leave(self, ended: str) -> None:
-        """It is gone: what it held is done again."""
+        """End the session; the tasks that the worker held are started again."""
         self._ended, self._left_s = ended, time.time()
-        if self._holds:
+        if self._held:
             self._busy_s += time.monotonic() - self._busy_since_s
-            self._holds.clear()
+            self._held.clear()
         self.ready = False
-        self._unsent.clear()
         self._slots.close()
         self._detector.leave(self.worker)
-        if self._room is not None:
-            self._room.handing.close()
-        self._loop.wait_for(self.link.fileno(), 0, self._turn)
-        self.link.close()
+        if self._shared_memory is not None:
+            self._shared_memory.sender.close()
+        self._io.close()
         self._tasks.lose(self.worker, ended or None)
         self._on_end(self)
 
     def _weights(self, task: Task) -> Arrays | None:
-        """What the stage reads; None where the version was retired, as it may be under a late copy."""
+        """Return the weights that the task's stage reads; None if their version was retired, as for a late copy."""
         try:
             weights = self._tasks.weights(task.version)
         except KeyError:
             return None
         return {name: weights[name] for name in weights_of(self._setup, task.key.stage, list(weights))}
 
-    def _pick_up(self, task: Task) -> None:
-        if not self._holds:
+    def _hold(self, task: Task) -> None:
+        if not self._held:
             self._busy_since_s = time.monotonic()
-        self._holds[task.key] = task
+        self._held[task.key] = task
 
-    def _lay_down(self, frame: Frame) -> Task:
-        key = key_of(frame)
-        if key not in self._holds:
+    def _end_task(self, frame: Frame) -> Task:
+        """Return the task that a RESULT or FAILED frame is about, which the worker no longer holds."""
+        key = read_key(frame)
+        if key not in self._held:
             raise FrameError(f"a {frame.kind.name} frame of task {[*map(int, key)]}, which it was not given")
-        if frame.kind == Kind.RESULT:
-            self._compute_s += seconds_of(frame)
+        if frame.kind == FrameKind.RESULT:
+            self._compute_s += read_seconds(frame)
         self._num_tasks += 1
-        return self._put_down(key)
+        return self._unhold(key)
 
-    def _put_down(self, key: Key) -> Task:
-        task = self._holds.pop(key)
-        if not self._holds:
+    def _unhold(self, key: Key) -> Task:
+        task = self._held.pop(key)
+        if not self._held:
             self._busy_s += time.monotonic() - self._busy_since_s
         return task
 
 
-def _reported(frame: Frame) -> dict[str, Any]:
-    """The particulars that a worker gives of itself, as far as they have the type that they should."""
+def _read_report(frame: Frame) -> dict[str, Any]:
+    """Read a worker's particulars, and skip those of a wrong type."""
     found = {}
-    for name, kind in _REPORTED.items():
+    for name, kind in _REPORT_FIELDS.items():
         value = frame.head.get(name)
         if type(value) is not kind or (isinstance(value, float) and not 0 <= value < 1e9):
             continue

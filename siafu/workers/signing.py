@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from siafu.files import read_private
-from siafu.workers.allowlist import ADDRESSES, entries, permitted
+from siafu.workers.allowlist import ADDRESSES_VARIABLE, first_allowed, parse_allowlist
 from siafu.workers.lease import Lease
 
 KEY, KEY_FILE = "SIAFU_LEASE_KEY", "SIAFU_LEASE_KEY_FILE"
@@ -26,13 +26,13 @@ _MAKE_ONE = "make one with: (umask 077; openssl rand -hex 32 > lease.key)"
 
 
 class LeaseRefused(ValueError):
-    """A function does not serve a lease; the text says why."""
+    """A function refuses a lease; the text gives the reason."""
 
 
 def lease_key(environment: Mapping[str, str], file: str = "") -> bytes:
-    """The key of leases, from a file that is given, or that the environment names, or from the environment itself.
+    """Read the key of leases from ``file``, from the file that the environment names, or from the environment.
 
-    Raises ValueError where there is none, or one that is too short or that others can read.
+    Raises ValueError if there is no key, if it is too short, or if other users can read its file.
     """
     file = file or environment.get(KEY_FILE, "")
     text, where = (_read(file), file) if file else (environment.get(KEY, ""), KEY)
@@ -48,36 +48,36 @@ def lease_key(environment: Mapping[str, str], file: str = "") -> bytes:
 
 
 def sign(lease: Lease, key: bytes) -> str:
-    """A lease with its signature, as JSON."""
+    """Return a lease with its signature, as JSON."""
     text = lease.to_json()
     return json.dumps({"lease": text, "signature": _signature(text, key)})
 
 
-def accept(given: object, environment: Mapping[str, str]) -> Lease:
-    """The lease of a JSON object that :func:`sign` made with this environment's key, which may be served; LeaseRefused.
+def accept(signed: object, environment: Mapping[str, str]) -> Lease:
+    """Verify a JSON object that :func:`sign` made with this environment's key, and return its lease; LeaseRefused.
 
-    Nothing of the lease is read before its signature was found to be right. The lease names an IP address afterwards,
-    unless its name itself is listed, so that the address that is dialled is the address that was checked.
+    Nothing of the lease is read before its signature was verified. Unless the host's name itself is listed, the
+    returned lease holds an IP address, so that the address which is dialled is the one that was checked.
     """
     try:
         key = lease_key(environment)
-        allowed = entries(environment.get(ADDRESSES, ""))
+        allowed = parse_allowlist(environment.get(ADDRESSES_VARIABLE, ""))
     except ValueError as error:
         raise LeaseRefused(f"this function serves no lease: {error}") from None
-    lease = _verified(given, key)
+    lease = _verified(signed, key)
     if lease.deadline_s <= time.time():
         raise LeaseRefused("the lease has expired; are the clocks of both sides right?")
-    host = permitted(lease.host, lease.port, allowed)
+    host = first_allowed(lease.host, lease.port, allowed)
     if host is None:
         raise LeaseRefused(
             f"the lease names the graph server {lease.host}:{lease.port}, which is not among the addresses that "
-            f"this function was deployed to dial ({ADDRESSES})"
+            f"this function was deployed to dial ({ADDRESSES_VARIABLE})"
         )
     return replace(lease, host=host)
 
 
 def parse(body: bytes) -> object:
-    """The JSON object of a request; raises LeaseRefused."""
+    """Parse the JSON object of a request; raises LeaseRefused."""
     if len(body) > MAX_BYTES:
         raise LeaseRefused(f"a request of more than {MAX_BYTES} bytes, expected a signed lease")
     try:
@@ -86,8 +86,8 @@ def parse(body: bytes) -> object:
         raise LeaseRefused("the request is no JSON, expected a signed lease") from None
 
 
-def _verified(given: object, key: bytes) -> Lease:
-    match given:
+def _verified(signed: object, key: bytes) -> Lease:
+    match signed:
         case {"lease": str(text), "signature": str(signature)} if len(text) <= MAX_BYTES:
             pass
         case _:

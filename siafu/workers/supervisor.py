@@ -8,19 +8,19 @@ from typing import Protocol
 
 from siafu.workers.lease import Lease
 
-FIRST_WAIT_S = 0.1  # after a lease that failed, doubled for each that follows it
-LONGEST_WAIT_S = 10.0
-MOST_FAILURES = 6  # one after the other, of all leases, until no more are tried
-SERVED_S = 5.0  # a lease that lasted longer was of use, however it ended
+FIRST_BACKOFF_S = 0.1  # after a lease that failed; doubled for each failure that follows
+MAX_BACKOFF_S = 10.0
+MAX_FAILURES = 6  # in a row, of all leases, until no more are tried
+USEFUL_LEASE_S = 5.0  # a lease that lasted longer does not count as a failure in a row
 CLOSE_S = 10.0
 
 
 class LeaseError(Exception):
-    """A lease could not be handed out, or ended as it should not: why, and what to do, for people.
+    """A lease could not be handed out, or ended badly; the text tells people why, and what to do.
 
     Attributes:
         fatal: no other lease will fare better.
-        throttled: there are too many already.
+        throttled: the platform allows no more leases at a time.
     """
 
     def __init__(self, reason: str, *, fatal: bool = False, throttled: bool = False) -> None:
@@ -28,23 +28,23 @@ class LeaseError(Exception):
         self.fatal, self.throttled = fatal, throttled
 
 
-class Holder(Protocol):
-    """A place where workers run."""
+class WorkerPlatform(Protocol):
+    """A platform that runs workers, such as processes, AWS Lambda or Ray."""
 
-    def hold(self, lease: Lease) -> None:
-        """Have a worker serve a lease, and return when it has; raises LeaseError."""
+    def run_worker(self, lease: Lease) -> None:
+        """Run a worker with a lease, and return when it has ended; raises LeaseError."""
 
     def close(self) -> None:
-        """End what still runs, if that is possible."""
+        """End the workers that still run, if that is possible."""
 
 
 @dataclass(frozen=True)
-class Ended:
-    """A lease that ended.
+class LeaseEnd:
+    """The end of a lease.
 
     Attributes:
         worker: its worker's name.
-        reason: why, empty where it ended as it should.
+        reason: of a failure; empty if it ended as it should.
         fatal: no more leases are tried.
     """
 
@@ -53,108 +53,108 @@ class Ended:
     fatal: bool = False
 
 
-class Launcher:
-    """Keeps leases at one place alive, each in a thread of its own.
+class LeaseSupervisor:
+    """Keeps a target number of leases alive on one platform, each in a thread of its own.
 
-    ``on_end`` is told of each lease that ended, in a thread of the launcher; :meth:`ended` says the same to who asks.
+    ``on_end`` is called at the end of each lease, in a thread of the supervisor; :meth:`take_ended` returns the same.
     """
 
-    def __init__(self, holder: Holder, *, on_end: Callable[[Ended], None] | None = None) -> None:
-        self._holder, self._on_end = holder, on_end
+    def __init__(self, platform: WorkerPlatform, *, on_end: Callable[[LeaseEnd], None] | None = None) -> None:
+        self._platform, self._on_end = platform, on_end
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._threads: set[threading.Thread] = set()
-        self._ended: list[Ended] = []
-        self._wanted = 0
+        self._ended: list[LeaseEnd] = []
+        self._target = 0
         self._failures = 0
 
     @property
-    def wanted(self) -> int:
-        """How many leases are kept alive: fewer than were asked for, after the place said that they are too many."""
+    def target(self) -> int:
+        """The number of leases that are kept alive; lower than what was asked for after the platform throttled."""
         with self._lock:
-            return self._wanted
+            return self._target
 
-    def start(self, new_lease: Callable[[], Lease], count: int) -> None:
-        """Keep so many leases alive from now on; with fewer than before, some are not followed by another."""
+    def set_target(self, new_lease: Callable[[], Lease], count: int) -> None:
+        """Keep ``count`` leases alive from now on. If these are fewer than before, some leases get no successor."""
         with self._lock:
-            self._wanted = count
+            self._target = count
             for _ in range(count - len(self._threads)):
                 thread = threading.Thread(
-                    target=self._keep, args=(new_lease,), name="siafu-lease", daemon=True
+                    target=self._run, args=(new_lease,), name="siafu-lease", daemon=True
                 )
                 self._threads.add(thread)
                 thread.start()
 
-    def ended(self) -> list[Ended]:
-        """The leases that ended since this was asked last."""
+    def take_ended(self) -> list[LeaseEnd]:
+        """Return the leases that ended since the last call."""
         with self._lock:
             ended, self._ended = self._ended, []
         return ended
 
     def close(self) -> None:
-        """Start no more, and end what still runs. Close the pool first: its workers stop then by themselves."""
+        """Start no more leases, and end what still runs. Close the listener first: its workers then stop alone."""
         with self._lock:
-            self._wanted = 0
+            self._target = 0
             threads = list(self._threads)
         self._closing.set()
-        _join(threads, FIRST_WAIT_S)
-        self._holder.close()
+        _join(threads, FIRST_BACKOFF_S)
+        self._platform.close()
         _join(threads, CLOSE_S)
 
-    def __enter__(self) -> "Launcher":
+    def __enter__(self) -> "LeaseSupervisor":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _keep(self, new_lease: Callable[[], Lease]) -> None:
-        """One lease after the other, as long as they are wanted."""
-        wait_s = 0.0
-        while self._goes_on():
+    def _run(self, new_lease: Callable[[], Lease]) -> None:
+        """Run one lease after the other, as long as this thread is within the target."""
+        backoff_s = 0.0
+        while self._should_continue():
             lease, began_s = new_lease(), time.monotonic()
             try:
-                self._holder.hold(lease)
-                wait_s = 0.0
-                self._tell(Ended(lease.worker))
+                self._platform.run_worker(lease)
+                backoff_s = 0.0
+                self._report(LeaseEnd(lease.worker))
             except LeaseError as error:
-                if time.monotonic() - began_s > SERVED_S:
-                    wait_s, self._failures = 0.0, 0
-                wait_s = min(max(FIRST_WAIT_S, 2 * wait_s), LONGEST_WAIT_S)
-                self._tell(self._judge(lease, error))
-            self._closing.wait(wait_s)
+                if time.monotonic() - began_s > USEFUL_LEASE_S:
+                    backoff_s, self._failures = 0.0, 0
+                backoff_s = min(max(FIRST_BACKOFF_S, 2 * backoff_s), MAX_BACKOFF_S)
+                self._report(self._on_failure(lease, error))
+            self._closing.wait(backoff_s)
 
-    def _goes_on(self) -> bool:
+    def _should_continue(self) -> bool:
         with self._lock:
-            if len(self._threads) > self._wanted:
+            if len(self._threads) > self._target:
                 self._threads.discard(threading.current_thread())
                 return False
             return True
 
-    def _judge(self, lease: Lease, error: LeaseError) -> Ended:
-        """What a failure means for the other leases."""
+    def _on_failure(self, lease: Lease, error: LeaseError) -> LeaseEnd:
+        """Count a failure, and lower the target if it concerns other leases too."""
         with self._lock:
             if self._closing.is_set():
-                return Ended(lease.worker, "it was ended")
+                return LeaseEnd(lease.worker, "it was ended")
             if error.throttled:
-                self._wanted = max(1, min(self._wanted, len(self._threads)) - 1)
-                return Ended(lease.worker, f"{error}; going on with {self._wanted}")
+                self._target = max(1, min(self._target, len(self._threads)) - 1)
+                return LeaseEnd(lease.worker, f"{error}; going on with {self._target}")
             self._failures += 1
-            if not error.fatal and self._failures < MOST_FAILURES:
-                return Ended(lease.worker, str(error))
-            self._wanted = 0
-            return Ended(lease.worker, str(error), fatal=True)
+            if not error.fatal and self._failures < MAX_FAILURES:
+                return LeaseEnd(lease.worker, str(error))
+            self._target = 0
+            return LeaseEnd(lease.worker, str(error), fatal=True)
 
-    def _tell(self, ended: Ended) -> None:
+    def _report(self, end: LeaseEnd) -> None:
         with self._lock:
-            if not ended.reason:
+            if not end.reason:
                 self._failures = 0
-            self._ended.append(ended)
+            self._ended.append(end)
         if self._on_end is not None:
-            self._on_end(ended)
+            self._on_end(end)
 
 
 def _join(threads: list[threading.Thread], wait_s: float) -> None:
-    """Wait for the end of threads, but no longer than a while for all of them."""
+    """Join threads, for at most ``wait_s`` seconds in all."""
     until_s = time.monotonic() + wait_s
     for thread in threads:
         thread.join(max(0.0, until_s - time.monotonic()))

@@ -1,7 +1,7 @@
-"""The frames of tasks between a graph server and a worker: a head of JSON and arrays. Packing and checking, no socket.
+"""Frames between a graph server and a worker: a JSON head and arrays. Packs and checks them; knows no socket.
 
-They travel as frames of :mod:`siafu.wire.frames`. The head names the arrays, with dtype and shape; the payload is their
-bytes, one array after the other. Nothing is allocated for a frame before its lengths were found to be allowed.
+They are sent as frames of :mod:`siafu.wire.frames`. The head lists the arrays with dtype and shape; the payload is
+their bytes, one array after the other. Nothing is allocated for a frame before its lengths were checked.
 """
 
 import json
@@ -27,42 +27,42 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _ARRAYS = "arrays"
 
 
-class Kind(IntEnum):
-    """The kinds of frames."""
+class FrameKind(IntEnum):
+    """The kinds of frames, with their sender."""
 
     SETUP = 1  # server: the model's tensor work
-    READY = 2  # worker: it can do tasks
-    OFFER = 3  # server: a task
-    ACCEPT = 4  # worker: send its arrays; the weights, and rows that never change, if it says so
-    DECLINE = 5  # worker: no more
-    TASK = 6  # server: the arrays
-    RESULT = 7  # worker: the arrays and gradients that a task gave
-    FAILED = 8  # worker: the task gave nothing
-    BEAT = 9  # worker: it lives
-    STOP = 10  # server: end when you are done; with a reason, at once
-    BYE = 11  # worker: it ends; where it is the server's fault, it says so
+    READY = 2  # worker: it can compute tasks
+    OFFER = 3  # server: a task, without its arrays
+    ACCEPT = 4  # worker: asks for the arrays; says whether it lacks the weights and the static rows
+    DECLINE = 5  # worker: refuses a task, and accepts no more
+    TASK = 6  # server: the arrays of a task
+    RESULT = 7  # worker: the arrays and gradients of a task
+    FAILED = 8  # worker: the task raised an error
+    HEARTBEAT = 9  # worker: it still computes
+    STOP = 10  # server: end after the tasks you hold; with a reason, end at once
+    CLOSE = 11  # worker: it ends; ``failed`` if the server is at fault
 
 
-_KINDS = frozenset(map(int, Kind))
+_KINDS = frozenset(map(int, FrameKind))
 
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """A frame that was received whole.
+    """A received frame.
 
     Attributes:
         kind: one of the protocol's kinds.
-        head: its fields.
-        arrays: by name; they are the receiver's own.
+        head: its JSON fields.
+        arrays: by name; the receiver owns their memory.
     """
 
-    kind: Kind
+    kind: FrameKind
     head: dict[str, Any] = field(default_factory=dict)
     arrays: Arrays = field(default_factory=dict)
 
 
-def pack(kind: Kind, sequence: int, head: Mapping[str, Any], arrays: Arrays) -> list[memoryview]:
-    """The bytes of a frame, in pieces: those of the arrays are not copied."""
+def pack(kind: FrameKind, sequence: int, head: Mapping[str, Any], arrays: Arrays) -> list[memoryview]:
+    """Pack a frame into pieces; the bytes of the arrays are not copied."""
     whole = {name: _plain(name, array) for name, array in arrays.items()}
     shapes = [[name, _NAMES[array.dtype], array.shape] for name, array in whole.items()]
     text = json.dumps({**head, _ARRAYS: shapes} if shapes else dict(head), separators=(",", ":")).encode()
@@ -76,19 +76,21 @@ def pack(kind: Kind, sequence: int, head: Mapping[str, Any], arrays: Arrays) -> 
 
 
 def unpack_header(fields: wire.Buffer, limit_bytes: int) -> Header:
-    """A frame's header, whose lengths are within the limit; raises FrameError."""
+    """Unpack a frame's header and check its lengths; raises FrameError."""
     header = wire.unpack_header(fields, max_head=min(MAX_HEAD_BYTES, limit_bytes), max_payload=limit_bytes)
     if header.kind not in _KINDS:
         raise FrameError(f"a frame of kind {header.kind}, which protocol {wire.PROTOCOL} of workers has not")
     size = HEADER_BYTES + header.head_bytes + header.payload_bytes
     if size > limit_bytes:
-        raise FrameError(f"a {Kind(header.kind).name} frame has {size} bytes; expected at most {limit_bytes}")
+        raise FrameError(
+            f"a {FrameKind(header.kind).name} frame has {size} bytes; expected at most {limit_bytes}"
+        )
     return header
 
 
 def unpack_head(header: Header, text: wire.Buffer) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """A frame's fields, and memory for its arrays; raises FrameError before any is allocated."""
-    kind = Kind(header.kind).name
+    """Unpack a frame's fields and allocate its arrays; raises FrameError before anything is allocated."""
+    kind = FrameKind(header.kind).name
     try:
         head = json.loads(bytes(text))
     except (ValueError, RecursionError):
@@ -108,23 +110,23 @@ def unpack_head(header: Header, text: wire.Buffer) -> tuple[dict[str, Any], dict
 
 
 def raw(array: np.ndarray) -> memoryview:
-    """The bytes of a contiguous array that has some."""
+    """Return the bytes of a contiguous array that is not empty."""
     return array.reshape(-1).view(np.uint8).data
 
 
 def check(header: Header, arrays: Arrays) -> None:
-    """Raise FrameError unless the arrays are undamaged."""
+    """Raise FrameError if the checksum of the arrays is wrong."""
     wire.check_payload(header, [raw(array) for array in arrays.values() if array.size])
 
 
 def _plain(name: str, array: np.ndarray) -> np.ndarray:
-    """An array as it travels: contiguous, little-endian, of a known type."""
+    """Return an array in the form in which it is sent: contiguous, little-endian, of a known dtype."""
     little = array.dtype.newbyteorder("<")
     if little not in _NAMES:
         raise FrameError(f"array {name!r} is of {array.dtype}, expected one of {', '.join(DTYPES)}")
     if array.dtype == little and array.flags.c_contiguous:
         return array
-    return np.ascontiguousarray(array, little).reshape(array.shape)  # it makes a row of a number
+    return np.ascontiguousarray(array, little).reshape(array.shape)  # which makes a scalar 1-d
 
 
 def _shape_of(entry: object) -> tuple[str, str, tuple[int, ...]]:

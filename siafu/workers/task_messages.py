@@ -1,4 +1,4 @@
-"""What a graph server and a worker say to each other, as frames: keys, tasks, results. No socket."""
+"""The messages between a graph server and a worker: task keys, tasks and results as frames. It knows no socket."""
 
 import mmap
 from typing import Any, TypeVar
@@ -6,19 +6,19 @@ from typing import Any, TypeVar
 import numpy as np
 
 from siafu.wire.frames import FrameError
-from siafu.workers.result_slots import Slot, write_result
-from siafu.workers.shared_memory import Placed, Received, Segments
+from siafu.workers.result_slots import ResultSlot, write_to_slot
+from siafu.workers.shared_memory import ArrayLocation, DescriptorReceiver, Segments
 from siafu.workers.task import Arrays, Direction, Key, Result, Task
 from siafu.workers.task_frames import DTYPES, MAX_DIMS, Frame
 
 T = TypeVar("T")
 
-# An array's name on the way: what it is of, then its own.
+# An array's name in a frame: a prefix for its use, then its own name.
 _ROWS, _WEIGHTS, _GRADS = "rows/", "weights/", "grads/"
 
 
-def key_of(frame: Frame) -> Key:
-    """The task that a frame is about."""
+def read_key(frame: Frame) -> Key:
+    """Read the key of the task that a frame is about."""
     match frame.head.get("key"):
         case [int(epoch), int(stage), int(direction), int(interval)] if direction in tuple(Direction):
             return Key(epoch, stage, Direction(direction), interval)
@@ -27,103 +27,104 @@ def key_of(frame: Frame) -> Key:
     )
 
 
-def field_of(frame: Frame, name: str, kind: type[T]) -> T:
-    """One of a frame's particulars, of a given type; raises FrameError."""
+def read_field(frame: Frame, name: str, kind: type[T]) -> T:
+    """Read a field of a frame's head, of a given type; raises FrameError."""
     value = frame.head.get(name)
     if not isinstance(value, kind) or type(value) is not kind:
         raise FrameError(f"a {frame.kind.name} frame has {name} {value!r:.40}, expected {kind.__name__}")
     return value
 
 
-def offer(task: Task) -> dict[str, Any]:
-    """The head of an offer."""
+def pack_offer(task: Task) -> dict[str, Any]:
+    """Return the head of an OFFER frame."""
     size = sum(array.nbytes for array in task.arrays.values())
     return {"key": list(task.key), "version": task.version, "bytes": size}
 
 
-def ask(
-    task: Task, weights: Arrays, segments: Segments | None = None, slot: Slot | None = None
+def pack_task(
+    task: Task, weights: Arrays, segments: Segments | None = None, slot: ResultSlot | None = None
 ) -> tuple[dict[str, Any], Arrays]:
-    """The head and arrays of a task, with the weights that the worker lacks; what it can see in segments is named.
+    """Return the head and arrays of a TASK frame, with the weights that the worker lacks.
 
-    ``slot`` is where its result may be laid.
+    Arrays that lie in ``segments`` are named by location instead of sent. ``slot`` is memory for the result.
     """
-    shared, sent = {}, _named(_ROWS, task.arrays) | _named(_WEIGHTS, weights)
+    shared, sent = {}, _with_prefix(_ROWS, task.arrays) | _with_prefix(_WEIGHTS, weights)
     for name, array in list(sent.items()):
-        placed = None if segments is None else segments.place(array)
-        if placed is not None:
-            shared[name] = [*placed, array.dtype.name, list(array.shape)]
+        location = None if segments is None else segments.locate(array)
+        if location is not None:
+            shared[name] = [*location, array.dtype.name, list(array.shape)]
             del sent[name]
     head = {"key": list(task.key), "version": task.version, "training": task.training}
     head |= {"shared": shared} if shared else {}
     return head | ({} if slot is None else {"slot": slot.number}), sent
 
 
-def asked(frame: Frame, received: Received | None) -> tuple[Task, Arrays]:
-    """The task of a frame, and the weights that came with it; arrays that it names lie in memory that was received."""
-    version, training = field_of(frame, "version", int), field_of(frame, "training", bool)
+def unpack_task(frame: Frame, receiver: DescriptorReceiver | None) -> tuple[Task, Arrays]:
+    """Return the task of a TASK frame, and the weights that came with it. ``receiver`` maps shared arrays."""
+    version, training = read_field(frame, "version", int), read_field(frame, "training", bool)
     arrays = dict(frame.arrays)
     if "shared" in frame.head:
-        for name, place in field_of(frame, "shared", dict).items():
-            arrays[name] = _shared(frame, name, place, received)
-    return Task(key_of(frame), version, _of(arrays, _ROWS), training), _of(arrays, _WEIGHTS)
+        for name, place in read_field(frame, "shared", dict).items():
+            arrays[name] = _shared_array(frame, name, place, receiver)
+    return Task(read_key(frame), version, _with_use(arrays, _ROWS), training), _with_use(arrays, _WEIGHTS)
 
 
-def slot_of(frame: Frame, received: Received | None) -> mmap.mmap | None:
-    """The memory for the result of a task, which was received; None where its frame names none."""
+def read_slot(frame: Frame, receiver: DescriptorReceiver | None) -> mmap.mmap | None:
+    """Return the shared memory for the result of a task; None if its frame names no slot."""
     if "slot" not in frame.head:
         return None
-    if received is None:
+    if receiver is None:
         raise FrameError("a task names shared memory for its result, which this worker has none of")
-    return received.slot(field_of(frame, "slot", int))
+    return receiver.slot(read_field(frame, "slot", int))
 
 
-def answer(task: Task, result: Result, slot: mmap.mmap | None) -> tuple[dict[str, Any], Arrays]:
-    """The head and arrays of a result; it is written into the slot where there is one that is large enough."""
+def pack_result(task: Task, result: Result, slot: mmap.mmap | None) -> tuple[dict[str, Any], Arrays]:
+    """Return the head and arrays of a RESULT frame. The arrays are written into the slot if they fit."""
     head = {"key": list(task.key), "seconds": float(result.seconds)}
-    arrays = _named(_ROWS, result.arrays) | _named(_GRADS, result.grads)
-    laid = None if slot is None else write_result(arrays, slot)
-    return (head, arrays) if laid is None else (head | {"laid": laid}, {})
+    arrays = _with_prefix(_ROWS, result.arrays) | _with_prefix(_GRADS, result.grads)
+    locations = None if slot is None else write_to_slot(arrays, slot)
+    return (head, arrays) if locations is None else (head | {"in_slot": locations}, {})
 
 
-def answered(frame: Frame, slot: Slot | None = None) -> Result:
-    """The result of a frame, or of the slot that its task had."""
-    seconds = seconds_of(frame)
-    if "laid" not in frame.head:
-        return Result(_of(frame.arrays, _ROWS), _of(frame.arrays, _GRADS), seconds)
+def unpack_result(frame: Frame, slot: ResultSlot | None = None) -> Result:
+    """Return the result of a RESULT frame, whose arrays are in the frame or in the slot of its task."""
+    seconds = read_seconds(frame)
+    if "in_slot" not in frame.head:
+        return Result(_with_use(frame.arrays, _ROWS), _with_use(frame.arrays, _GRADS), seconds)
     arrays = {}
-    for name, place in field_of(frame, "laid", dict).items():
-        arrays[name] = _laid(frame, name, place, slot)
+    for name, place in read_field(frame, "in_slot", dict).items():
+        arrays[name] = _slot_array(frame, name, place, slot)
     assert slot is not None
-    grads = {name: grad.copy() for name, grad in _of(arrays, _GRADS).items()}  # they are kept for long
-    return Result(_of(arrays, _ROWS), grads, seconds, spent=slot.free)
+    # Gradients are copied: they are needed after the slot is reused.
+    grads = {name: grad.copy() for name, grad in _with_use(arrays, _GRADS).items()}
+    return Result(_with_use(arrays, _ROWS), grads, seconds, release=slot.free)
 
 
-def seconds_of(frame: Frame) -> float:
-    """The seconds of computing that a result says it took."""
-    seconds = field_of(frame, "seconds", float)
+def read_seconds(frame: Frame) -> float:
+    """Read the seconds of computing that a RESULT frame reports."""
+    seconds = read_field(frame, "seconds", float)
     if not 0 <= seconds < 1e9:
         raise FrameError(f"a {frame.kind.name} frame has seconds {seconds}, expected 0 or more")
     return seconds
 
 
-def _shared(frame: Frame, name: str, place: object, received: Received | None) -> np.ndarray:
-    if received is None:
+def _shared_array(frame: Frame, name: str, place: object, receiver: DescriptorReceiver | None) -> np.ndarray:
+    if receiver is None:
         raise FrameError(f"array {name!r:.60} is named in shared memory, which this worker has none of")
     match place:
         case [int(segment), int(offset), dtype, list(shape)] if _is_shape(shape):
-            found = Placed(segment, offset)
-            return received.segment(found, _dtype(frame, name, dtype), tuple(shape))
+            location = ArrayLocation(segment, offset)
+            return receiver.array(location, _dtype(frame, name, dtype), tuple(shape))
     raise FrameError(
         f"array {name!r:.60} is named at {str(place)[:60]}, expected [segment, offset, dtype, shape]"
     )
 
 
-def _laid(frame: Frame, name: str, place: object, slot: Slot | None) -> np.ndarray:
+def _slot_array(frame: Frame, name: str, place: object, slot: ResultSlot | None) -> np.ndarray:
     match place:
         case [int(offset), dtype, list(shape)] if slot is not None and _is_shape(shape):
             return slot.array(offset, _dtype(frame, name, dtype), tuple(shape))
-    raise FrameError(f"array {name!r:.60} is said to be laid at {str(place)[:60]}, where it had no room")
+    raise FrameError(f"array {name!r:.60} is said to be at {str(place)[:60]} of a slot, where it had no room")
 
 
 def _is_shape(shape: list[object]) -> bool:
@@ -138,9 +139,9 @@ def _dtype(frame: Frame, name: str, dtype: object) -> np.dtype:
     return DTYPES[dtype]
 
 
-def _named(prefix: str, arrays: Arrays) -> dict[str, Any]:
+def _with_prefix(prefix: str, arrays: Arrays) -> dict[str, Any]:
     return {prefix + name: array for name, array in arrays.items()}
 
 
-def _of(arrays: Arrays, prefix: str) -> Arrays:
+def _with_use(arrays: Arrays, prefix: str) -> Arrays:
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

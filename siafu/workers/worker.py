@@ -1,8 +1,8 @@
-"""The worker: it dials the graph server that its lease names, and does tasks until one of them ends it.
+"""The worker: it connects to the graph server of its lease and computes tasks until either side ends the lease.
 
-It holds no graph, and keeps weights and rows that never change. Standard library, NumPy and xxhash; torch where the
-lease asks for it. It opens no file that a server names. A worker that a rank started on its own host
-(:class:`Inherited`) may view memory whose descriptors the rank handed it; any other worker views no shared memory.
+It holds no graph, and caches weights and rows that never change. It needs the standard library, NumPy and xxhash, and
+torch if the lease asks for it. It opens no file that a server names. A worker process that a rank started on its own
+host (:class:`InheritedSockets`) may map memory whose descriptors the rank handed it; other workers share no memory.
 ``python -m siafu.workers.worker`` reads a lease from standard input.
 """
 
@@ -24,34 +24,33 @@ from typing import NamedTuple
 
 from siafu.wire.frames import FrameError
 from siafu.wire.tls import WrongCertificate, dial
-from siafu.workers.admission import Refused, enter
-from siafu.workers.connection import Link, LinkLost
-from siafu.workers.lease import Compute, Lease
-from siafu.workers.lru_cache import Kept
+from siafu.workers.admission import AdmissionRefused, join_run
+from siafu.workers.connection import ConnectionLost, FrameConnection
+from siafu.workers.lease import Backend, Lease
+from siafu.workers.lru_cache import LruCache
 from siafu.workers.setup import Setup
-from siafu.workers.shared_memory import Received
+from siafu.workers.shared_memory import DescriptorReceiver
 from siafu.workers.stages import static_rows
-from siafu.workers.task import Arrays, Direction, Key, Result, Task
-from siafu.workers.task_frames import Frame, Kind
-from siafu.workers.task_messages import answer, asked, field_of, key_of, slot_of
+from siafu.workers.task import Arrays, ComputeFn, Direction, Key, Task
+from siafu.workers.task_frames import Frame, FrameKind
+from siafu.workers.task_messages import pack_result, read_field, read_key, read_slot, unpack_task
 
-Do = Callable[[Task, Arrays], Result]
-BEAT_S = 0.5
-DIAL_S = 10.0
+HEARTBEAT_S = 0.5
+CONNECT_S = 10.0
 _PR_SET_PDEATHSIG = 1
-END_S = 1.0  # before its deadline a worker leaves
-_LAST_WORD_S = 1.0  # to read what the server said before the connection broke
+MARGIN_S = 1.0  # a worker leaves so long before its deadline
+_LAST_FRAMES_S = 1.0  # to read frames that the server sent before the connection broke
 
 
 class CannotServe(Exception):
-    """A worker was not let in, was let go, or cannot do what its server asks; the text says why."""
+    """A worker was refused or dismissed, or cannot do what its server asks; the text gives the reason."""
 
 
-class Inherited(NamedTuple):
+class InheritedSockets(NamedTuple):
     """The sockets that a worker process inherits from the rank that started it.
 
     Attributes:
-        connection: to the graph server, instead of dialling it.
+        connection: to the graph server; the worker need not dial.
         memory: over which the rank hands descriptors of shared memory.
     """
 
@@ -60,8 +59,8 @@ class Inherited(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Report:
-    """What a worker did under a lease: ``reason`` says why it ended."""
+class LeaseReport:
+    """The work of a worker under a lease; ``reason`` says why the lease ended."""
 
     worker: str
     tasks: int
@@ -71,54 +70,55 @@ class Report:
 
 def serve(
     lease: Lease,
-    compute_factory: Callable[[Setup], Do] | None = None,
+    compute_factory: Callable[[Setup], ComputeFn] | None = None,
     *,
     request_id: str = "",
     fresh: bool = True,
-    inherited: Inherited | None = None,
-) -> Report:
-    """Do tasks until the lease ends, the server says stop, or it is gone; raises CannotServe.
+    inherited: InheritedSockets | None = None,
+) -> LeaseReport:
+    """Compute tasks until the lease ends, the server stops the worker, or is gone; raises CannotServe.
 
-    ``fresh`` says that this process was started for its first lease, so that its start belongs to that.
+    With ``fresh``, this process was started for its first lease, so the start of the process counts as part of it.
     """
     began_s = time.monotonic()
     try:
-        link = _dial(lease, inherited)
-    except (OSError, FrameError, Refused, WrongCertificate) as error:
+        connection = _connect(lease, inherited)
+    except (OSError, FrameError, AdmissionRefused, WrongCertificate) as error:
         raise CannotServe(f"the graph server at {lease.host}:{lease.port}: {error}") from error
-    received = None if inherited is None else Received(inherited.memory)
-    worker = _Worker(lease, link, received, request_id=request_id, init_s=_age_s() if fresh else 0.0)
+    receiver = None if inherited is None else DescriptorReceiver(inherited.memory)
+    init_s = _process_age_s() if fresh else 0.0
+    worker = _Worker(lease, connection, receiver, request_id=request_id, init_s=init_s)
     try:
-        reason = worker.run(compute_factory or partial(_compute_of, lease.compute))
+        reason = worker.run(compute_factory or partial(_load_backend, lease.backend))
     finally:
         worker.end()
-    return Report(lease.worker, worker.num_tasks, time.monotonic() - began_s, reason)
+    return LeaseReport(lease.worker, worker.num_tasks, time.monotonic() - began_s, reason)
 
 
-def _dial(lease: Lease, inherited: Inherited | None = None) -> Link:
+def _connect(lease: Lease, inherited: InheritedSockets | None = None) -> FrameConnection:
     if inherited is not None:
         sock = inherited.connection
     else:
-        sock = socket.create_connection((lease.host, lease.port), timeout=DIAL_S)
+        sock = socket.create_connection((lease.host, lease.port), timeout=CONNECT_S)
     try:
         binding = b""
         if lease.fingerprint is not None and inherited is None:
             sock, binding = dial(sock, fingerprint=bytes.fromhex(lease.fingerprint))
-        enter(sock, lease, binding=binding, wait_s=DIAL_S)
-        return Link(sock)
+        join_run(sock, lease, binding=binding, wait_s=CONNECT_S)
+        return FrameConnection(sock)
     except BaseException:
         sock.close()
         raise
 
 
-def _compute_of(compute: Compute, setup: Setup) -> Do:
-    if compute == "torch":
+def _load_backend(backend: Backend, setup: Setup) -> ComputeFn:
+    if backend == "torch":
         from siafu.workers.torch_compute import TorchCompute
 
         return TorchCompute(setup)
-    from siafu.workers.numpy_backend.compute import compute as twin
+    from siafu.workers.numpy_backend.compute import compute as compute_numpy
 
-    return partial(twin, setup)
+    return partial(compute_numpy, setup)
 
 
 class _Job(NamedTuple):
@@ -129,226 +129,233 @@ class _Job(NamedTuple):
     slot: mmap.mmap | None
 
 
-class _Ending(NamedTuple):
-    """The end of a lease: why, and whether it is the server's fault or its verdict on this worker."""
+class _End(NamedTuple):
+    """The end of a lease: its reason, and whether the server is at fault or dismissed this worker."""
 
     reason: str
     failed: bool = False
 
 
-class _Known(NamedTuple):
-    """What a worker has of a task that it was offered: the weights, the rows that never change; None: it lacks them."""
+class _Cached(NamedTuple):
+    """The arrays of an offered task that are in the cache; None if they must be sent."""
 
     weights: Arrays | None
     static: Arrays | None
 
 
 class _Worker:
-    """One lease. Its own thread computes, one reads ahead, one says that it lives."""
+    """The service of one lease. This thread computes, a second one reads ahead, a third one sends heartbeats."""
 
     def __init__(
-        self, lease: Lease, link: Link, received: Received | None, *, request_id: str, init_s: float
+        self,
+        lease: Lease,
+        connection: FrameConnection,
+        receiver: DescriptorReceiver | None,
+        *,
+        request_id: str,
+        init_s: float,
     ) -> None:
-        self._lease, self._link, self._received = lease, link, received
+        self._lease, self._connection, self._receiver = lease, connection, receiver
         self._request_id, self._init_s = request_id, init_s
-        self._jobs: queue.SimpleQueue[_Job | _Ending] = queue.SimpleQueue()
-        self._weights, self._static = Kept(), Kept()
-        self._accepted: dict[Key, _Known] = {}
-        self._longest_s: dict[tuple[int, Direction], float] = {}
+        self._jobs: queue.SimpleQueue[_Job | _End] = queue.SimpleQueue()
+        self._weights, self._static = LruCache(), LruCache()
+        self._accepted: dict[Key, _Cached] = {}
+        self._max_s: dict[tuple[int, Direction], float] = {}  # the longest task so far, by kind
         self._over = threading.Event()
         self._threads: list[threading.Thread] = []
         self.num_tasks = 0
 
-    def run(self, compute_factory: Callable[[Setup], Do]) -> str:
-        """Serve to the end; returns why it ended, or raises CannotServe."""
+    def run(self, compute_factory: Callable[[Setup], ComputeFn]) -> str:
+        """Serve to the end; returns its reason, or raises CannotServe."""
         reader = None
         try:
-            self._begin(self._beat)
-            do = self._settle(compute_factory)
-            reader = self._begin(self._read)
-            while not isinstance(job := self._next(), _Ending):
-                self._work(do, job)
-            with suppress(LinkLost):
-                self._link.send(Kind.BYE, {"reason": job.reason, "failed": job.failed, **_memory()})
-        except LinkLost as lost:
-            job = self._told(reader) or _Ending(f"the graph server is gone: {lost}")
+            self._start_thread(self._send_heartbeats)
+            compute = self._set_up(compute_factory)
+            reader = self._start_thread(self._read)
+            while not isinstance(job := self._next_job(), _End):
+                self._compute(compute, job)
+            with suppress(ConnectionLost):
+                self._connection.send(
+                    FrameKind.CLOSE, {"reason": job.reason, "failed": job.failed, **_memory_usage()}
+                )
+        except ConnectionLost as lost:
+            job = self._end_of(reader) or _End(f"the graph server is gone: {lost}")
         if job.failed:
             raise CannotServe(job.reason)
         return job.reason
 
     def end(self) -> None:
-        """Leave no thread and no connection behind."""
+        """End all threads and close the connection."""
         self._over.set()
-        self._link.shut()
+        self._connection.shut()
         for thread in self._threads:
             thread.join()
-        self._link.close()
-        if self._received is not None:
-            self._received.close()
+        self._connection.close()
+        if self._receiver is not None:
+            self._receiver.close()
 
-    def _told(self, reader: threading.Thread | None) -> _Ending | None:
-        """The end that the reader found, where the connection broke while this thread sent a result."""
+    def _end_of(self, reader: threading.Thread | None) -> _End | None:
+        """Return the end that the reader found, if the connection broke while this thread sent a result."""
         if reader is None:
             return None
-        reader.join(_LAST_WORD_S)
+        reader.join(_LAST_FRAMES_S)
         while not self._jobs.empty():
-            if isinstance(job := self._jobs.get_nowait(), _Ending):
+            if isinstance(job := self._jobs.get_nowait(), _End):
                 return job
         return None
 
-    def _begin(self, target: Callable[[], None]) -> threading.Thread:
+    def _start_thread(self, target: Callable[[], None]) -> threading.Thread:
         self._threads.append(threading.Thread(target=target, name="siafu-worker", daemon=True))
         self._threads[-1].start()
         return self._threads[-1]
 
-    def _settle(self, compute_factory: Callable[[Setup], Do]) -> Do:
-        """Learn what the tensor work is."""
+    def _set_up(self, compute_factory: Callable[[Setup], ComputeFn]) -> ComputeFn:
+        """Receive the setup and load the backend."""
         try:
-            frame = self._link.receive(silence_s=DIAL_S)
-            if frame.kind != Kind.SETUP:
+            frame = self._connection.receive(silence_s=CONNECT_S)
+            if frame.kind != FrameKind.SETUP:
                 raise FrameError(f"a {frame.kind.name} frame, expected SETUP")
-            self._setup = Setup.from_json(field_of(frame, "setup", str))
-            do = compute_factory(self._setup)
-        except LinkLost:
+            self._setup = Setup.from_json(read_field(frame, "setup", str))
+            compute = compute_factory(self._setup)
+        except ConnectionLost:
             raise
         except Exception as error:
-            with suppress(LinkLost):
-                self._link.send(Kind.BYE, {"reason": _said(error)})
-            raise CannotServe(_said(error)) from error
-        report = {"init_s": self._init_s, "request_id": self._request_id, "compute": self._lease.compute}
-        self._link.send(Kind.READY, {**report, "host": socket.gethostname(), "pid": os.getpid(), **_memory()})
-        return do
+            with suppress(ConnectionLost):
+                self._connection.send(FrameKind.CLOSE, {"reason": _describe(error)})
+            raise CannotServe(_describe(error)) from error
+        report = {"init_s": self._init_s, "request_id": self._request_id, "backend": self._lease.backend}
+        host = {"host": socket.gethostname(), "pid": os.getpid()}
+        self._connection.send(FrameKind.READY, {**report, **host, **_memory_usage()})
+        return compute
 
-    def _next(self) -> _Job | _Ending:
-        """The next task, or the end."""
-        left_s = self._lease.deadline_s - END_S - time.time()
+    def _next_job(self) -> _Job | _End:
+        """Return the next task, or the end."""
+        left_s = self._lease.deadline_s - MARGIN_S - time.time()
         try:
             return self._jobs.get(timeout=max(0.0, left_s))
         except queue.Empty:
-            return _Ending("the lease ended")
+            return _End("the lease ended")
 
-    def _work(self, do: Do, job: _Job) -> None:
+    def _compute(self, compute: ComputeFn, job: _Job) -> None:
         began_s, task = time.perf_counter(), job.task
         try:
-            head, arrays = answer(task, do(task, job.weights), job.slot)
-            self._link.send(Kind.RESULT, head, arrays)
-        except LinkLost:
+            head, arrays = pack_result(task, compute(task, job.weights), job.slot)
+            self._connection.send(FrameKind.RESULT, head, arrays)
+        except ConnectionLost:
             raise
         except Exception as error:
-            self._link.send(Kind.FAILED, {"key": list(task.key), "reason": _said(error)})
+            self._connection.send(FrameKind.FAILED, {"key": list(task.key), "reason": _describe(error)})
         kind = (task.key.stage, task.key.direction)
-        self._longest_s[kind] = max(self._longest_s.get(kind, 0.0), time.perf_counter() - began_s)
+        self._max_s[kind] = max(self._max_s.get(kind, 0.0), time.perf_counter() - began_s)
         self.num_tasks += 1
 
-    def _beat(self) -> None:
-        with suppress(LinkLost):
-            while not self._over.wait(BEAT_S):
-                self._link.send(Kind.BEAT)
+    def _send_heartbeats(self) -> None:
+        with suppress(ConnectionLost):
+            while not self._over.wait(HEARTBEAT_S):
+                self._connection.send(FrameKind.HEARTBEAT)
 
     def _read(self) -> None:
-        """Take what the server sends. Whatever fails here ends the lease, so that no thread beats on for it."""
+        """Handle the server's frames. Any error here ends the lease, so that its heartbeats end too."""
         try:
-            ending = self._take_frames()
-        except LinkLost as lost:
-            ending = self._last_word() or _Ending(f"the graph server is gone: {lost}")
+            end = self._handle_frames()
+        except ConnectionLost as lost:
+            end = self._stop_reason() or _End(f"the graph server is gone: {lost}")
         except FrameError as error:
-            ending = _Ending(f"the graph server sent what this worker cannot use: {error}", failed=True)
+            end = _End(f"the graph server sent what this worker cannot use: {error}", failed=True)
         except Exception as error:
-            ending = _Ending(
-                f"the graph server sent what this worker cannot use: {_said(error)}", failed=True
-            )
-        self._jobs.put(ending)
+            end = _End(f"the graph server sent what this worker cannot use: {_describe(error)}", failed=True)
+        self._jobs.put(end)
 
-    def _last_word(self) -> _Ending | None:
-        """The reason that the server gave before the connection broke while this thread sent something."""
-        until_s = time.monotonic() + _LAST_WORD_S
-        with suppress(LinkLost, FrameError):
+    def _stop_reason(self) -> _End | None:
+        """Return the reason that the server gave before the connection broke while this thread sent something."""
+        until_s = time.monotonic() + _LAST_FRAMES_S
+        with suppress(ConnectionLost, FrameError):
             while time.monotonic() < until_s:
-                if (frame := self._link.receive(until_s=until_s)).kind == Kind.STOP:
-                    return _stopped(frame)
+                if (frame := self._connection.receive(until_s=until_s)).kind == FrameKind.STOP:
+                    return _end_in(frame)
         return None
 
-    def _take_frames(self) -> _Ending:
+    def _handle_frames(self) -> _End:
         while True:
-            frame = self._link.receive()
+            frame = self._connection.receive()
             match frame.kind:
-                case Kind.OFFER:
-                    self._consider(frame)
-                case Kind.TASK:
-                    self._receive(frame)
-                case Kind.STOP:
-                    return _stopped(frame)
+                case FrameKind.OFFER:
+                    self._on_offer(frame)
+                case FrameKind.TASK:
+                    self._on_task(frame)
+                case FrameKind.STOP:
+                    return _end_in(frame)
                 case _:
                     raise FrameError(f"a {frame.kind.name} frame, which no server sends")
 
-    def _consider(self, frame: Frame) -> None:
-        """Accept an offer, unless the task could not be ended in time."""
-        key, version = key_of(frame), field_of(frame, "version", int)
-        if self._declines(key):
+    def _on_offer(self, frame: Frame) -> None:
+        """Accept an offered task, unless it cannot be computed in time."""
+        key, version = read_key(frame), read_field(frame, "version", int)
+        if self._decline_late(key):
             return
-        known = _Known(self._weights.get((version, key.stage)), self._static.get(_reader(key)))
-        self._accepted[key] = known
-        lacks = {"weights": known.weights is None, "static": known.static is None}
-        self._link.send(Kind.ACCEPT, {"key": list(key), **lacks})
+        cached = _Cached(self._weights.get((version, key.stage)), self._static.get(_static_key(key)))
+        self._accepted[key] = cached
+        lacks = {"weights": cached.weights is None, "static": cached.static is None}
+        self._connection.send(FrameKind.ACCEPT, {"key": list(key), **lacks})
 
-    def _declines(self, key: Key) -> bool:
-        """Whether a task could not be ended in time, which is then said."""
-        if time.time() + self._needs_s(key) <= self._lease.deadline_s - END_S:
+    def _decline_late(self, key: Key) -> bool:
+        """Decline a task that cannot be computed before the lease ends; returns whether it was declined."""
+        if time.time() + self._expected_s(key) <= self._lease.deadline_s - MARGIN_S:
             return False
-        self._link.send(Kind.DECLINE, {"key": list(key), "reason": "the lease ends"})
+        self._connection.send(FrameKind.DECLINE, {"key": list(key), "reason": "the lease ends"})
         return True
 
-    def _needs_s(self, key: Key) -> float:
-        """Seconds until such a task would be done: what is in front of it takes its time, too."""
-        longest_s = max(self._longest_s.values(), default=0.0)
-        return longest_s + 2 * self._longest_s.get((key.stage, key.direction), longest_s)
+    def _expected_s(self, key: Key) -> float:
+        """Estimate the seconds until such a task would be done, after the one that is being computed."""
+        max_s = max(self._max_s.values(), default=0.0)
+        return max_s + 2 * self._max_s.get((key.stage, key.direction), max_s)
 
-    def _receive(self, frame: Frame) -> None:
-        """A task is here: one that was accepted, or one that comes without an offer, since it is seen where it is."""
-        task, weights = asked(frame, self._received)
+    def _on_task(self, frame: Frame) -> None:
+        """Queue a task: one that was accepted, or one without an offer, whose arrays are in shared memory."""
+        task, weights = unpack_task(frame, self._receiver)
         if task.key in self._accepted:
-            task, weights = self._completed(task, weights, self._accepted.pop(task.key))
-        elif self._declines(task.key):
+            task, weights = self._add_cached(task, weights, self._accepted.pop(task.key))
+        elif self._decline_late(task.key):
             return
-        self._jobs.put(_Job(task, weights, slot_of(frame, self._received)))
+        self._jobs.put(_Job(task, weights, read_slot(frame, self._receiver)))
 
-    def _completed(self, task: Task, weights: Arrays, known: _Known) -> tuple[Task, Arrays]:
-        """A task and its weights with what was known before; what came anew is kept."""
-        key, static = task.key, known.static
-        if known.weights is None:
+    def _add_cached(self, task: Task, weights: Arrays, cached: _Cached) -> tuple[Task, Arrays]:
+        """Return a task and its weights with the arrays that were cached, and cache those that were sent."""
+        key, static = task.key, cached.static
+        if cached.weights is None:
             self._weights.put((task.version, key.stage), weights)
         if static is None:
             names = static_rows(self._setup, key)
             static = {name: task.arrays[name] for name in names if name in task.arrays}
-            self._static.put(_reader(key), static)
+            self._static.put(_static_key(key), static)
         whole = replace(task, arrays={**task.arrays, **static})
-        return whole, weights if known.weights is None else known.weights
+        return whole, weights if cached.weights is None else cached.weights
 
 
-def _stopped(frame: Frame) -> _Ending:
-    """The end that a STOP frame tells of."""
+def _end_in(frame: Frame) -> _End:
+    """Return the end that a STOP frame asks for."""
     if "reason" not in frame.head:
-        return _Ending("the graph server said stop")
-    return _Ending(f"the graph server ended the lease: {field_of(frame, 'reason', str)}", failed=True)
+        return _End("the graph server said stop")
+    return _End(f"the graph server ended the lease: {read_field(frame, 'reason', str)}", failed=True)
 
 
-def _reader(key: Key) -> tuple[int, ...]:
-    """What tasks that read the same rows have in common."""
+def _static_key(key: Key) -> tuple[int, ...]:
+    """Return the cache key that tasks with the same static rows share."""
     return key.interval, key.stage, key.direction == Direction.LEARN
 
 
-def _said(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     where = traceback.extract_tb(error.__traceback__)[-1:]
     place = f" ({where[0].filename.rpartition('/')[2]}:{where[0].lineno})" if where else ""
     return f"{type(error).__name__}: {error}{place}"[:2000]
 
 
-def _memory() -> dict[str, float]:
+def _memory_usage() -> dict[str, float]:
     return {"memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
 
-def _age_s() -> float:
-    """How long ago this process began; 0 where it has served before, as a warm function has."""
+def _process_age_s() -> float:
+    """Return the seconds since this process began; 0 if it has served before, as a warm function has."""
     global _served_before
     if _served_before:
         return 0.0
@@ -362,16 +369,16 @@ _served_before = False
 
 
 def main(arguments: list[str]) -> int:
-    """Serve the lease that stands on standard input; the exit code says whether it could be.
+    """Serve the lease on standard input; returns exit code 1 if it could not be served.
 
-    ``--parent PID``: and die with that process. ``--inherited CONNECTION,MEMORY``: descriptors of sockets to it.
+    ``--parent PID``: die with that process. ``--inherited CONNECTION,MEMORY``: descriptors of sockets to it.
     """
     try:
         options = dict(zip(arguments[::2], arguments[1::2], strict=True))
         if "--parent" in options:
             _die_with(int(options["--parent"]))
         lease = Lease.from_json(sys.stdin.read(4096))
-        report = serve(lease, inherited=inherited_of(options.get("--inherited", "")))
+        report = serve(lease, inherited=parse_inherited(options.get("--inherited", "")))
     except (ValueError, CannotServe) as error:
         print(f"siafu worker: {error}", file=sys.stderr)
         return 1
@@ -379,15 +386,16 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def inherited_of(text: str) -> Inherited | None:
-    """The sockets whose descriptors stand on the command line."""
+def parse_inherited(text: str) -> InheritedSockets | None:
+    """Open the sockets whose descriptors are given on the command line."""
     if not text:
         return None
     connection, memory = (socket.socket(fileno=int(number)) for number in text.split(","))
-    return Inherited(connection, memory)
+    return InheritedSockets(connection, memory)
 
 
 def _die_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent dies."""
     import ctypes
 
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

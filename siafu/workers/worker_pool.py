@@ -1,4 +1,4 @@
-"""The workers of one rank, of whatever kind, and where they are had."""
+"""The worker pool of one rank: starts workers of any kind, and resizes and closes the pool."""
 
 import os
 import threading
@@ -10,42 +10,41 @@ from pathlib import Path
 
 import torch
 
-from siafu.cost import Lease, Meter, Rates
-from siafu.workers.lease import Compute
-from siafu.workers.listener import Pool, is_loopback
-from siafu.workers.local_worker import start_local, work
+from siafu.cost import Invocation, Meter, Rates
+from siafu.workers.lease import Backend
+from siafu.workers.listener import WorkerListener, is_loopback
+from siafu.workers.local_worker import run_tasks, start_fallback_thread
 from siafu.workers.numpy_backend import compute as compute_twin
-from siafu.workers.result_check import Expected
-from siafu.workers.session import Served
+from siafu.workers.result_check import ResultChecker
+from siafu.workers.session import WorkerUsage
 from siafu.workers.setup import Setup
 from siafu.workers.shared_memory import Segments
 from siafu.workers.signing import lease_key
-from siafu.workers.supervisor import Ended, Holder, Launcher
-from siafu.workers.task import Arrays, Result, Task
-from siafu.workers.task_queue import Tasks
+from siafu.workers.supervisor import LeaseEnd, LeaseSupervisor, WorkerPlatform
+from siafu.workers.task import ComputeFn
+from siafu.workers.task_queue import TaskQueue
 from siafu.workers.torch_compute import TorchCompute
-from siafu.workers.worker_processes import Processes
+from siafu.workers.worker_processes import ProcessPlatform
 
 LEASE_S = 840.0  # a function may run for 15 minutes
-BY_HAND_S = 30 * 86_400.0  # of a lease for people
-MOST = 2000  # leases of functions at a time
-Do = Callable[[Task, Arrays], Result]
-BILLED = ("lambda", "http")  # kinds of workers that are paid by their time
+MANUAL_LEASE_S = 30 * 86_400.0  # of a lease for workers that people start
+MAX_LEASES = 2000  # of functions at a time
+BILLED_KINDS = ("lambda", "http")  # kinds of workers that are paid by their time
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """Which workers a rank wants.
+class WorkerSpec:
+    """The workers that a rank wants.
 
     Attributes:
         kind: inline, threads, processes, lambda, http or ray.
-        count: how many; none are started inline.
+        count: how many; none are started for ``inline``.
         run: the run's name.
-        host: where the rank listens for those that are elsewhere.
-        address: what these are told of that; empty: the same.
+        host: the address on which the rank listens for workers.
+        address: the address in leases, if it is not ``host``.
         function: the name of the function (lambda), or its URL (http).
-        endpoint: of the API that functions are invoked by, or several with commas; empty for AWS itself.
-        key_file: of the key that leases of functions are signed with; empty: the environment names it.
+        endpoint: the URL of the Lambda API, or several with commas; empty for AWS itself.
+        key_file: holds the key that leases of functions are signed with; empty: the environment names it.
     """
 
     kind: str
@@ -58,44 +57,46 @@ class Wanted:
     key_file: str = ""
 
 
-class Crew:
-    """The workers of one rank. Each takes tasks until the crew is closed."""
+class WorkerPool:
+    """The workers of one rank. Each takes tasks from the queue until the pool is closed."""
 
     def __init__(
         self,
-        wanted: Wanted,
-        tasks: Tasks,
+        spec: WorkerSpec,
+        tasks: TaskQueue,
         setup: Setup,
         *,
         segments: Segments | None = None,
         say: Callable[[str], None],
     ) -> None:
-        self.wanted, self._tasks, self._setup, self._say = wanted, tasks, setup, say
+        self.spec, self._tasks, self._setup, self._say = spec, tasks, setup, say
         self._segments = segments
         self._threads: list[threading.Thread] = []
-        self._pool: Pool | None = None
-        self._launcher: Launcher | None = None
-        self._inline: Do | None = None
+        self._listener: WorkerListener | None = None
+        self._supervisor: LeaseSupervisor | None = None
+        self._inline: ComputeFn | None = None
         self._lock = threading.Lock()
-        self._helper: str | None = None  # the thread of this process that does tasks for want of workers
-        self._helped = 0
+        self._stand_in: str | None = (
+            None  # the thread of this process that computes tasks for want of workers
+        )
+        self._num_stand_ins = 0
         self._closing = False
-        self.gave_up = False  # no more workers are tried
-        match wanted.kind:
+        self.gave_up = False  # no more workers are started
+        match spec.kind:
             case "inline":
                 self._inline = TorchCompute(setup)
             case "threads":
                 self._start_threads()
             case _:
-                self._start_pool()
+                self._start_listener()
 
     @property
     def inline(self) -> bool:
-        """Whether tasks are done only where somebody calls :meth:`do_one`."""
+        """Whether tasks are computed by :meth:`run_one` alone."""
         return self._inline is not None
 
-    def do_one(self) -> bool:
-        """Do the next task in this thread; whether there was one."""
+    def run_one(self) -> bool:
+        """Compute the next task in this thread; returns whether there was one."""
         assert self._inline is not None
         task = self._tasks.take("inline", wait_s=0)
         if task is not None:
@@ -103,155 +104,157 @@ class Crew:
         return task is not None
 
     @property
-    def served(self) -> list[Served]:
-        """What workers elsewhere did and took so far."""
-        return [] if self._pool is None else self._pool.served
+    def usage(self) -> list[WorkerUsage]:
+        """The usage of connected workers so far."""
+        return [] if self._listener is None else self._listener.usage
 
-    def used(self, rates: Rates, memory_mb: int) -> Meter:
-        """What functions have used so far; but for bytes nothing where workers run on machines that are paid anyway."""
-        served_all = self.served
-        meter = Meter(within_zone_bytes=sum(served.bytes_out + served.bytes_in for served in served_all))
-        if self.wanted.kind not in BILLED:
+    def meter(self, rates: Rates, memory_mb: int) -> Meter:
+        """Meter the billed use so far: bytes to and from workers, and the time of functions."""
+        usage = self.usage
+        meter = Meter(within_zone_bytes=sum(each.bytes_out + each.bytes_in for each in usage))
+        if self.spec.kind not in BILLED_KINDS:
             return meter
-        for served in served_all:
-            init_s = float(served.report.get("init_s", 0.0))
-            ended_s = time.time() if served.left_s is None else served.left_s
-            lease = Lease(ended_s - served.came_s, init_s=init_s, memory_mb=memory_mb)
-            meter = meter.with_lease(lease, rates.function)
+        for each in usage:
+            init_s = float(each.report.get("init_s", 0.0))
+            ended_s = time.time() if each.left_s is None else each.left_s
+            invocation = Invocation(ended_s - each.came_s, init_s=init_s, memory_mb=memory_mb)
+            meter = meter.with_invocation(invocation, rates.function)
         return meter
 
     def close(self) -> None:
-        """End all workers, and the tasks."""
+        """End all workers, and close the queue."""
         self._closing = True
-        if self._pool is not None:
-            self._pool.close()
-        if self._launcher is not None:
-            self._launcher.close()
+        if self._listener is not None:
+            self._listener.close()
+        if self._supervisor is not None:
+            self._supervisor.close()
         self._tasks.close()
         for thread in self._threads:
             thread.join()
 
     def _start_threads(self) -> None:
-        before = torch.get_num_threads()  # a new thread takes the last number that anyone set
-        for number in range(self.wanted.count):
-            serve = partial(_serve, self._tasks, f"thread {number}", self._setup)
-            thread = threading.Thread(target=serve, name=f"siafu worker {number}", daemon=True)
+        before = torch.get_num_threads()  # a new thread takes over the number that was set last
+        for number in range(self.spec.count):
+            target = partial(_run_torch_thread, self._tasks, f"thread {number}", self._setup)
+            thread = threading.Thread(target=target, name=f"siafu worker {number}", daemon=True)
             self._threads.append(thread)
             thread.start()
         torch.set_num_threads(before)
-        self._threads.append(start_local(self._tasks, TorchCompute(self._setup)))
+        self._threads.append(start_fallback_thread(self._tasks, TorchCompute(self._setup)))
 
-    def _start_pool(self) -> None:
-        wanted = self.wanted
-        self._pool = Pool(
+    def _start_listener(self) -> None:
+        spec = self.spec
+        self._listener = WorkerListener(
             self._tasks,
             self._setup,
-            run=wanted.run,
-            host=wanted.host,
-            address=wanted.address or None,
+            run=spec.run,
+            host=spec.host,
+            address=spec.address or None,
             segments=self._segments,
-            expected=Expected(self._do()),
+            checker=ResultChecker(self._make_compute()),
             say=self._say,
         )
-        self._threads.append(start_local(self._tasks, self._do()))
-        self._launcher = Launcher(_holder(wanted, self._pool), on_end=self._lease_ended)
-        self.resize(wanted.count)
+        self._threads.append(start_fallback_thread(self._tasks, self._make_compute()))
+        self._supervisor = LeaseSupervisor(_platform(spec, self._listener), on_end=self._on_lease_end)
+        self.resize(spec.count)
 
     def resize(self, count: int) -> None:
-        """Have so many workers from now on; with none, this process does the tasks."""
-        assert self._pool is not None
-        assert self._launcher is not None
+        """Have ``count`` workers from now on; with none, this process computes the tasks."""
+        assert self._listener is not None
+        assert self._supervisor is not None
         count = 0 if self.gave_up else count
-        pool, compute, surplus = self._pool, self._compute, self._launcher.wanted - count
-        self._launcher.start(lambda: pool.lease(seconds=LEASE_S, compute=compute), count)
+        listener, backend, surplus = self._listener, self._backend, self._supervisor.target - count
+        self._supervisor.set_target(lambda: listener.issue_lease(seconds=LEASE_S, backend=backend), count)
         if surplus > 0:
-            pool.dismiss(surplus)
-        self._help_out(on=count == 0)
+            listener.dismiss(surplus)
+        self._set_stand_in(on=count == 0)
 
-    def wait(self, seconds: float) -> None:
-        """Return once a worker is there, or this process does the tasks, or after a while."""
-        if self._pool is not None and self._helper is None:
-            self._pool.wait_present(seconds, or_else=lambda: self._helper is not None)
+    def wait_for_worker(self, seconds: float) -> None:
+        """Wait until a worker is ready or this process computes tasks itself, for at most ``seconds``."""
+        if self._listener is not None and self._stand_in is None:
+            self._listener.wait_ready(seconds, or_else=lambda: self._stand_in is not None)
 
-    def rescue(self) -> None:
-        """Nothing has happened for a while: where tasks wait and no worker is there, this process does them."""
-        if self._pool is None or self._helper is not None or self._pool.present or not self._tasks.backlog:
+    def ensure_progress(self) -> None:
+        """Have this process compute tasks if some wait and no worker is connected. Called after a while of silence."""
+        if self._listener is None or self._stand_in is not None:
+            return
+        if self._listener.num_ready or not self._tasks.backlog:
             return
         self._say("no worker is there: this process does their tasks itself")
-        self._help_out(on=True)
+        self._set_stand_in(on=True)
 
     def write_lease(self, path: Path) -> bool:
-        """Write a lease for workers that people start, for the owner's eyes alone; whether there can be such."""
-        if self._pool is None:
+        """Write a lease for workers that people start, readable by its owner alone; False if the kind has none."""
+        if self._listener is None:
             return False
-        lease = self._pool.lease(seconds=BY_HAND_S, compute=self._compute)
+        lease = self._listener.issue_lease(seconds=MANUAL_LEASE_S, backend=self._backend)
         path.unlink(missing_ok=True)
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(lease.to_json())
         return True
 
-    def _help_out(self, *, on: bool) -> None:
-        """Do tasks in a thread of this process, or no more."""
+    def _set_stand_in(self, *, on: bool) -> None:
+        """Start or stop computing tasks in a thread of this process."""
         with self._lock:
-            if on and self._helper is None:
-                self._helped += 1
-                self._helper = f"here {self._helped}"
-                serve = partial(work, self._tasks, self._helper, self._do())
-                self._threads.append(threading.Thread(target=serve, name="siafu-here", daemon=True))
+            if on and self._stand_in is None:
+                self._num_stand_ins += 1
+                self._stand_in = f"here {self._num_stand_ins}"
+                target = partial(run_tasks, self._tasks, self._stand_in, self._make_compute())
+                self._threads.append(threading.Thread(target=target, name="siafu-here", daemon=True))
                 self._threads[-1].start()
-            elif not on and self._helper is not None:
-                self._tasks.dismiss(self._helper)
-                self._helper = None
+            elif not on and self._stand_in is not None:
+                self._tasks.dismiss(self._stand_in)
+                self._stand_in = None
 
-    def _do(self) -> Do:
-        return TorchCompute(self._setup) if self._compute == "torch" else partial(compute_twin, self._setup)
+    def _make_compute(self) -> ComputeFn:
+        return TorchCompute(self._setup) if self._backend == "torch" else partial(compute_twin, self._setup)
 
     @property
-    def _compute(self) -> Compute:
-        return "torch" if self.wanted.kind == "processes" else "twin"
+    def _backend(self) -> Backend:
+        return "torch" if self.spec.kind == "processes" else "numpy"
 
-    def _lease_ended(self, ended: Ended) -> None:
-        if not ended.reason or self._closing:
+    def _on_lease_end(self, end: LeaseEnd) -> None:
+        if not end.reason or self._closing:
             return
-        self._say(f"{ended.worker}: {ended.reason}")
-        if ended.fatal:
+        self._say(f"{end.worker}: {end.reason}")
+        if end.fatal:
             self._say("no more workers are tried: this process does their tasks itself")
             self.gave_up = True
-            self._help_out(on=True)
-            assert self._pool is not None
-            self._pool.wake()
+            self._set_stand_in(on=True)
+            assert self._listener is not None
+            self._listener.notify()
 
 
-def _serve(tasks: Tasks, name: str, setup: Setup) -> None:
+def _run_torch_thread(tasks: TaskQueue, name: str, setup: Setup) -> None:
     torch.set_num_threads(1)
-    work(tasks, name, TorchCompute(setup))
+    run_tasks(tasks, name, TorchCompute(setup))
 
 
-def _holder(wanted: Wanted, pool: Pool) -> Holder:
-    match wanted.kind:
+def _platform(spec: WorkerSpec, listener: WorkerListener) -> WorkerPlatform:
+    match spec.kind:
         case "processes":
-            return Processes(adopt=pool.adopt)
+            return ProcessPlatform(adopt=listener.adopt)
         case "lambda":
-            from siafu.workers.aws_lambda import Functions
+            from siafu.workers.aws_lambda import LambdaPlatform
 
-            if not wanted.function:
+            if not spec.function:
                 raise ValueError(
                     "pipeline.workers is lambda, but pipeline.function names none; give its name"
                 )
-            if not wanted.endpoint and is_loopback(wanted.host):
+            if not spec.endpoint and is_loopback(spec.host):
                 raise ValueError(
-                    f"pipeline.host is {wanted.host}, which no function at AWS can reach; set it to 0.0.0.0, and "
+                    f"pipeline.host is {spec.host}, which no function at AWS can reach; set it to 0.0.0.0, and "
                     "pipeline.address to an address of this machine that functions reach"
                 )
-            urls = [url.strip() for url in wanted.endpoint.split(",") if url.strip()]
-            key = lease_key(os.environ, wanted.key_file)
-            return Functions(wanted.function, key=key, endpoint_urls=urls, most=max(1, len(urls) or MOST))
+            urls = [url.strip() for url in spec.endpoint.split(",") if url.strip()]
+            key, max_leases = lease_key(os.environ, spec.key_file), max(1, len(urls) or MAX_LEASES)
+            return LambdaPlatform(spec.function, key=key, endpoint_urls=urls, max_leases=max_leases)
         case "http":
-            from siafu.workers.http_functions import Http
+            from siafu.workers.http_functions import HttpPlatform
 
-            return Http(wanted.function, key=lease_key(os.environ, wanted.key_file))
+            return HttpPlatform(spec.function, key=lease_key(os.environ, spec.key_file))
         case "ray":
-            from siafu.workers.ray_tasks import RayTasks
+            from siafu.workers.ray_tasks import RayPlatform
 
-            return RayTasks()
-    raise AssertionError(wanted.kind)
+            return RayPlatform()
+    raise AssertionError(spec.kind)

@@ -1,4 +1,4 @@
-"""Workers as processes of this host, one thread each. They do not outlive the process that started them."""
+"""Workers as processes of this host, with one thread each. They die with the process that started them."""
 
 import os
 import socket
@@ -18,11 +18,11 @@ _SECRETS = ("SIAFU_LEASE_KEY", "SIAFU_LEASE_KEY_FILE")
 Adopt = Callable[[socket.socket, socket.socket], None]
 
 
-class Processes:
-    """A process per lease. ``command`` starts a worker that reads its lease from standard input.
+class ProcessPlatform:
+    """Starts one process per lease. ``command`` runs a worker that reads its lease from standard input.
 
-    With ``adopt``, each process inherits two sockets, ``--inherited CONNECTION,MEMORY``, and ``adopt`` gets their
-    other ends. Without it, the process dials the address that its lease names.
+    With ``adopt``, each process inherits two sockets, ``--inherited CONNECTION,MEMORY``, and ``adopt`` is called with
+    their other ends. Without it, the process dials the address in its lease.
     """
 
     def __init__(self, command: Sequence[str] | None = None, *, adopt: Adopt | None = None) -> None:
@@ -35,26 +35,26 @@ class Processes:
 
     @property
     def pids(self) -> list[int]:
-        """Of those that run."""
+        """The ids of the processes that run."""
         with self._lock:
             return [process.pid for process in self._running]
 
-    def hold(self, lease: Lease) -> None:
-        """Have a process serve a lease; raises LeaseError where it died."""
+    def run_worker(self, lease: Lease) -> None:
+        """Run a process with a lease until it ends; raises LeaseError if it failed."""
         process = self._start()
         try:
-            _, said = process.communicate(lease.to_json().encode())
+            _, stderr = process.communicate(lease.to_json().encode())
         except BrokenPipeError:
-            said = b""
+            stderr = b""
         finally:
             process.wait()
             with self._lock:
                 self._running.discard(process)
         if process.returncode:
-            raise LeaseError(_told(process.returncode, said.decode(errors="replace").strip()))
+            raise LeaseError(_reason(process.returncode, stderr.decode(errors="replace").strip()))
 
     def close(self) -> None:
-        """Kill those that still run."""
+        """Kill the processes that still run."""
         with self._lock:
             self._closed = True
             for process in self._running:
@@ -62,25 +62,25 @@ class Processes:
 
     def _start(self) -> "subprocess.Popen[bytes]":
         if self._adopt is None:
-            return self._run([])
-        with ExitStack() as theirs:
+            return self._spawn([])
+        with ExitStack() as child_ends:
             pairs = [socket.socketpair() for _ in range(2)]
-            far = [theirs.enter_context(there) for _, there in pairs]
+            inherited = [child_ends.enter_context(child) for _, child in pairs]
             try:
-                process = self._run(far)
+                process = self._spawn(inherited)
             except BaseException:
-                for near, _ in pairs:
-                    near.close()
+                for own, _ in pairs:
+                    own.close()
                 raise
-        self._adopt(*(near for near, _ in pairs))
+        self._adopt(*(own for own, _ in pairs))
         return process
 
-    def _run(self, inherited: list[socket.socket]) -> "subprocess.Popen[bytes]":
+    def _spawn(self, inherited: list[socket.socket]) -> "subprocess.Popen[bytes]":
         numbers = [sock.fileno() for sock in inherited]
         more = ["--inherited", ",".join(map(str, numbers))] if numbers else []
         with self._lock:
             if self._closed:
-                raise LeaseError("the launcher is closed")
+                raise LeaseError("the supervisor is closed")
             try:
                 process = subprocess.Popen(
                     [*self._command, *more], env=_environment(), stdin=subprocess.PIPE,
@@ -93,13 +93,13 @@ class Processes:
 
 
 def _environment() -> dict[str, str]:
-    """That of this process without its secrets, with one thread, and this siafu."""
+    """Return this process's environment without its secrets, with one thread, and with this siafu on the path."""
     paths = [str(Path(siafu.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     own = {name: value for name, value in os.environ.items() if name not in _SECRETS}
     return {**own, **_ONE_THREAD, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
-def _told(code: int, said: str) -> str:
+def _reason(code: int, stderr: str) -> str:
     if code < 0:
         return f"its process was killed by signal {-code}"
-    return said.splitlines()[-1] if said else f"its process ended with {code}"
+    return stderr.splitlines()[-1] if stderr else f"its process ended with {code}"

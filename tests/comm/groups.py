@@ -14,7 +14,15 @@ from typing import Any
 
 import torch
 
-from siafu.comm import Board, Comm, CommError, Group, PeerFailed, connect, connect_threads
+from siafu.comm import (
+    Comm,
+    CommError,
+    GroupConfig,
+    LocalRendezvousStore,
+    PeerFailed,
+    connect_sockets,
+    connect_threads,
+)
 
 # Ranks fork from a server that has imported torch already: 0.1 s a start, not seconds.
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -22,7 +30,7 @@ _CONTEXT.set_forkserver_preload(["torch", "siafu.comm"])
 LONG_S = 240.0  # no test should take this long, however slow the machine
 
 
-def group_of(rank: int, world_size: int, *, deadline_s: float = LONG_S, **changes: Any) -> Group:
+def group_of(rank: int, world_size: int, *, deadline_s: float = LONG_S, **changes: Any) -> GroupConfig:
     fields: dict[str, Any] = {
         "rank": rank,
         "world_size": world_size,
@@ -34,7 +42,7 @@ def group_of(rank: int, world_size: int, *, deadline_s: float = LONG_S, **change
         "version": "0.1.0",
         "name": f"host{rank}",
     }
-    return Group(**{**fields, **changes})
+    return GroupConfig(**{**fields, **changes})
 
 
 def run_threads(
@@ -49,11 +57,11 @@ def run_mesh(
     fn: Callable[..., Any], *args: Any, world_size: int = 2, deadline_s: float = LONG_S, **_: Any
 ) -> list[Any]:
     """The same with connections between the threads, encrypted as between hosts."""
-    board = Board()
+    store = LocalRendezvousStore()
 
     def join(rank: int) -> Comm:
         group = group_of(rank, world_size, deadline_s=deadline_s, encrypt=True)
-        return Comm(connect(group, board, patience_s=LONG_S))
+        return Comm(connect_sockets(group, store, timeout_s=LONG_S))
 
     return _run([lambda rank=rank: join(rank) for rank in range(world_size)], fn, args)
 
@@ -160,11 +168,11 @@ def tell(message: Any) -> None:
     )  # not send(), which leaves tensors in the memory of a rank that ends
 
 
-def _main(group: Group, pipe: Connection, fn: Callable[..., Any], args: Sequence[Any]) -> None:
+def _main(group: GroupConfig, pipe: Connection, fn: Callable[..., Any], args: Sequence[Any]) -> None:
     global _pipe
     _pipe = pipe
     torch.set_num_threads(1)
-    comm = Comm(connect(group, None, patience_s=LONG_S))
+    comm = Comm(connect_sockets(group, None, timeout_s=LONG_S))
     try:
         outcome = fn(comm, *args)
     except BaseException as error:

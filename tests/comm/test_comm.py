@@ -1,4 +1,4 @@
-"""One suite for what a Comm promises, over every transport."""
+"""Contract of Comm, over every transport."""
 
 import threading
 from collections.abc import Callable
@@ -11,7 +11,7 @@ import torch
 from groups import LONG_S, run_mesh, run_processes, run_threads
 from torch import Tensor
 
-from siafu.comm import Comm, OutOfStep, single_rank_comm
+from siafu.comm import CollectiveMismatch, Comm, single_rank_comm
 from siafu.comm.tensor_bytes import DTYPES
 
 Run = Callable[..., list[Any]]
@@ -45,7 +45,7 @@ def dealt(world_size: int, rank: int, dtype: torch.dtype) -> Tensor:
 
 @processes_too
 @sizes
-def test_rows_are_dealt_out_in_rank_order(run: Run, world_size: int, tmp_path: Path) -> None:
+def test_all_to_all_returns_rows_in_rank_order(run: Run, world_size: int, tmp_path: Path) -> None:
     results = run(deal, torch.float32, world_size=world_size, tmp_path=tmp_path)
     for rank, got in enumerate(results):
         assert torch.equal(got, dealt(world_size, rank, torch.float32))
@@ -62,7 +62,7 @@ def exchange_all_dtypes(comm: Comm) -> None:
 
 
 @processes_too
-def test_all_dtypes_travel(run: Run, tmp_path: Path) -> None:
+def test_collectives_carry_all_dtypes(run: Run, tmp_path: Path) -> None:
     run(exchange_all_dtypes, world_size=3, tmp_path=tmp_path)
 
 
@@ -78,7 +78,7 @@ def exchange_shapes(comm: Comm) -> None:
 
 
 @every_transport
-def test_any_shape_travels(run: Run) -> None:
+def test_collectives_carry_any_shape(run: Run) -> None:
     run(exchange_shapes, world_size=2)
 
 
@@ -93,7 +93,7 @@ def reduce_sizes(comm: Comm, dtype: torch.dtype) -> list[Tensor]:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.uint8])
 @pytest.mark.parametrize("world_size", [2, 3, 5])
-def test_sums_are_added_in_rank_order_on_every_rank_and_transport(
+def test_all_reduce_adds_in_rank_order_on_every_rank_and_transport(
     dtype: torch.dtype, world_size: int
 ) -> None:
     by_transport = [run(reduce_sizes, dtype, world_size=world_size) for run in (run_threads, run_mesh)]
@@ -106,7 +106,7 @@ def test_sums_are_added_in_rank_order_on_every_rank_and_transport(
                 assert torch.equal(sums[place], want)
 
 
-def test_sums_of_processes_have_the_same_bits_too(tmp_path: Path) -> None:
+def test_all_reduce_over_processes_has_the_same_bits_as_over_threads(tmp_path: Path) -> None:
     threads = run_threads(reduce_sizes, torch.float32, world_size=3)
     processes = run_processes(reduce_sizes, torch.float32, world_size=3, tmp_path=tmp_path)
     assert all(torch.equal(a, b) for a, b in zip(threads[0], processes[2], strict=True))
@@ -193,7 +193,7 @@ def start_many(comm: Comm) -> None:
 
 @every_transport
 @pytest.mark.parametrize("world_size", [1, 2, 3])
-def test_started_exchanges_may_be_collected_in_any_order(run: Run, world_size: int) -> None:
+def test_started_collectives_may_be_waited_for_in_any_order(run: Run, world_size: int) -> None:
     run(start_many, world_size=world_size)
 
 
@@ -210,7 +210,7 @@ def overlap(comm: Comm) -> None:
 
 
 @processes_too
-def test_a_started_sum_is_finished_without_anybody_waiting_for_it(run: Run, tmp_path: Path) -> None:
+def test_a_started_all_reduce_progresses_before_any_rank_waits(run: Run, tmp_path: Path) -> None:
     run(overlap, tmp_path=tmp_path)
 
 
@@ -249,7 +249,7 @@ def own_memory(comm: Comm) -> None:
 
 @every_transport
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_results_share_no_memory_with_what_was_given(run: Run, world_size: int) -> None:
+def test_results_share_no_memory_with_arguments(run: Run, world_size: int) -> None:
     run(own_memory, world_size=world_size)
 
 
@@ -270,7 +270,7 @@ def send_and_change(comm: Comm) -> None:
 
 
 @every_transport
-def test_what_was_sent_may_be_changed_at_once(run: Run) -> None:
+def test_arguments_of_send_and_post_may_be_changed_at_once(run: Run) -> None:
     run(send_and_change)
 
 
@@ -299,7 +299,7 @@ def post_around(comm: Comm) -> list[tuple[int, int, float]]:
 
 @every_transport
 @pytest.mark.parametrize("world_size", [1, 3])
-def test_posts_arrive_with_their_tags_in_the_order_of_each_rank(run: Run, world_size: int) -> None:
+def test_posts_arrive_with_their_tags_in_the_order_of_each_sender(run: Run, world_size: int) -> None:
     for got in run(post_around, world_size=world_size):
         for peer in range(world_size):
             mine = [(tag, total) for sender, tag, total in got if sender == peer]
@@ -316,7 +316,7 @@ def post_and_break(comm: Comm) -> None:
 
 
 @every_transport
-def test_an_error_in_what_handles_posts_ends_the_waits_of_its_rank(run: Run) -> None:
+def test_an_error_in_the_post_callback_ends_the_waits_of_its_rank(run: Run) -> None:
     with pytest.raises(RuntimeError, match="cannot use it"):
         run(post_and_break)
 
@@ -341,7 +341,7 @@ def metered(comm: Comm) -> dict[str, int]:
     return sent
 
 
-def test_the_meter_says_the_same_on_every_transport(tmp_path: Path) -> None:
+def test_the_byte_meter_counts_the_same_on_every_transport(tmp_path: Path) -> None:
     threads = run_threads(metered, world_size=3)
     assert threads == run_mesh(metered, world_size=3)
     assert threads == run_processes(metered, world_size=3, tmp_path=tmp_path)
@@ -350,7 +350,7 @@ def test_the_meter_says_the_same_on_every_transport(tmp_path: Path) -> None:
         assert num_bytes <= threads[0][label] <= num_bytes + 1000
 
 
-def test_a_lone_rank_sends_nothing() -> None:
+def test_a_single_rank_sends_nothing() -> None:
     comm = single_rank_comm()
     assert comm.all_reduce(torch.ones(3), label="x").tolist() == [1, 1, 1]
     assert comm.all_to_all(torch.ones(3), [3], [3], label="x").tolist() == [1, 1, 1]
@@ -379,8 +379,10 @@ def call_differently(comm: Comm, kind: str) -> None:
 
 @every_transport
 @pytest.mark.parametrize("kind", ["label", "shape", "large shape", "dtype", "counts"])
-def test_ranks_that_are_out_of_step_are_told_so(run: Run, kind: str) -> None:
-    with pytest.raises(OutOfStep, match=r"rank \d on .* sent .* where rank \d on .* expected") as caught:
+def test_mismatched_collectives_raise_an_error(run: Run, kind: str) -> None:
+    with pytest.raises(
+        CollectiveMismatch, match=r"rank \d on .* sent .* where rank \d on .* expected"
+    ) as caught:
         run(call_differently, kind)
     assert caught.value.phase in ("x", "phase 0", "phase 1")
 

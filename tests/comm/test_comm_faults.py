@@ -1,6 +1,7 @@
-"""Ranks that fail, die, stop, hang or leave: every wait ends, and says who and where."""
+"""Ranks that fail, die, are suspended, hang or leave: every wait ends with an error that names rank and phase."""
 
 import os
+import re
 import signal
 import threading
 import time
@@ -36,7 +37,7 @@ def fail_in_the_middle(comm: Comm) -> None:
 
 
 @pytest.mark.parametrize("run", [run_threads, run_mesh, run_processes])
-def test_a_rank_that_fails_ends_the_waits_of_all_others_with_its_own_words(run: Run, tmp_path: Path) -> None:
+def test_a_failure_ends_the_waits_of_all_other_ranks_with_its_message(run: Run, tmp_path: Path) -> None:
     outcomes = run(catching, fail_in_the_middle, world_size=3, tmp_path=tmp_path)
     assert isinstance(outcomes[1], ZeroDivisionError)
     for rank in (0, 2):
@@ -66,7 +67,7 @@ def close_and_call(comm: Comm) -> None:
 
 
 @every_transport
-def test_a_closed_comm_says_so(run: Run) -> None:
+def test_calls_on_a_closed_comm_raise_an_error(run: Run) -> None:
     with pytest.raises(CommError, match=r'(closed its group; it cannot call "later")|ended before "later"'):
         run(close_and_call)
 
@@ -84,7 +85,7 @@ def post_much_and_leave(comm: Comm) -> int:
 
 
 @every_transport
-def test_what_was_posted_before_the_end_arrives(run: Run) -> None:
+def test_posts_before_close_arrive(run: Run) -> None:
     assert run(post_much_and_leave) == [0, 10_000_000]
 
 
@@ -123,7 +124,7 @@ def start_ready(
     return ranks
 
 
-def test_a_killed_rank_is_noticed_at_once(tmp_path: Path) -> None:
+def test_a_killed_rank_is_detected_at_once(tmp_path: Path) -> None:
     ranks = start_ready(tmp_path, "sleep", deadline_s=LONG_S, world_size=3)
     os.kill(ranks.pid(1), signal.SIGKILL)
     began = time.monotonic()
@@ -134,36 +135,40 @@ def test_a_killed_rank_is_noticed_at_once(tmp_path: Path) -> None:
     assert time.monotonic() - began < LONG_S / 4
 
 
-def test_a_stopped_rank_is_noticed_within_the_deadline(tmp_path: Path) -> None:
+def test_a_suspended_rank_is_detected_within_the_deadline(tmp_path: Path) -> None:
     ranks = start_ready(tmp_path, "sleep", deadline_s=2)
     os.kill(ranks.pid(1), signal.SIGSTOP)
     began = time.monotonic()
     (error,) = ranks.outcomes([0])
     assert isinstance(error, PeerLost)
     assert (error.peer, error.host, error.phase) == (1, "host1", "halo layer 1")
-    assert str(error).startswith("rank 1 on host1 was silent for 2")
+    silent = re.match(r"rank 1 on host1 was silent for ([\d.]+) s ", str(error))
+    assert silent
+    assert float(silent[1]) >= 1.5  # the deadline less two ticks
     assert 'while rank 0 on host0 waited in "halo layer 1"; it was last heard in "' in str(error)
     assert 1 < time.monotonic() - began < LONG_S / 4
 
 
-def test_long_computing_is_borne(tmp_path: Path) -> None:
+def test_long_computation_counts_as_progress(tmp_path: Path) -> None:
     ranks = start_ready(tmp_path, "compute", deadline_s=1.5)
     assert ranks.outcomes() == [None, None]
 
 
-def test_a_rank_that_lives_but_does_nothing_is_noticed(tmp_path: Path) -> None:
+def test_a_rank_that_is_alive_but_stuck_is_detected(tmp_path: Path) -> None:
     ranks = start_ready(tmp_path, "wait for itself", deadline_s=1)
     (error,) = ranks.outcomes([0])
     assert isinstance(error, PeerLost)
-    assert str(error).startswith("rank 1 on host1 made no progress for 1 s while rank 0 on host0 waited in")
+    assert str(error).startswith(
+        "rank 1 on host1 made no progress for 0.75 s while rank 0 on host0 waited in"
+    )
     assert 'since "ready" it neither computed nor sent' in str(error)
 
 
-def test_the_rank_at_the_end_of_the_chain_is_named(tmp_path: Path) -> None:
+def test_the_rank_at_the_end_of_a_chain_of_waits_is_named(tmp_path: Path) -> None:
     ranks = start_ready(tmp_path, "", deadline_s=1, world_size=3, fn=wait_in_a_row)
     for error in ranks.outcomes([0, 1]):
         assert isinstance(error, PeerLost | PeerFailed)
-        assert "rank 2 on host2 made no progress for 1 s" in str(error)
+        assert "rank 2 on host2 made no progress for 0.75 s" in str(error)
 
 
 def wait_in_a_row(comm: Comm, _: str) -> BaseException | None:
@@ -190,7 +195,7 @@ def stop_the_waiter(comm: Comm, folder: str) -> int:
     return 42
 
 
-def test_a_waiter_that_was_stopped_itself_goes_on_waiting(tmp_path: Path) -> None:
+def test_a_waiter_that_was_suspended_itself_goes_on_waiting(tmp_path: Path) -> None:
     ranks = start_ready(tmp_path, str(tmp_path), deadline_s=1.5, fn=stop_the_waiter)
     os.kill(ranks.pid(0), signal.SIGSTOP)
     time.sleep(3)  # two deadlines
@@ -206,7 +211,7 @@ def wait_in_a_circle(comm: Comm, _: str) -> BaseException | None:
     return catching(comm, lambda comm: void(comm.receive((comm.rank + 1) % 3, label=f"circle {comm.rank}")))
 
 
-def test_ranks_that_wait_for_each_other_are_told_so(tmp_path: Path) -> None:
+def test_a_deadlock_of_ranks_is_reported(tmp_path: Path) -> None:
     ranks = start_ready(tmp_path, "", deadline_s=1, world_size=3, fn=wait_in_a_circle)
     for error in ranks.outcomes():
         assert isinstance(error, PeerLost | PeerFailed)
@@ -231,7 +236,7 @@ def send_to_who_is_stopped(comm: Comm, how: str) -> BaseException | None:
 
 
 @pytest.mark.parametrize("how", ["send", "post"])
-def test_sending_to_a_stopped_rank_ends_too(tmp_path: Path, how: str) -> None:
+def test_sending_to_a_suspended_rank_ends_too(tmp_path: Path, how: str) -> None:
     ranks = start_ready(tmp_path, how, deadline_s=1.5, fn=send_to_who_is_stopped)
     os.kill(ranks.pid(1), signal.SIGSTOP)
     (error,) = ranks.outcomes([0])
@@ -239,9 +244,9 @@ def test_sending_to_a_stopped_rank_ends_too(tmp_path: Path, how: str) -> None:
     assert str(error).startswith("rank 1 on host1 was silent for")
 
 
-def test_threads_that_all_stand_still_are_noticed() -> None:
+def test_threads_that_are_all_stuck_are_detected() -> None:
     with pytest.raises(
-        PeerLost, match=r"rank \d on .* made no progress for 1 s while rank \d on .* waited in"
+        PeerLost, match=r"rank \d on .* made no progress for 0.75 s while rank \d on .* waited in"
     ):
         run_threads(stand_still, deadline_s=1)
 
@@ -250,7 +255,7 @@ def stand_still(comm: Comm) -> None:
     if comm.rank == 1:
         for _ in range(100):
             time.sleep(0.1)
-            if comm.channel("end")._transport.inbox.error_for(0):  # type: ignore[attr-defined]
+            if comm.channel("end")._transport.receive_queue.error_for(0):  # type: ignore[attr-defined]
                 return
     comm.receive(1, label="never")
 
@@ -261,5 +266,5 @@ def compute_long(comm: Comm) -> None:
     comm.barrier(label="after computing")
 
 
-def test_threads_bear_long_computing() -> None:
+def test_long_computation_of_a_thread_counts_as_progress() -> None:
     run_threads(compute_long, deadline_s=1.5)

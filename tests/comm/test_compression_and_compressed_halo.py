@@ -1,4 +1,4 @@
-"""Packed rows come back exactly, and weigh what they should."""
+"""Lossless compression of rows, its sizes, and halo exchange with it."""
 
 from contextlib import suppress
 from typing import Any
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from siafu.comm import Comm
 from siafu.comm.compressed_halo import CompressedHalo, exchange_rows, subset_route
-from siafu.comm.compression import unpack
+from siafu.comm.compression import compress_rows, decompress_rows
 from siafu.comm.quantization import quantize_dequantize
 from siafu.comm.route import Route
 from siafu.launch.local import run_threads
@@ -38,10 +38,10 @@ def tables(draw: st.DrawFn) -> Tensor:
 
 @settings(deadline=None)
 @given(tables(), st.sampled_from(["fp32", "bf16", "int8", "int4"]))
-def test_rows_come_back_exactly(rows: Tensor, precision: Any) -> None:
+def test_compression_is_lossless(rows: Tensor, precision: Any) -> None:
     if bool(rows.isfinite().all()) and float(rows.abs().sum()) < 1e30:
         rows = quantize_dequantize(rows, precision)
-    back = unpack(pack(rows), *rows.shape, rows.dtype)
+    back = decompress_rows(compress_rows(rows), *rows.shape, rows.dtype)
     assert torch.equal(back.nan_to_num(nan=0.125), rows.nan_to_num(nan=0.125))
     assert torch.equal(back.isnan(), rows.isnan())
 
@@ -55,50 +55,50 @@ def words(rows: int, width: int, count: int) -> Tensor:
     return table
 
 
-def test_features_of_words_weigh_little_more_than_a_byte_a_word() -> None:
+def test_bag_of_words_features_take_little_more_than_a_byte_per_word() -> None:
     binary = words(100, 1433, 18)
-    assert pack(binary).numel() < 1.3 * 100 * 19
+    assert compress_rows(binary).numel() < 1.3 * 100 * 19
     scaled = binary / 18
-    assert pack(scaled).numel() == pack(binary).numel() + 4 * 100
+    assert compress_rows(scaled).numel() == compress_rows(binary).numel() + 4 * 100
     dense = words(100, 1433, 700)
-    assert pack(dense).numel() < 2 + 100 * 1433 / 8 + 1
+    assert compress_rows(dense).numel() < 2 + 100 * 1433 / 8 + 1
 
 
 @pytest.mark.parametrize(
     ("precision", "bytes_a_number", "bytes_a_row"), [("int4", 0.5, 2), ("int8", 1, 4), ("bf16", 2, 0)]
 )
-def test_rounded_rows_weigh_what_they_were_rounded_to(
+def test_quantized_rows_take_their_quantized_size(
     precision: Any, bytes_a_number: float, bytes_a_row: int
 ) -> None:
     draw = torch.Generator().manual_seed(0)
     rows = quantize_dequantize(torch.rand(50, 8, generator=draw, dtype=torch.float64) + 0.2, precision)
-    assert pack(rows).numel() == 2 + 50 * (8 * bytes_a_number + bytes_a_row)
+    assert compress_rows(rows).numel() == 2 + 50 * (8 * bytes_a_number + bytes_a_row)
 
 
-def test_what_is_no_table_is_refused() -> None:
+def test_bytes_that_are_not_a_table_are_refused() -> None:
     rows = words(4, 300, 5)
-    packed = pack(rows)
+    packed = compress_rows(rows)
     with pytest.raises(ValueError, match=r"end 1 too early|end within a number"):
-        unpack(packed[:-1], 4, 300, torch.float32)
+        decompress_rows(packed[:-1], 4, 300, torch.float32)
     with pytest.raises(ValueError, match="are 1 too many"):
-        unpack(torch.cat([packed, packed[:1]]), 4, 300, torch.float32)
+        decompress_rows(torch.cat([packed, packed[:1]]), 4, 300, torch.float32)
     with pytest.raises(ValueError, match=r"name column \d+ of 100"):
-        unpack(packed, 4, 100, torch.float32)
+        decompress_rows(packed, 4, 100, torch.float32)
     with pytest.raises(ValueError, match="of form 9, 0"):
-        unpack(torch.tensor([9, 0], dtype=torch.uint8), 4, 300, torch.float32)
+        decompress_rows(torch.tensor([9, 0], dtype=torch.uint8), 4, 300, torch.float32)
     with pytest.raises(ValueError, match="expected a table of float32 or float64"):
-        pack(torch.ones(3, dtype=torch.float32))
+        compress_rows(torch.ones(3, dtype=torch.float32))
 
 
 def test_a_damaged_table_never_reads_outside_of_itself() -> None:
-    packed, draw = pack(words(4, 300, 5)), torch.Generator().manual_seed(1)
+    packed, draw = compress_rows(words(4, 300, 5)), torch.Generator().manual_seed(1)
     for _ in range(300):
         damaged = packed.clone()
         damaged[torch.randint(packed.numel(), (2,), generator=draw)] = torch.randint(
             256, (2,), generator=draw, dtype=torch.uint8
         )
         with suppress(ValueError):  # any other error, such as of an index, would be a defect
-            assert unpack(damaged, 4, 300, torch.float32).shape == (4, 300)
+            assert decompress_rows(damaged, 4, 300, torch.float32).shape == (4, 300)
 
 
 def route_of(rank: int) -> Route:
@@ -115,7 +115,7 @@ def own_rows(rank: int) -> Tensor:
     return words(3, 50, 4) * (rank + 1)
 
 
-def test_carried_rows_are_those_of_the_route_and_are_metered_to_the_byte() -> None:
+def test_exchanged_rows_are_those_of_the_route_and_are_metered_to_the_byte() -> None:
     def work(comm: Comm) -> tuple[Tensor, Tensor, int]:
         halo = CompressedHalo(comm, route_of(comm.rank), num_own=3)
         halo.begin("halo words")
@@ -130,12 +130,12 @@ def test_carried_rows_are_those_of_the_route_and_are_metered_to_the_byte() -> No
         wanted = torch.cat([own_rows(peer)[rows] for peer, rows in sorted(expected.items())])
         assert torch.equal(first, wanted)
         assert torch.equal(again, wanted)
-        mine = [pack(own_rows(rank)[rows]).numel() for rows in ([0, 2], [1])]
+        mine = [compress_rows(own_rows(rank)[rows]).numel() for rows in ([0, 2], [1])]
         headers = sent - sum(mine) - 2 * 8
         assert 0 < headers < 4 * 150
 
 
-def test_a_narrowed_route_brings_what_was_asked_for() -> None:
+def test_a_subset_route_fetches_the_requested_rows() -> None:
     def work(comm: Comm) -> Tensor:
         wanted = torch.tensor([comm.rank != 0, True, False])
         route = subset_route(comm, route_of(comm.rank), wanted, label="asks")

@@ -1,4 +1,4 @@
-"""Frames on a connection: every one that is not as it should be is refused with a reason."""
+"""Frames of messages through send queue, frame reader and receive queue; invalid frames are refused with a reason."""
 
 import socket
 import threading
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from siafu.comm.errors import ErrorFactory
-from siafu.comm.frame_reader import Incoming
+from siafu.comm.frame_reader import FrameReader
 from siafu.comm.message_frames import (
     CHUNK_BYTES,
     MAX_BYTES,
@@ -22,7 +22,7 @@ from siafu.comm.message_frames import (
     wire_bytes,
 )
 from siafu.comm.receive_queue import ReceiveQueue
-from siafu.comm.send_queue import Outbox
+from siafu.comm.send_queue import SendQueue
 from siafu.comm.tensor_bytes import DTYPES, byte_view
 from siafu.comm.transport import Envelope, MessageKind, Transfer
 from siafu.wire.frames import FrameError, pack
@@ -38,36 +38,36 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield ours, theirs
 
 
-def outbox_of(sock: socket.socket, *, tick_s: float) -> Outbox:
-    """An outbox of a connection that never breaks."""
+def send_queue_of(sock: socket.socket, *, tick_s: float) -> SendQueue:
+    """An send_queue of a connection that never breaks."""
 
-    def broke(error: OSError) -> ErrorFactory:
+    def connection_error(error: OSError) -> ErrorFactory:
         raise AssertionError(error)
 
-    return Outbox(
+    return SendQueue(
         SocketStream(sock, tick_s=tick_s),
         tick_s=tick_s,
-        stalled=lambda seconds: None,
-        broke=broke,
-        sent=lambda count, is_data: None,
+        check_stalled=lambda seconds: None,
+        connection_error=connection_error,
+        on_sent=lambda count, is_data: None,
     )
 
 
 def sent_bytes(values: Tensor, *, envelope: Envelope = ENVELOPE) -> bytes:
-    """What an outbox writes for a message."""
+    """What an send_queue writes for a message."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        outbox = outbox_of(ours, tick_s=1)
-        thread = threading.Thread(target=outbox.run)
+        send_queue = send_queue_of(ours, tick_s=1)
+        thread = threading.Thread(target=send_queue.run)
         thread.start()
         transfer = Transfer(0)
-        outbox.put(envelope, values, transfer)
+        send_queue.put(envelope, values, transfer)
         size = wire_bytes(values.nbytes, values.dim(), envelope.label)
         got = b""
         while len(got) < size:
             got += theirs.recv(1 << 20)
         assert transfer.done.wait(60)
-        outbox.stop()
+        send_queue.stop()
         thread.join()
     return got
 
@@ -75,7 +75,7 @@ def sent_bytes(values: Tensor, *, envelope: Envelope = ENVELOPE) -> bytes:
 def take_in(pair: tuple[socket.socket, socket.socket], data: bytes) -> ReceiveQueue:
     """Feed bytes to a receiver until it raises."""
     ours, theirs = pair
-    inbox = ReceiveQueue()
+    receive_queue = ReceiveQueue()
 
     def feed() -> None:
         with suppress(BrokenPipeError, ConnectionResetError):  # refused before the end
@@ -85,19 +85,23 @@ def take_in(pair: tuple[socket.socket, socket.socket], data: bytes) -> ReceiveQu
     thread = threading.Thread(target=feed)
     thread.start()
     try:
-        Incoming(
-            SocketStream(ours, tick_s=1), 1, inbox, control=lambda *frame: None, moved=lambda count: None
+        FrameReader(
+            SocketStream(ours, tick_s=1),
+            1,
+            receive_queue,
+            control=lambda *frame: None,
+            moved=lambda count: None,
         ).run()
     except EOFError:
-        return inbox
+        return receive_queue
     finally:
         ours.close()
         thread.join()
     raise AssertionError("a receiver ends with its connection alone")
 
 
-def received(inbox: ReceiveQueue, number: int = 0) -> Tensor:
-    arrival = inbox.start_receive(1, ENVELOPE._replace(number=number), None)
+def received(receive_queue: ReceiveQueue, number: int = 0) -> Tensor:
+    arrival = receive_queue.start_receive(1, ENVELOPE._replace(number=number), None)
     assert arrival.whole
     assert arrival.values is not None
     return arrival.values
@@ -146,17 +150,17 @@ def test_every_single_flipped_bit_is_noticed() -> None:
         ours, theirs = socket.socketpair()
         with ours, theirs:
             try:
-                inbox = take_in((ours, theirs), bytes(damaged))
+                receive_queue = take_in((ours, theirs), bytes(damaged))
             except FrameError:
                 continue
             # Only a header that claims to be longer than what came is left waiting, and then nothing was delivered.
-            assert not inbox.start_receive(1, ENVELOPE, None).whole
+            assert not receive_queue.start_receive(1, ENVELOPE, None).whole
 
 
 @pytest.mark.parametrize("cut", [10, 73, 90, 500])
 def test_a_truncated_frame_delivers_nothing(pair: tuple[socket.socket, socket.socket], cut: int) -> None:
-    inbox = take_in(pair, sent_bytes(torch.arange(100))[:cut])
-    assert not inbox.start_receive(1, ENVELOPE, None).whole
+    receive_queue = take_in(pair, sent_bytes(torch.arange(100))[:cut])
+    assert not receive_queue.start_receive(1, ENVELOPE, None).whole
 
 
 def handmade(
@@ -193,7 +197,7 @@ def handmade(
         (handmade(kind=99), "a frame of kind 99"),
         (
             pack(FrameKind.HEARTBEAT, 0, pack_control_head(0, ""), (b"x" * 70_000,)),
-            "a frame of kind BEAT with 70000",
+            "a frame of kind HEARTBEAT with 70000",
         ),
         (pack(FrameKind.CLOSE, 0, b"abc"), "a head of 3 bytes"),
         (handmade(b"a", shape=(1,)) + handmade(b"a", shape=(1,), sequence=1), "came twice"),
@@ -203,7 +207,7 @@ def handmade(
         ),
     ],
 )
-def test_a_frame_that_says_impossible_things_is_refused(
+def test_a_frame_with_invalid_fields_is_refused(
     pair: tuple[socket.socket, socket.socket], data: bytes, reason: str
 ) -> None:
     with pytest.raises(ValueError, match=reason):
@@ -226,33 +230,35 @@ def test_small_messages_to_a_slow_reader_arrive_whole_and_in_order(
     theirs.setsockopt(
         socket.SOL_SOCKET, socket.SO_SNDBUF, 20_000
     )  # less than a message: none is sent in one go
-    outbox = outbox_of(theirs, tick_s=0.01)
-    sender = threading.Thread(target=outbox.run)
+    send_queue = send_queue_of(theirs, tick_s=0.01)
+    sender = threading.Thread(target=send_queue.run)
     sender.start()
     tickets = [Transfer(0) for _ in range(20)]
     for number, transfer in enumerate(tickets):
         values = torch.full((15_000,), number, dtype=torch.int32)
-        outbox.put(ENVELOPE._replace(number=number, channel=7 + number % 2), values, transfer)
+        send_queue.put(ENVELOPE._replace(number=number, channel=7 + number % 2), values, transfer)
     assert not tickets[-1].done.is_set()
-    inbox = ReceiveQueue()
-    incoming = Incoming(
-        SocketStream(ours, tick_s=1), 1, inbox, control=lambda *frame: None, moved=lambda count: None
+    receive_queue = ReceiveQueue()
+    frame_reader = FrameReader(
+        SocketStream(ours, tick_s=1), 1, receive_queue, control=lambda *frame: None, moved=lambda count: None
     )
 
     def read() -> None:
         with suppress(EOFError):
-            incoming.run()
+            frame_reader.run()
 
     reader = threading.Thread(target=read)
     reader.start()
     for transfer in tickets:
         assert transfer.done.wait(60)
-    outbox.stop()
+    send_queue.stop()
     sender.join()
     theirs.shutdown(socket.SHUT_WR)
     reader.join()
     for number in range(20):
-        arrival = inbox.start_receive(1, ENVELOPE._replace(number=number, channel=7 + number % 2), None)
+        arrival = receive_queue.start_receive(
+            1, ENVELOPE._replace(number=number, channel=7 + number % 2), None
+        )
         assert arrival.values is not None
         assert arrival.whole
         assert bool((arrival.values == number).all())

@@ -1,4 +1,4 @@
-"""Strangers between ranks: other users of the host, false addresses, somebody in the middle of a connection."""
+"""Attackers between ranks: other users of the host, false addresses, a man in the middle."""
 
 import json
 import os
@@ -20,9 +20,9 @@ import pytest
 import torch
 from groups import LONG_S, group_of
 
-from siafu.comm import Board, Comm, CommError, PeerLost, PeerMismatch, connect
-from siafu.comm.identity import Identity, Mismatch, shake_hands
-from siafu.comm.network import OneHost, read_address
+from siafu.comm import Comm, CommError, LocalRendezvousStore, PeerLost, PeerMismatch, connect_sockets
+from siafu.comm.identity import Identity, IdentityMismatch, exchange_identities
+from siafu.comm.network import SingleHostNetwork, read_address
 from siafu.wire import tls
 from siafu.wire.certificates import self_signed
 from siafu.wire.handshake import HandshakeError, authenticate
@@ -32,10 +32,10 @@ SHORT_S = 1.5
 NOBODY = 65534
 
 
-def exchange(rank: int, meet: Any, *, patience_s: float = LONG_S, world_size: int = 2, **changes: Any) -> Any:
+def exchange(rank: int, store: Any, *, timeout_s: float = LONG_S, world_size: int = 2, **changes: Any) -> Any:
     """What a rank ends with: the sum of an exchange, or its error."""
     try:
-        comm = Comm(connect(group_of(rank, world_size, **changes), meet, patience_s=patience_s))
+        comm = Comm(connect_sockets(group_of(rank, world_size, **changes), store, timeout_s=timeout_s))
     except CommError as error:
         return error
     try:
@@ -44,9 +44,9 @@ def exchange(rank: int, meet: Any, *, patience_s: float = LONG_S, world_size: in
         comm.close()
 
 
-def both(meet: Any, *, patience_s: float = LONG_S, **changes: Any) -> list[Any]:
+def both(store: Any, *, timeout_s: float = LONG_S, **changes: Any) -> list[Any]:
     with ThreadPoolExecutor(2) as pool:
-        ends = [pool.submit(exchange, rank, meet, patience_s=patience_s, **changes) for rank in range(2)]
+        ends = [pool.submit(exchange, rank, store, timeout_s=timeout_s, **changes) for rank in range(2)]
         return [end.result() for end in ends]
 
 
@@ -58,21 +58,21 @@ def secret() -> bytes:
 # One host.
 
 
-def test_ranks_of_one_host_meet_without_a_board(secret: bytes) -> None:
+def test_ranks_of_one_host_connect_without_a_store(secret: bytes) -> None:
     assert both(None, secret=secret) == [14.0, 14.0]
 
 
-def test_a_rank_of_one_host_that_never_comes_is_named(secret: bytes) -> None:
-    end = exchange(1, None, secret=secret, patience_s=0.2)
+def test_a_missing_rank_of_one_host_is_named(secret: bytes) -> None:
+    end = exchange(1, None, secret=secret, timeout_s=0.2)
     assert isinstance(end, PeerLost)
     assert re.search(r"rank 0 did not come within 0\.\d+ s to meet rank 1 on host1", str(end))
-    end = exchange(0, None, secret=secret, patience_s=0.2)
+    end = exchange(0, None, secret=secret, timeout_s=0.2)
     assert isinstance(end, PeerLost)
     assert "rank 1 did not call rank 0 on host0 at its Unix socket" in str(end)
 
 
-def test_a_socket_that_somebody_else_holds_is_an_error(secret: bytes) -> None:
-    held, _ = OneHost(group_of(0, 2, secret=secret)).listen()
+def test_a_socket_held_by_another_process_is_an_error(secret: bytes) -> None:
+    held, _ = SingleHostNetwork(group_of(0, 2, secret=secret)).listen()
     with held:
         end = exchange(0, None, secret=secret)
     assert isinstance(end, CommError)
@@ -118,8 +118,8 @@ def as_nobody(script: str, address: bytes) -> "subprocess.Popen[str]":
 
 def test_another_user_who_knows_the_address_of_a_rank_gets_no_answer(secret: bytes) -> None:
     with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(exchange, 0, None, secret=secret, patience_s=60)
-        address = OneHost(group_of(0, 2, secret=secret))._address(0)
+        first = pool.submit(exchange, 0, None, secret=secret, timeout_s=60)
+        address = SingleHostNetwork(group_of(0, 2, secret=secret))._address(0)
         while address.decode()[1:] not in Path("/proc/net/unix").read_text():
             time.sleep(0.01)
         with as_nobody(_CALL, address) as stranger:
@@ -130,7 +130,7 @@ def test_another_user_who_knows_the_address_of_a_rank_gets_no_answer(secret: byt
 
 
 def test_another_user_who_took_the_address_of_a_rank_is_refused(secret: bytes) -> None:
-    address = OneHost(group_of(0, 2, secret=secret))._address(0)
+    address = SingleHostNetwork(group_of(0, 2, secret=secret))._address(0)
     with as_nobody(_SQUAT, address) as stranger:
         assert stranger.stdout is not None
         assert stranger.stdout.readline()
@@ -152,30 +152,30 @@ def test_another_user_who_took_the_address_of_a_rank_is_refused(secret: bytes) -
         b'["127.0.0.1", 80, "a", 1]', json.dumps(["127.0.0.1", 80, "a" * 256]).encode(),
     ],
 )  # fmt: skip
-def test_an_address_on_the_board_that_is_none_is_refused(value: bytes) -> None:
+def test_an_invalid_address_in_the_store_is_refused(value: bytes) -> None:
     with pytest.raises(HandshakeError, match="where the address of rank 3 was expected"):
         read_address(value, 3)
-    board = Board()
-    board.set("siafu/comm/0", value)
-    end = exchange(1, board)
+    store = LocalRendezvousStore()
+    store.set("siafu/comm/0", value)
+    end = exchange(1, store)
     assert isinstance(end, PeerMismatch)
     assert "somebody else writes there" in str(end)
 
 
 @pytest.mark.parametrize("odd", [0, 1, 2])
 @pytest.mark.parametrize("encrypt", [True, False], ids=["encrypted", "plain"])
-def test_ranks_that_differ_in_encryption_learn_it_at_once(odd: int, encrypt: bool) -> None:
-    board, patience_s = Board(), 60.0
+def test_ranks_that_differ_in_encryption_fail_at_once(odd: int, encrypt: bool) -> None:
+    store, timeout_s = LocalRendezvousStore(), 60.0
     began = time.monotonic()
     with ThreadPoolExecutor(3) as pool:
         ends = [
             pool.submit(
-                exchange, rank, board, patience_s=patience_s, world_size=3, encrypt=encrypt == (rank == odd)
+                exchange, rank, store, timeout_s=timeout_s, world_size=3, encrypt=encrypt == (rank == odd)
             )
             for rank in range(3)
         ]
         errors = [end.result() for end in ends]
-    assert time.monotonic() - began < patience_s / 2
+    assert time.monotonic() - began < timeout_s / 2
     assert all(isinstance(error, CommError) for error in errors)
     pattern = r"comm.encrypt is (true at rank .*, but false|false at rank .*, but true) at rank .*; set it to the same"
     told = [error for error in errors if re.search(pattern, str(error))]
@@ -208,15 +208,17 @@ def test_a_peer_that_calls_a_plain_connection_encrypted_is_refused() -> None:
     lie = asdict(Identity.of(group_of(1, 2, encrypt=True)))
     with ours, theirs, ThreadPoolExecutor(1) as pool:
         pool.submit(authenticate, theirs, group.secret, lie, listening=False, until=until)
-        with pytest.raises(Mismatch, match=r"comm.encrypt is false at rank 1 on host1, but true at rank 0"):
-            shake_hands(ours, group, listening=True, until=until, suits=False)
+        with pytest.raises(
+            IdentityMismatch, match=r"comm.encrypt is false at rank 1 on host1, but true at rank 0"
+        ):
+            exchange_identities(ours, group, listening=True, until=until, encryption_matches=False)
 
 
 class Relay:
-    """A board that leads rank 1 to rank 0 through somebody who sees every byte, and may end TLS itself."""
+    """A store that leads rank 1 to rank 0 through somebody who sees every byte, and may end TLS itself."""
 
     def __init__(self, wrap: Callable[[socket.socket, bool], socket.socket]) -> None:
-        self._board, self._wrap = Board(), wrap
+        self._store, self._wrap = LocalRendezvousStore(), wrap
         self._server = socket.create_server(("127.0.0.1", 0))
         self._thread = threading.Thread(target=self._accept, daemon=True)
         self.seen = bytearray()
@@ -227,10 +229,10 @@ class Relay:
             self._target = (address, port)
             value = json.dumps([*self._server.getsockname(), name]).encode()
             self._thread.start()
-        self._board.set(key, value)
+        self._store.set(key, value)
 
     def get(self, key: str, *, timeout_s: float) -> bytes:
-        return self._board.get(key, timeout_s=timeout_s)
+        return self._store.get(key, timeout_s=timeout_s)
 
     def _accept(self) -> None:
         near, _ = self._server.accept()
@@ -256,8 +258,8 @@ class Relay:
                 sent = 0
                 while sent < count:
                     sent += target.send([buffer[sent:count]])
-        source.shut()
-        target.shut()
+        source.shutdown()
+        target.shutdown()
 
     def join(self) -> None:
         self._thread.join(LONG_S)
@@ -274,14 +276,14 @@ PAYLOAD = torch.full((4,), 7.0).numpy().tobytes()
 
 
 @pytest.mark.parametrize("encrypt", [True, False])
-def test_who_sits_between_encrypted_ranks_sees_no_frame(encrypt: bool) -> None:
+def test_a_relay_between_encrypted_ranks_sees_no_frame(encrypt: bool) -> None:
     with relayed(lambda sock, _: sock) as relay:
         assert both(relay, encrypt=encrypt) == [14.0, 14.0]
     assert (PAYLOAD in relay.seen) is not encrypt
     assert (b"host1" in relay.seen) is not encrypt, "names travel encrypted too"
 
 
-def test_who_ends_tls_between_two_ranks_with_a_certificate_of_his_own_is_refused() -> None:
+def test_a_man_in_the_middle_with_a_certificate_of_his_own_is_refused() -> None:
     context = self_signed("relay").server_context()
 
     def wrap(sock: socket.socket, near: bool) -> socket.socket:
@@ -290,7 +292,7 @@ def test_who_ends_tls_between_two_ranks_with_a_certificate_of_his_own_is_refused
         return tls.dial(sock)[0]
 
     with relayed(wrap) as relay:
-        first, second = both(relay, encrypt=True, patience_s=2 * SHORT_S)
+        first, second = both(relay, encrypt=True, timeout_s=2 * SHORT_S)
     assert isinstance(first, PeerLost)
     assert isinstance(second, PeerMismatch)
     assert "somebody stands between the two" in f"{first} {second}", "who sees it first hangs up"
@@ -303,4 +305,4 @@ def test_a_slow_tls_handshake_ends_in_time() -> None:
     with theirs, tls.accept(ours, self_signed().server_context()) as secure:
         assert isinstance(secure, ssl.SSLSocket)
         with pytest.raises(TimeoutError):
-            tls.shake(secure, until=time.monotonic() + 0.1)
+            tls.do_handshake(secure, until=time.monotonic() + 0.1)

@@ -1,4 +1,4 @@
-"""Ranks that meet: who belongs to the group is let in, who does not is told why or dropped."""
+"""Ranks that connect: members of the group are accepted, misfits get an error, strangers are dropped."""
 
 import json
 import socket
@@ -12,24 +12,32 @@ import pytest
 import torch
 from groups import LONG_S, group_of
 
-from siafu.comm import Board, Comm, CommError, FrameError, PeerLost, PeerMismatch, connect
-from siafu.comm import peers as gather_module
+from siafu.comm import (
+    Comm,
+    CommError,
+    LocalRendezvousStore,
+    PeerLost,
+    PeerMismatch,
+    PeerProtocolError,
+    connect_sockets,
+    peers,
+)
 
 SHORT_S = 1.5
 
 
-def join(rank: int, board: Any, *, patience_s: float = LONG_S, world_size: int = 2, **changes: Any) -> Comm:
-    return Comm(connect(group_of(rank, world_size, **changes), board, patience_s=patience_s))
+def join(rank: int, store: Any, *, timeout_s: float = LONG_S, world_size: int = 2, **changes: Any) -> Comm:
+    return Comm(connect_sockets(group_of(rank, world_size, **changes), store, timeout_s=timeout_s))
 
 
-def meet_both(
-    board: Board, *, patience_s: float = LONG_S, **changes_of_one: Any
+def connect_both(
+    store: LocalRendezvousStore, *, timeout_s: float = LONG_S, **changes_of_one: Any
 ) -> list[BaseException | None]:
-    """What each of two ranks raises while they meet."""
+    """Return the error that each of two ranks raises while they connect, or None."""
 
     def main(rank: int) -> BaseException | None:
         try:
-            comm = join(rank, board, patience_s=patience_s, **(changes_of_one if rank else {}))
+            comm = join(rank, store, timeout_s=timeout_s, **(changes_of_one if rank else {}))
         except (CommError, ValueError) as error:
             return error
         comm.close()
@@ -42,8 +50,8 @@ def meet_both(
     return errors
 
 
-def test_ranks_of_one_group_meet() -> None:
-    assert meet_both(Board()) == [None, None]
+def test_ranks_of_one_group_connect() -> None:
+    assert connect_both(LocalRendezvousStore()) == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -61,7 +69,7 @@ def test_ranks_of_one_group_meet() -> None:
     ],
 )
 def test_ranks_that_cannot_train_together_say_so_on_both_sides(changes: dict[str, Any], reason: str) -> None:
-    first, second = meet_both(Board(), **changes)
+    first, second = connect_both(LocalRendezvousStore(), **changes)
     assert isinstance(first, PeerMismatch)
     assert isinstance(second, PeerMismatch)
     assert pytest.raises(PeerMismatch, match=reason).matches(first)
@@ -69,8 +77,8 @@ def test_ranks_that_cannot_train_together_say_so_on_both_sides(changes: dict[str
     assert "rank 1 on host1" in str(second)
 
 
-def test_a_rank_with_another_secret_is_not_let_in() -> None:
-    first, second = meet_both(Board(), patience_s=SHORT_S, secret=b"another secret")
+def test_a_rank_with_another_secret_is_refused() -> None:
+    first, second = connect_both(LocalRendezvousStore(), timeout_s=SHORT_S, secret=b"another secret")
     assert isinstance(first, PeerLost)  # it might be anybody; the listener goes on waiting for its rank
     assert "rank 1 did not call rank 0 on host0" in str(first)
     assert "from 127.0.0.1: it holds another secret" in str(first)
@@ -79,21 +87,21 @@ def test_a_rank_with_another_secret_is_not_let_in() -> None:
     assert "it holds another secret" in str(second)
 
 
-def test_who_does_not_come_is_named() -> None:
+def test_a_missing_rank_is_named() -> None:
     with pytest.raises(
         PeerLost, match=r"rank 1, rank 2 did not call rank 0 on host0 at 127.0.0.1 port \d+ within 0.2 s"
     ):
-        join(0, Board(), patience_s=0.2, world_size=3)
+        join(0, LocalRendezvousStore(), timeout_s=0.2, world_size=3)
     with pytest.raises(PeerLost, match=r"rank 0 did not come within 0.\d+ s to meet rank 1 on host1"):
-        join(1, Board(), patience_s=0.2)
+        join(1, LocalRendezvousStore(), timeout_s=0.2)
 
 
 def test_two_processes_of_one_rank_are_refused() -> None:
-    board = Board()
+    store = LocalRendezvousStore()
     with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(join, 0, board, world_size=4)
+        first = pool.submit(join, 0, store, world_size=4)
         others = [ThreadPoolExecutor(1) for _ in range(2)]
-        doubles = [one.submit(join, 1, board, world_size=4, patience_s=SHORT_S) for one in others]
+        doubles = [one.submit(join, 1, store, world_size=4, timeout_s=SHORT_S) for one in others]
         with pytest.raises(PeerMismatch, match=r"both say that they are rank 1; start each rank once"):
             first.result()
         for double in doubles:
@@ -103,17 +111,21 @@ def test_two_processes_of_one_rank_are_refused() -> None:
 
 
 @contextmanager
-def rank_zero_waiting(board: Board, **changes: Any) -> Iterator[tuple[Future[Comm], tuple[str, int]]]:
+def rank_zero_waiting(
+    store: LocalRendezvousStore, **changes: Any
+) -> Iterator[tuple[Future[Comm], tuple[str, int]]]:
     with ThreadPoolExecutor(1) as pool:
-        future = pool.submit(join, 0, board, **changes)
-        address, port, _ = json.loads(board.get("siafu/comm/0", timeout_s=LONG_S))
+        future = pool.submit(join, 0, store, **changes)
+        address, port, _ = json.loads(store.get("siafu/comm/0", timeout_s=LONG_S))
         yield future, (address, port)
 
 
 @pytest.mark.parametrize("encrypt", [False, True])
-def test_strangers_are_dropped_and_ranks_still_meet(monkeypatch: pytest.MonkeyPatch, encrypt: bool) -> None:
-    monkeypatch.setattr(gather_module, "_HANDSHAKE_S", 2.0)
-    board = Board()
+def test_strangers_are_dropped_and_ranks_still_connect(
+    monkeypatch: pytest.MonkeyPatch, encrypt: bool
+) -> None:
+    monkeypatch.setattr(peers, "_HANDSHAKE_S", 2.0)
+    store = LocalRendezvousStore()
     greetings = [
         b"GET / HTTP/1.1\r\n\r\n",
         b"\x00" * 500,
@@ -121,11 +133,11 @@ def test_strangers_are_dropped_and_ranks_still_meet(monkeypatch: pytest.MonkeyPa
         b"",
         b"siafu peer\n\x00\r\n\xff\x00" + b"x" * 64,
     ]
-    with ExitStack() as strangers, rank_zero_waiting(board, encrypt=encrypt) as (future, address):
+    with ExitStack() as strangers, rank_zero_waiting(store, encrypt=encrypt) as (future, address):
         for turn in range(60):  # more than are heard at once
             stranger = strangers.enter_context(socket.create_connection(address, timeout=LONG_S))
             stranger.sendall(greetings[turn % len(greetings)])
-        second = join(1, board, encrypt=encrypt)
+        second = join(1, store, encrypt=encrypt)
         first = future.result()
     with ThreadPoolExecutor(2) as pool:
         sums = list(pool.map(lambda comm: comm.all_reduce(torch.ones(1), label="x"), (first, second)))
@@ -138,10 +150,10 @@ def test_strangers_are_dropped_and_ranks_still_meet(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     "answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"siafu peer\n\x00\r\n\xff\x00" + b"x" * 64]
 )
-def test_a_peer_that_answers_something_else_is_an_error(answer: bytes) -> None:
-    board = Board()
+def test_a_peer_of_another_protocol_is_an_error(answer: bytes) -> None:
+    store = LocalRendezvousStore()
     with socket.create_server(("127.0.0.1", 0)) as server:
-        board.set("siafu/comm/0", json.dumps([*server.getsockname(), "elsewhere"]).encode())
+        store.set("siafu/comm/0", json.dumps([*server.getsockname(), "elsewhere"]).encode())
 
         def serve() -> None:
             sock, _ = server.accept()
@@ -154,27 +166,27 @@ def test_a_peer_that_answers_something_else_is_an_error(answer: bytes) -> None:
         with pytest.raises(
             PeerMismatch, match=r"rank 1 on host1 called rank 0 on elsewhere .* no rank of this group: it"
         ):
-            join(1, board)
+            join(1, store)
         thread.join()
 
 
-def test_an_address_where_nobody_is_is_an_error() -> None:
-    board = Board()
+def test_an_address_without_a_listener_is_an_error() -> None:
+    store = LocalRendezvousStore()
     with socket.create_server(("127.0.0.1", 0)) as server:
-        board.set("siafu/comm/0", json.dumps([*server.getsockname(), "elsewhere"]).encode())
+        store.set("siafu/comm/0", json.dumps([*server.getsockname(), "elsewhere"]).encode())
     with pytest.raises(PeerLost, match="rank 1 on host1 cannot reach rank 0 on elsewhere"):
-        join(1, board)
+        join(1, store)
 
 
 @pytest.mark.parametrize(
     ("bind", "error"), [("0.0.0.0", ValueError), ("192.0.2.77", CommError), ("no.such.invalid", CommError)]
 )
-def test_an_address_that_is_not_ours_is_refused(bind: str, error: type[Exception]) -> None:
+def test_an_address_of_another_host_cannot_be_bound(bind: str, error: type[Exception]) -> None:
     with pytest.raises(error, match="cannot listen on"):
-        join(0, Board(), bind=bind)
+        join(0, LocalRendezvousStore(), bind=bind)
 
 
-def test_a_group_must_make_sense() -> None:
+def test_an_invalid_group_config_is_refused() -> None:
     with pytest.raises(ValueError, match="rank is 2; expected one of 0 to 1"):
         group_of(2, 2)
     with pytest.raises(ValueError, match="secret is empty"):
@@ -185,10 +197,10 @@ def test_a_group_must_make_sense() -> None:
 
 
 class Tampering:
-    """A board that leads rank 1 to rank 0 through a line that damages what rank 1 sends after the handshake."""
+    """A store that leads rank 1 to rank 0 through a line that damages what rank 1 sends after the handshake."""
 
     def __init__(self, how: str) -> None:
-        self._board = Board()
+        self._store = LocalRendezvousStore()
         self._how = how
         self._server = socket.create_server(("127.0.0.1", 0))
         self._threads: list[threading.Thread] = []
@@ -200,10 +212,10 @@ class Tampering:
             address, port, name = json.loads(value)
             self._start(self._accept, (address, port))
             value = json.dumps([*self._server.getsockname(), name]).encode()
-        self._board.set(key, value)
+        self._store.set(key, value)
 
     def get(self, key: str, *, timeout_s: float) -> bytes:
-        return self._board.get(key, timeout_s=timeout_s)
+        return self._store.get(key, timeout_s=timeout_s)
 
     def _start(self, *call: Any) -> None:
         thread = threading.Thread(target=call[0], args=call[1:], daemon=True)
@@ -245,7 +257,7 @@ class Tampering:
     [
         (
             "flip",
-            FrameError,
+            PeerProtocolError,
             "rank 0 on host0 cannot use what rank 1 on host1 sent: the checksum of a frame's payload",
         ),
         (
@@ -255,7 +267,7 @@ class Tampering:
         ),
     ],
 )
-def test_damage_on_the_line_is_noticed_by_who_receives(how: str, error: type[CommError], reason: str) -> None:
+def test_damaged_data_is_detected_by_its_receiver(how: str, error: type[CommError], reason: str) -> None:
     line = Tampering(how)
 
     def main(rank: int) -> BaseException | None:

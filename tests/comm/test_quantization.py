@@ -1,4 +1,4 @@
-"""Rows on the wire come back within what their precision promises."""
+"""Quantized rows come back within the error bound of their precision; error feedback."""
 
 from typing import Any
 
@@ -87,14 +87,14 @@ def test_int4_puts_two_numbers_in_a_byte() -> None:
 
 @settings(deadline=None)
 @given(tables().filter(lambda rows: bool(rows.isfinite().all())), st.sampled_from(["int8", "int4"]))
-def test_what_was_rounded_is_not_rounded_again(rows: Tensor, precision: Any) -> None:
+def test_quantization_is_idempotent_in_float64(rows: Tensor, precision: Any) -> None:
     once = quantize_dequantize(rows.double(), precision)
     assert torch.equal(quantize_dequantize(once, precision), once)
 
 
 @pytest.mark.parametrize("precision", ["int8", "int4"])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_scaled_rows_refuse_what_they_cannot_carry(bad: float, precision: Any) -> None:
+def test_int8_and_int4_refuse_nan_infinity_and_integers(bad: float, precision: Any) -> None:
     with pytest.raises(
         ValueError, match=rf"row 1 holds NaN, infinity or .* {precision} cannot carry; send fp32"
     ):
@@ -103,7 +103,7 @@ def test_scaled_rows_refuse_what_they_cannot_carry(bad: float, precision: Any) -
         encode(torch.ones(3, 2, dtype=torch.int64), precision)
 
 
-def test_wire_rows_of_another_form_are_refused() -> None:
+def test_wire_rows_of_another_shape_or_dtype_are_refused() -> None:
     with pytest.raises(
         ValueError, match=r"rows of int8 came as torch.uint8 \(2, 5\); expected torch.uint8 \(rows, 6\)"
     ):
@@ -115,7 +115,7 @@ def test_wire_rows_of_another_form_are_refused() -> None:
 
 
 @pytest.mark.parametrize("precision", ["bf16", "int8", "int4"])
-def test_feedback_keeps_the_sum_of_what_was_sent_near_the_sum_of_what_was_meant(precision: Any) -> None:
+def test_error_feedback_keeps_the_sum_of_sent_rows_near_the_sum_of_exact_rows(precision: Any) -> None:
     feedback = ErrorFeedback(precision)
     draw = torch.Generator().manual_seed(0)
     rows = torch.rand(4, 6, generator=draw)
@@ -129,7 +129,7 @@ def test_feedback_keeps_the_sum_of_what_was_sent_near_the_sum_of_what_was_meant(
     assert float((plain - meant).abs().max()) > 10 * one_rounding
 
 
-def test_feedback_goes_on_from_a_state() -> None:
+def test_error_feedback_resumes_from_its_state() -> None:
     rows = torch.rand(3, 5, generator=torch.Generator().manual_seed(1))
     first, second = ErrorFeedback("int8"), ErrorFeedback("int8")
     first.encode("a", rows)
@@ -137,7 +137,7 @@ def test_feedback_goes_on_from_a_state() -> None:
     assert torch.equal(first.encode("a", rows), second.encode("a", rows))
     assert list(first.state()) == ["a"]
     assert not torch.equal(first.encode("b", rows), first.encode("a", rows))
-    with pytest.raises(ValueError, match=r"place a sends .* but sent .* before"):
+    with pytest.raises(ValueError, match=r"exchange a sends .* but sent .* before"):
         first.encode("a", rows[:2])
     assert ErrorFeedback("fp32").encode("a", rows) is rows
 

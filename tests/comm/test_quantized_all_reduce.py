@@ -1,4 +1,4 @@
-"""Sums of values that travel in fewer bytes: the same on all ranks, and right in the long run."""
+"""Quantized all-reduce: the same bits on all ranks, and errors that do not accumulate."""
 
 import pytest
 import torch
@@ -17,11 +17,11 @@ def values_of(rank: int, step: int) -> Tensor:
 
 
 def sums(precision: Precision, ranks: int, steps: int) -> list[list[Tensor]]:
-    """What each rank got in each step."""
+    """Return the sums of each rank in each step."""
 
     def rank(comm: Comm) -> list[Tensor]:
         adding = QuantizedAllReduce(comm, precision)
-        return [adding.add(values_of(comm.rank, step), label="sum") for step in range(steps)]
+        return [adding.all_reduce(values_of(comm.rank, step), label="sum") for step in range(steps)]
 
     return run_threads(rank, ranks=ranks, threads=1)
 
@@ -43,12 +43,12 @@ def test_sums_are_the_same_everywhere_and_errors_do_not_add_up(
     torch.testing.assert_close(sum(found[0]), sum(wanted), rtol=0, atol=off * ranks)
 
 
-def test_a_sum_goes_on_from_its_state() -> None:
+def test_a_quantized_all_reduce_resumes_from_its_state() -> None:
     def rank(comm: Comm) -> bool:
         one, other = QuantizedAllReduce(comm, "int8"), QuantizedAllReduce(comm, "int8")
-        one.add(values_of(comm.rank, 0), label="sum")
+        one.all_reduce(values_of(comm.rank, 0), label="sum")
         other.load_state(one.state())
-        later = [each.add(values_of(comm.rank, 1), label="sum") for each in (one, other)]
+        later = [each.all_reduce(values_of(comm.rank, 1), label="sum") for each in (one, other)]
         return torch.equal(*later)
 
     assert all(run_threads(rank, ranks=2, threads=1))
@@ -57,7 +57,7 @@ def test_a_sum_goes_on_from_its_state() -> None:
 def test_fewer_bytes_are_sent() -> None:
     def rank(comm: Comm) -> dict[str, int]:
         for precision in ("fp32", "bf16", "int8", "int4"):
-            QuantizedAllReduce(comm, precision).add(torch.randn(100_000), label=precision)
+            QuantizedAllReduce(comm, precision).all_reduce(torch.randn(100_000), label=precision)
         return comm.meter.sent
 
     sent = run_threads(rank, ranks=2, threads=1)[0]
@@ -66,11 +66,11 @@ def test_fewer_bytes_are_sent() -> None:
     assert sent["int4"] < 0.14 * sent["fp32"]
 
 
-def test_a_sum_without_memory_is_the_same_each_time_and_of_any_size() -> None:
+def test_without_error_feedback_calls_are_independent_and_of_any_size() -> None:
     def rank(comm: Comm) -> list[Tensor]:
         adding = QuantizedAllReduce(comm, "int8", width=64, error_feedback=False)
         values = values_of(comm.rank, 0)
-        return [adding.add(some, label="sum") for some in (values, values, values[:10])]
+        return [adding.all_reduce(some, label="sum") for some in (values, values, values[:10])]
 
     for first, again, few in run_threads(rank, ranks=3, threads=1):
         wanted = sum(values_of(rank, 0) for rank in range(3))

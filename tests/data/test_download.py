@@ -1,4 +1,4 @@
-"""Downloads and archives: whole, or refused with the reason."""
+"""Downloads and archives are complete, or refused with the reason."""
 
 import io
 import socket

@@ -1,4 +1,4 @@
-"""Generated graphs: what they promise of edges, labels and features, and that a seed means one graph."""
+"""Graph generators: edges, labels and features have the promised properties, and a seed gives one graph."""
 
 import hashlib
 
@@ -113,7 +113,7 @@ def test_a_seed_means_the_same_graph_on_every_machine() -> None:
         ({"num_nodes": 1000, "classes": 2, "seed": -1}, "seed is -1"),
     ],
 )
-def test_what_cannot_be_made_is_refused_with_the_reason(arguments: dict[str, float], message: str) -> None:
+def test_invalid_arguments_are_refused_with_the_reason(arguments: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         community(**arguments)
 

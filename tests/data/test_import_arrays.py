@@ -1,4 +1,4 @@
-"""Arrays in .npy and .npz files, and OGB folders, become the graph that they describe."""
+"""Import of .npy, .npz and OGB folders."""
 
 import gzip
 from pathlib import Path
@@ -152,7 +152,7 @@ def test_an_npz_brings_everything_along(tmp_path: Path, compressed: bool, sparse
     assert graph.indices.equal(Graph.from_edges(EDGES, num_nodes=4).indices)
 
 
-def test_what_is_given_apart_goes_before_what_an_npz_holds(tmp_path: Path) -> None:
+def test_separate_files_override_arrays_of_an_npz(tmp_path: Path) -> None:
     np.savez(tmp_path / "g.npz", edge_index=EDGES, num_nodes=4, x=X, y=Y)
     graph = import_graph(
         tmp_path / "store", edges=tmp_path / "g.npz", labels=save(tmp_path / "y.npy", Y[::-1].copy())

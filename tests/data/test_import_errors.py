@@ -1,4 +1,4 @@
-"""Bad input is refused with file, line and field, and nothing half-written remains."""
+"""Errors of an import name file, line and field, and nothing half-written remains."""
 
 import errno
 import gzip
@@ -327,7 +327,7 @@ def test_a_feature_dtype_that_is_unknown_is_refused(tmp_path: Path) -> None:
         import_graph(tmp_path / "store", edges="e.csv", feature_dtype="int4")  # type: ignore[arg-type]
 
 
-def test_what_does_not_exist_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"edges: .*none\.csv does not exist"):
         import_graph(tmp_path / "store", edges=tmp_path / "none.csv")
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Tables of events become the dynamic graph that they describe, and what is wrong in them is said."""
+"""Import of event tables: the dynamic graph, and errors for invalid events."""
 
 from datetime import datetime
 from pathlib import Path
@@ -12,7 +12,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from siafu.data.importing import import_events
+from siafu.data.importing import external_sort, import_events
 from siafu.dynamic import DynamicGraph
 from siafu.store import DynamicStore
 
@@ -110,7 +110,7 @@ def test_events_in_any_order_give_the_graph_of_the_same_events_in_memory(
     labels = folder / "y.npy"
     np.save(labels, np.arange(6))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(spool, "_RANGE_EDGES", size)  # so that many small ranges are sorted apart
+        patch.setattr(external_sort, "_RANGE_EDGES", size)  # so that many small ranges are sorted apart
         graph = imported(folder, given, file=f"e.{file}", step=step, labels=labels, say=said.append)
     same = DynamicGraph.from_events(
         src, dst, t, step=step, weight=weight, edge_y=label, num_nodes=6, y=np.arange(6)
@@ -200,7 +200,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_what_is_wrong_is_said_and_nothing_is_left(tmp_path: Path, what: str) -> None:
+def test_invalid_events_are_reported_and_nothing_is_left_behind(tmp_path: Path, what: str) -> None:
     columns, how, message = WRONG[what]
     with pytest.raises(ValueError, match=message):
         imported(tmp_path, columns, **how)

@@ -1,4 +1,4 @@
-"""Ids in text: which of them are the same node, and how each column was read."""
+"""Ids in text: which of them are the same node, and how each column is parsed."""
 
 import gzip
 from pathlib import Path

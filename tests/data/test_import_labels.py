@@ -1,4 +1,4 @@
-"""What labels are: classes, many labels or numbers, by themselves or as the user says."""
+"""Kinds of labels: classes, multi-label columns or numbers, inferred or given by the user."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""A small file cannot fill memory or disk: what it claims is held to limits that a user can raise."""
+"""Limits of an import: a small file cannot fill memory or disk, and a user can raise each limit."""
 
 import gzip
 import zipfile

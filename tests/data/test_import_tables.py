@@ -1,4 +1,4 @@
-"""Tables of edges, features, labels and splits become the graph that they describe."""
+"""Import of tables of edges, features, labels and splits."""
 
 import gzip
 from pathlib import Path
@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siafu.data.importing import Limits, import_graph, tables
+from siafu.data.importing import Limits, external_sort, import_graph, tables
 from siafu.graph import Graph
 
 EDGES = [(0, 1), (1, 2), (2, 0), (3, 1), (0, 1)]
@@ -297,7 +297,7 @@ def test_any_edges_through_text_equal_the_graph_made_in_memory(
     path = write_table(folder / "e.csv", {"src": src, "dst": dst, **weight})
     np.save(folder / "x.npy", np.zeros((10, 1)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(spool, "_RANGE_EDGES", step)  # so that many small ranges are sorted apart
+        patch.setattr(external_sort, "_RANGE_EDGES", step)  # so that many small ranges are sorted apart
         graph = import_graph(
             folder / "store",
             edges=path,

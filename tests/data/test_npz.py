@@ -1,4 +1,4 @@
-"""Graphs in .npz files: the layout, and files that are wrong, damaged or hostile."""
+"""Graphs in .npz files: the layout, and files that are invalid, damaged or hostile."""
 
 import io
 import pickle
@@ -152,9 +152,7 @@ def test_other_byte_orders_and_layouts_in_memory_are_read_alike(path: Path) -> N
         ({"x": None, "x_data": [1.0]}, "has x_data; expected all of"),
     ],
 )
-def test_what_is_wrong_with_an_array_is_said_with_the_file(
-    path: Path, changes: dict[str, Any], message: str
-) -> None:
+def test_errors_of_an_array_name_the_file(path: Path, changes: dict[str, Any], message: str) -> None:
     write_npz(path, four_nodes(**changes))
     with pytest.raises(ValueError, match=message) as caught:
         read_npz(path)

@@ -95,7 +95,7 @@ def test_a_text_archive_of_linqs_becomes_a_graph(server, tmp_path: Path) -> None
     assert "no public split" in str(read_arrays(tmp_path / "home/citeseer.npz", ("note",))["note"])
 
 
-def test_what_was_downloaded_is_not_asked_for_again(server, tmp_path: Path) -> None:
+def test_a_downloaded_data_set_is_not_downloaded_again(server, tmp_path: Path) -> None:
     server.files["citeseer.tgz"] = CITESEER
     for _ in range(2):
         load("citeseer", home=tmp_path, mirror=server.url)

@@ -1,4 +1,4 @@
-"""Files of events, and the public sets with what is known of them."""
+"""Event files, and the protocols of the public dynamic data sets."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Payments made to order: the same for the same arguments, all at once or step by step."""
+"""Generated payments: the same for the same arguments, all at once or step by step."""
 
 from pathlib import Path
 
@@ -52,6 +52,6 @@ def test_it_is_written_step_by_step_as_it_is_in_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("spec", ["transactions:nodes=2", "transactions:events=0", "transactions:again=2"])
-def test_what_cannot_be_is_refused(spec: str) -> None:
+def test_invalid_arguments_are_refused(spec: str) -> None:
     with pytest.raises(ValueError, match=r"transactions: .* expected"):
         load(spec)

@@ -1,4 +1,4 @@
-"""How a graph changes from step to step, counted from the log, beside its snapshots."""
+"""Changes from step to step, counted from the log, compared with the snapshots."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ def graph_of(events: list[tuple[int, int, int]], *, undirected: bool = False) ->
     return DynamicGraph.from_events(src, dst, step, step=1, num_nodes=5, undirected=undirected)
 
 
-def test_what_a_step_brings_and_what_it_takes() -> None:
+def test_edges_and_nodes_added_and_removed_by_a_step() -> None:
     graph = graph_of([(0, 1, 0), (1, 2, 0), (0, 1, 1), (3, 1, 3)])
     change = change_of(graph, life=2)
     assert change.edges == [2, 3, 1, 1]

@@ -1,4 +1,4 @@
-"""Snapshots in few bytes: what is unpacked is what was packed, and what is damaged is refused."""
+"""Packed snapshots: unpacking restores them, and damaged bytes are refused."""
 
 import pytest
 import torch
@@ -35,7 +35,7 @@ def snapshots_of(
     weighted=st.booleans(),
     bounds=st.tuples(st.integers(0, STEPS - 1), st.integers(0, STEPS - 1)).map(sorted),
 )
-def test_what_is_unpacked_is_what_was_packed(
+def test_unpacking_restores_the_packed_snapshots(
     events: list[tuple[int, int, int]], life: int, undirected: bool, weighted: bool, bounds: list[int]
 ) -> None:
     snapshots = snapshots_of(events, life=life, undirected=undirected, weighted=weighted)

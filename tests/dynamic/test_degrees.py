@@ -1,4 +1,4 @@
-"""Features made of degrees."""
+"""Degree features."""
 
 import torch
 

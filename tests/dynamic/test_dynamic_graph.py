@@ -1,4 +1,4 @@
-"""Logs of events: how time is cut into steps, what is known of nodes, and what is refused."""
+"""Event logs: cutting time into steps, node lifetimes, and invalid input."""
 
 from itertools import pairwise
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ from siafu.dynamic import DynamicGraph, Protocol, find_steps
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def log_of(graph: DynamicGraph) -> list[list[tuple[int, int]]]:
+def unpack_log(graph: DynamicGraph) -> list[list[tuple[int, int]]]:
     """The events of each step."""
     pairs = list(zip(graph.src.tolist(), graph.dst.tolist(), strict=True))
     bounds = graph.step_ptr.tolist()
@@ -25,7 +25,7 @@ def test_events_in_any_order_stand_by_step_and_within_it_as_given() -> None:
     graph = DynamicGraph.from_events(
         [0, 1, 2, 3], [1, 2, 3, 0], [35, 2, 30, 1], step=10, weight=[1, 2, 3, 4], edge_y=[0, 1, -1, 0]
     )
-    assert log_of(graph) == [[(1, 2), (3, 0)], [], [(2, 3)], [(0, 1)]]
+    assert unpack_log(graph) == [[(1, 2), (3, 0)], [], [(2, 3)], [(0, 1)]]
     assert graph.weight.tolist() == [2, 4, 3, 1]
     assert graph.edge_y.tolist() == [1, 0, -1, 0]
     assert graph.step_time.tolist() == [1, 11, 21, 31]
@@ -99,7 +99,7 @@ def test_a_fingerprint_tells_graphs_apart() -> None:
         ({"src": [], "dst": [], "t": []}, "expected"),
     ],
 )
-def test_what_cannot_be_is_refused(changed: dict[str, object], message: str) -> None:
+def test_invalid_arguments_are_refused(changed: dict[str, object], message: str) -> None:
     given = {"src": [0, 1], "dst": [1, 0], "t": [0, 1], "num_nodes": 2} | changed
     with pytest.raises(ValueError, match=message):
         DynamicGraph.from_events(given.pop("src"), given.pop("dst"), given.pop("t"), **given)
@@ -126,7 +126,7 @@ def test_snapshots_of_other_kinds_become_a_log_and_empty_ones_are_kept() -> None
         graphs[-1].add_nodes_from(range(3))
     for snapshots in (arrays, matrices, graphs):
         found = DynamicGraph.from_snapshots(snapshots, num_nodes=3)
-        assert log_of(found) == SNAPSHOTS
+        assert unpack_log(found) == SNAPSHOTS
         assert not found.undirected
         assert found.weight is None
 
@@ -150,7 +150,7 @@ def test_temporal_data_of_pyg_becomes_a_log() -> None:
     given = {"src": torch.tensor([0, 1]), "dst": torch.tensor([1, 0]), "t": torch.tensor([9, 4])}
     data = SimpleNamespace(**given, msg=torch.tensor([[0.5], [1.5]]))
     found = DynamicGraph.from_pyg_temporal(data, step=5)
-    assert log_of(found) == [[(1, 0)], [(0, 1)]]
+    assert unpack_log(found) == [[(1, 0)], [(0, 1)]]
     assert found.weight.tolist() == [1.5, 0.5]
     wide = SimpleNamespace(**given, msg=torch.zeros(2, 3))
     assert DynamicGraph.from_pyg_temporal(wide).weight is None

@@ -1,4 +1,4 @@
-"""Snapshots as views of a log of events: each is what would be built from nothing, however it was reached."""
+"""Snapshots as views of an event log: each equals the one built from scratch, however it was reached."""
 
 from collections import Counter
 
@@ -97,7 +97,7 @@ def test_a_pair_that_happens_again_stands_as_often_as_it_lives() -> None:
 
 
 def test_steps_are_reached_from_key_frames_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_KEY_EVERY", 2)
+    monkeypatch.setattr(module, "_KEY_FRAME_INTERVAL", 2)
     graph = graph_of([(node % NODES, (2 * node) % NODES, node % STEPS) for node in range(50)])
     kept, fresh = Snapshots(graph, life=6), Snapshots(graph, life=6)
     for step in [8, 3, 4, 0, 7, 6, 8, 2]:
@@ -105,7 +105,7 @@ def test_steps_are_reached_from_key_frames_in_any_order(monkeypatch: pytest.Monk
         fresh = Snapshots(graph, life=6)
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_invalid_arguments_are_refused() -> None:
     graph = graph_of([(0, 1, 0)])
     with pytest.raises(ValueError, match="an edge life of 0 steps; expected at least 1"):
         Snapshots(graph, life=0)

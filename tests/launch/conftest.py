@@ -1,4 +1,4 @@
-"""Commands of ranks, and processes that a test must not leave behind."""
+"""Fixtures: commands of ranks, and processes that are killed at the end of a test."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""A rank in a process: ``python rank_program.py WORK FOLDER [DEADLINE_S]``; leaves its result in the folder."""
+"""A rank in a process: ``python rank_program.py WORK FOLDER [DEADLINE_S]``; writes its result to the folder."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What ranks do in the tests of engines: functions of a Comm, by name, the same on every engine."""
+"""The functions that ranks run in the tests of engines, by name, the same on every engine."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Where ranks cannot meet, each says why, in time."""
+"""``elastic.join``: ranks that cannot connect raise an error with the reason, in time."""
 
 import socket
 import threading
@@ -10,7 +10,7 @@ from rank_work import TIMEOUT_S, Starter
 
 from siafu.launch import elastic
 from siafu.launch.elastic import join
-from siafu.launch.network_addresses import address_to_bind, listen
+from siafu.launch.network_addresses import choose_bind_address, listen_for_rendezvous
 
 
 def environ(rank: int, port: int) -> dict[str, str]:
@@ -28,8 +28,8 @@ def test_a_port_in_use_is_named() -> None:
         pytest.fail("joined")
 
 
-def test_a_meeting_place_that_nobody_keeps_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elastic, "MEETING_S", 0.5)
+def test_a_missing_rendezvous_store_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elastic, "RENDEZVOUS_TIMEOUT_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as once:
         port = once.getsockname()[1]
     began = time.monotonic()
@@ -41,8 +41,8 @@ def test_a_meeting_place_that_nobody_keeps_is_given_up(monkeypatch: pytest.Monke
     assert time.monotonic() - began < TIMEOUT_S
 
 
-def test_something_else_at_the_meeting_place_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elastic, "MEETING_S", 0.5)
+def test_another_service_at_the_rendezvous_address_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elastic, "RENDEZVOUS_TIMEOUT_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as other:  # it takes connections and never answers
         with (
             pytest.raises(TimeoutError, match="nothing else listens on that port"),
@@ -62,13 +62,13 @@ def _hang_up(listener: socket.socket) -> None:
         pass
 
 
-def test_a_rank_that_never_comes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elastic, "MEETING_S", 0.5)
+def test_a_rank_that_never_joins_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elastic, "RENDEZVOUS_TIMEOUT_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as once:
         port = once.getsockname()[1]
-    board = elastic._Board(elastic.place_of(environ(0, port)))
+    store = elastic._TCPRendezvousStore(elastic.read_rank_environment(environ(0, port)))
     with pytest.raises(TimeoutError, match="all 2 ranks were started"):
-        board.get("address of rank 1", timeout_s=0.5)
+        store.get("address of rank 1", timeout_s=0.5)
 
 
 def test_ranks_with_other_settings_are_refused(program: Callable[..., list[str]], start: Starter) -> None:
@@ -80,21 +80,21 @@ def test_ranks_with_other_settings_are_refused(program: Callable[..., list[str]]
     assert all("settings" in each for each in said), said
 
 
-def test_a_rank_alone_joins_nobody() -> None:
+def test_a_single_rank_joins_without_a_rendezvous() -> None:
     before = threading.active_count()
     with join({"RANK": "0", "WORLD_SIZE": "1"}, deadline_s=1.0) as comm:
         assert comm.world_size == 1
     assert threading.active_count() == before
 
 
-def test_ranks_listen_on_the_loopback_where_they_meet_there() -> None:
-    assert address_to_bind("127.0.0.1", 1) == "127.0.0.1"
-    assert address_to_bind("localhost", 1) == "127.0.0.1"
-    host, listening = listen("localhost", 0)
+def test_ranks_listen_on_the_loopback_if_the_rendezvous_is_there() -> None:
+    assert choose_bind_address("127.0.0.1", 1) == "127.0.0.1"
+    assert choose_bind_address("localhost", 1) == "127.0.0.1"
+    host, listening = listen_for_rendezvous("localhost", 0)
     with listening:
         assert (host, listening.getsockname()[0]) == ("127.0.0.1", "127.0.0.1")
 
 
 def test_an_unknown_host_is_named() -> None:
     with pytest.raises(ValueError, match=r"'no-such-host.invalid'.*set MASTER_ADDR"):
-        address_to_bind("no-such-host.invalid", 1)
+        choose_bind_address("no-such-host.invalid", 1)

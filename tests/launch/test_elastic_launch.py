@@ -1,4 +1,4 @@
-"""Launched processes: how each end is told, that signals reach them, and that nothing of them is left."""
+"""``elastic.launch``: reports of ranks' ends, forwarded signals, and no process left behind."""
 
 import os
 import signal
@@ -73,7 +73,7 @@ def test_ranks_know_themselves_and_their_output_goes_to_standard_error(
         ("sys.exit(75)", "lost_peer", f"rank 1 on {HOST} lost a peer"),
     ],
 )
-def test_how_a_rank_ended_is_told(script: Script, last_act: str, kind: str, says: str) -> None:
+def test_the_way_a_rank_ended_is_reported(script: Script, last_act: str, kind: str, says: str) -> None:
     error = failed(script(f"import os, sys\nif os.environ['RANK'] == '1': {last_act}"), ranks=3)
     assert [(failure.rank, failure.kind) for failure in error.failures] == [(1, kind)]
     assert str(error).startswith(says)
@@ -93,19 +93,19 @@ def test_a_command_that_does_not_exist_is_named(capfd: pytest.CaptureFixture[str
     assert "cannot run /no/such/program: No such file or directory" in capfd.readouterr().err
 
 
-def test_a_stopped_rank_is_told_by_the_others_and_does_not_delay_the_end(program: Program) -> None:
+def test_a_suspended_rank_is_reported_by_its_peers_and_does_not_delay_the_end(program: Program) -> None:
     error = failed(program("freeze", "2.0"))
     assert [(failure.rank, failure.kind) for failure in error.failures] == [(0, "lost_peer")]
     assert f"rank 1 on {HOST} was silent" in str(error)
     assert 'waited in "epoch 1"' in str(error)
 
 
-def test_a_rank_that_is_stopped_while_nobody_waits_for_it_is_ended(
+def test_a_suspended_rank_that_no_peer_waits_for_is_killed(
     script: Callable[[str], list[str]],
 ) -> None:
     alone = "if os.environ['RANK'] == '1': os.kill(os.getpid(), signal.SIGSTOP)"
     with pytest.raises(
-        RanksFailed, match=r"rank 1 on \S+ was stopped \(SIGSTOP\) for 1 s, and then ended"
+        RanksFailed, match=r"rank 1 on \S+ was stopped \(SIGSTOP\) for 0.95 s, and then ended"
     ) as failed:
         launch(script(f"import os, signal\n{alone}"), ranks=2, threads=1, watch=lambda: False, deadline_s=1)
     assert [failure.kind for failure in failed.value.failures] == ["killed"]
@@ -128,7 +128,7 @@ def test_a_stop_reaches_ranks_at_work(
     assert (tmp_path / "0.json").read_text() == (tmp_path / "1.json").read_text()
 
 
-def test_what_the_watch_raises_ends_all_ranks_at_once(script: Script, tmp_path: Path) -> None:
+def test_an_exception_of_watch_kills_all_ranks_at_once(script: Script, tmp_path: Path) -> None:
     def interrupted() -> bool:
         if (tmp_path / "here").exists():
             raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""One contract for all engines: what ranks return, and how an error comes home."""
+"""Contract of all engines: results of ranks, and errors of ranks."""
 
 import json
 import os
@@ -70,18 +70,18 @@ def test_ranks_exchange_and_return_in_rank_order(engine: Engine) -> None:
     ]
 
 
-def test_an_error_of_a_rank_comes_home_with_its_rank_and_message(engine: Engine) -> None:
+def test_an_error_of_a_rank_is_raised_with_its_rank_and_message(engine: Engine) -> None:
     with pytest.raises(RuntimeError) as raised:
         engine("refuse")
     assert "graph.npz: labels: found none, expected one a node; give --labels" in str(raised.value)
     assert "rank 1" in str(raised.value)
 
 
-def test_a_launched_error_is_told_once_and_says_its_type(program: Callable[..., list[str]]) -> None:
+def test_an_error_under_launch_is_reported_once_with_its_type(program: Callable[..., list[str]]) -> None:
     with pytest.raises(RanksFailed) as raised:
         launch(program("fault"), ranks=2, threads=1, watch=lambda: False)
     assert str(raised.value) == f"rank 1 on {socket.gethostname()}: KeyError: 'weights'"
-    (told,) = raised.value.told
+    (told,) = raised.value.reported
     assert (told.rank, told.kind, told.error) == (1, "error", "KeyError")
     assert "in fault" in raised.value.__notes__[0], "the rank's traceback"
     assert {failure.kind for failure in raised.value.failures if failure.rank == 0} <= {"lost_peer"}

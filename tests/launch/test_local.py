@@ -1,4 +1,4 @@
-"""Ranks as threads: results in order, the real error, threads a rank, interrupts."""
+"""Ranks as threads: order of results, the original error, threads per rank, interrupts."""
 
 import ctypes
 import os
@@ -32,7 +32,7 @@ def test_the_real_error_is_raised_and_keeps_its_type() -> None:
     assert raised.value.__notes__ == ["on rank 2 of 3"]
 
 
-def test_ranks_that_are_out_of_step_are_told_so_and_end() -> None:
+def test_mismatched_collectives_end_with_an_error() -> None:
     with pytest.raises(RuntimeError, match="rank"):
         run_threads(lambda comm: comm.rank == 0 and comm.barrier(label="alone"), ranks=2, threads=1)
 
@@ -92,6 +92,6 @@ def test_ctrl_c_ends_all_ranks() -> None:
 
 
 @pytest.mark.parametrize(("ranks", "threads"), [(0, 1), (1, 0)])
-def test_none_at_all_is_refused(ranks: int, threads: int) -> None:
+def test_zero_ranks_or_threads_are_refused(ranks: int, threads: int) -> None:
     with pytest.raises(ValueError, match="expected at least 1 of each"):
         run_threads(lambda comm: None, ranks=ranks, threads=threads)

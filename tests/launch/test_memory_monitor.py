@@ -1,4 +1,4 @@
-"""A rank that the kernel kills for lack of memory: it is said, with its memory curve."""
+"""A rank that the kernel kills for lack of memory is reported with its memory curve."""
 
 import re
 import sys
@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from rank_work import TIMEOUT_S, Starter
 
-from siafu.launch.memory_monitor import MemoryCurves
+from siafu.launch.memory_monitor import MemoryMonitor
 
 LIMIT_BYTES = 700_000_000
 
 
-def test_a_rank_killed_for_lack_of_memory_says_so_with_its_curve(
+def test_a_rank_killed_for_lack_of_memory_is_reported_with_its_memory_curve(
     control_group: Path, script: Callable[[str], list[str]], start: Starter, tmp_path: Path
 ) -> None:
     rank = script(
@@ -46,10 +46,10 @@ def test_a_rank_killed_for_lack_of_memory_says_so_with_its_curve(
 
 
 def test_a_long_curve_stays_small_and_keeps_its_shape(monkeypatch: pytest.MonkeyPatch) -> None:
-    curves = MemoryCurves()
+    curves = MemoryMonitor()
     for second in range(10_000):
         curves._add(0, float(second), second * 1_000_000)
     assert len(curves._points[0]) <= 256
-    assert curves.tell(0).startswith("its memory: 0.00 GB at ")
-    assert curves.tell(1) == "it ended before its memory could be looked at"
+    assert curves.describe(0).startswith("its memory: 0.00 GB at ")
+    assert curves.describe(1) == "it ended before its memory could be looked at"
     assert not curves.kernel_killed()

@@ -1,8 +1,8 @@
-"""A rank's place is read from the environment, or refused with the name of the variable."""
+"""The rank environment is read from variables, or refused with the name of the variable at fault."""
 
 import pytest
 
-from siafu.launch.rank_environment import hosts_of, place_of
+from siafu.launch.rank_environment import hosts_of, read_rank_environment
 
 TORCHRUN = {
     "RANK": "1",
@@ -20,28 +20,35 @@ SLURM = {
 
 
 def test_torchrun_sets_all_of_it() -> None:
-    place = place_of(TORCHRUN | {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "2"})
-    assert (place.rank, place.world_size, place.address, place.port) == (1, 4, "hostA", 29500)
-    assert (place.hosted, place.one_host, place.attempt) == (True, False, "/2")
-    assert place_of(TORCHRUN | {"LOCAL_WORLD_SIZE": "4"}).one_host
+    rank_env = read_rank_environment(
+        TORCHRUN | {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "2"}
+    )
+    assert (rank_env.rank, rank_env.world_size, rank_env.address, rank_env.port) == (1, 4, "hostA", 29500)
+    assert (rank_env.agent_hosts_store, rank_env.one_host, rank_env.attempt_id) == (True, False, "/2")
+    assert read_rank_environment(TORCHRUN | {"LOCAL_WORLD_SIZE": "4"}).one_host
 
 
 def test_slurm_sets_enough() -> None:
-    place = place_of(SLURM)
-    assert (place.rank, place.world_size, place.address, place.hosted) == (3, 4, "n07", False)
-    assert 12000 <= place.port < 32000
-    assert place.port == place_of(SLURM | {"SLURM_PROCID": "0"}).port
-    assert place.port != place_of(SLURM | {"SLURM_STEP_ID": "1"}).port
-    given = place_of(SLURM | {"MASTER_ADDR": "hostB", "MASTER_PORT": "4000"})
+    rank_env = read_rank_environment(SLURM)
+    assert (rank_env.rank, rank_env.world_size, rank_env.address, rank_env.agent_hosts_store) == (
+        3,
+        4,
+        "n07",
+        False,
+    )
+    assert 12000 <= rank_env.port < 32000
+    assert rank_env.port == read_rank_environment(SLURM | {"SLURM_PROCID": "0"}).port
+    assert rank_env.port != read_rank_environment(SLURM | {"SLURM_STEP_ID": "1"}).port
+    given = read_rank_environment(SLURM | {"MASTER_ADDR": "hostB", "MASTER_PORT": "4000"})
     assert (given.address, given.port) == ("hostB", 4000)
 
 
 def test_torchrun_below_slurm_counts() -> None:
-    assert place_of(SLURM | TORCHRUN).rank == 1
+    assert read_rank_environment(SLURM | TORCHRUN).rank == 1
 
 
-def test_a_rank_alone_needs_no_meeting_place() -> None:
-    assert place_of({"RANK": "0", "WORLD_SIZE": "1"}).address == ""
+def test_a_single_rank_needs_no_rendezvous_address() -> None:
+    assert read_rank_environment({"RANK": "0", "WORLD_SIZE": "1"}).address == ""
 
 
 @pytest.mark.parametrize(
@@ -57,9 +64,9 @@ def test_a_rank_alone_needs_no_meeting_place() -> None:
         (SLURM | {"SLURM_JOB_NODELIST": "n[a-b]"}, "SLURM_JOB_NODELIST is 'n\\[a-b\\]'"),
     ],
 )
-def test_what_is_missing_or_wrong_is_named(environ: dict[str, str], says: str) -> None:
+def test_a_missing_or_wrong_variable_is_named(environ: dict[str, str], says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        place_of(environ)
+        read_rank_environment(environ)
 
 
 @pytest.mark.parametrize(

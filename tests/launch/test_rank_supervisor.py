@@ -1,4 +1,4 @@
-"""What the launcher does about ranks that end or are stopped."""
+"""Supervision of ranks that end or are suspended."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from siafu.launch import rank_supervisor as module
-from siafu.launch.rank_supervisor import Attempt
+from siafu.launch.rank_supervisor import RankSupervisor
 
 
 @pytest.fixture
@@ -22,44 +22,44 @@ def ranks() -> Iterator[dict[int, int]]:
         process.wait()
 
 
-def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Attempt, list[str]]:
-    """An attempt, and the order in which it waits for ranks and signals them."""
+def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[RankSupervisor, list[str]]:
+    """A supervisor, and a log of its waits and signals."""
     done: list[str] = []
-    attempt = Attempt(tmp_path, deadline_s=0.01)
-    wait, send = rank_supervisor._wait, rank_supervisor._signal
+    supervisor = RankSupervisor(tmp_path, deadline_s=0.01)
+    wait, send = supervisor._wait, supervisor._signal
     monkeypatch.setattr(module, "_SUSPENDED_SHARE", 0.0)
-    monkeypatch.setattr(attempt, "_wait", lambda pids, seconds: (done.append("wait"), wait(pids, 0.0)))
+    monkeypatch.setattr(supervisor, "_wait", lambda pids, seconds: (done.append("wait"), wait(pids, 0.0)))
     monkeypatch.setattr(
-        attempt,
+        supervisor,
         "_signal",
         lambda pids, number: (done.append(f"{number.name} {sorted(pids)}"), send(pids, number)),
     )
-    return attempt, done
+    return supervisor, done
 
 
 def ended(pid: int) -> None:
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 
-def test_once_a_stopped_rank_is_given_up_the_others_are_ended_without_a_wait(
+def test_after_a_suspended_rank_is_killed_the_others_are_killed_without_a_wait(
     ranks: dict[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    attempt, done = watched(tmp_path, monkeypatch)
+    supervisor, done = watched(tmp_path, monkeypatch)
     os.kill(ranks[1], signal.SIGSTOP)
     os.waitid(os.P_PID, ranks[1], os.WSTOPPED | os.WNOWAIT)
     while not done:
-        rank_supervisor.look(ranks)
+        supervisor.poll(ranks)
     ended(ranks[1])
-    rank_supervisor.look(ranks)
+    supervisor.poll(ranks)
     assert done[:2] == ["SIGKILL [1]", "SIGKILL [0, 1]"]
-    assert [failure.rank for failure in rank_supervisor.failures()] == [1]
+    assert [failure.rank for failure in supervisor.failures()] == [1]
 
 
-def test_the_others_of_a_killed_rank_have_a_moment_to_say_what_they_saw(
+def test_the_peers_of_a_killed_rank_have_a_moment_to_report(
     ranks: dict[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    attempt, done = watched(tmp_path, monkeypatch)
+    supervisor, done = watched(tmp_path, monkeypatch)
     os.kill(ranks[1], signal.SIGKILL)
     ended(ranks[1])
-    rank_supervisor.look(ranks)
+    supervisor.poll(ranks)
     assert done[:2] == ["wait", "SIGKILL [0, 1]"]

@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 PLACES = {"PYTHONPATH": f"{HERE.parents[1]}:{HERE}", "RAY_USAGE_STATS_ENABLED": "0"}
 
 
-def test_ranks_on_ray_exchange_and_an_error_comes_home(start: Starter, tmp_path: Path) -> None:
+def test_ranks_on_ray_exchange_and_raise_their_errors(start: Starter, tmp_path: Path) -> None:
     driver = tmp_path / "driver.py"
     driver.write_text(
         "import json, sys, tempfile\n"
@@ -30,7 +30,7 @@ def test_ranks_on_ray_exchange_and_an_error_comes_home(start: Starter, tmp_path:
         "    try:\n"
         "        run_on_ray(WORK['refuse'], ranks=2, threads=1)\n"
         "    except RanksFailed as error:\n"
-        "        found.append([str(error), error.told[0].rank, error.told[0].error])\n"
+        "        found.append([str(error), error.reported[0].rank, error.reported[0].error])\n"
         "    try:\n"
         "        run_on_ray(WORK['exchange'], ranks=2, threads=2)\n"
         "    except ValueError as error:\n"

@@ -1,4 +1,4 @@
-"""Ranks are started again after a loss, and not where that would not help."""
+"""Ranks are restarted after a loss, unless a restart would not help."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,7 +9,7 @@ import pytest
 
 from siafu.launch import elastic
 from siafu.launch.failures import RankFailure, RanksFailed
-from siafu.launch.recovery import CheckpointPosition, Decision, decide, run_with_restarts
+from siafu.launch.recovery import CheckpointPosition, RestartDecision, decide, run_with_restarts
 
 KILLED = RankFailure(1, "hostA", "killed", "killed (SIGKILL); look")
 LOST = RankFailure(0, "hostA", "lost_peer", "rank 1 on hostA is gone; look")
@@ -18,21 +18,24 @@ MEMORY = RankFailure(1, "hostA", "memory", "killed by the kernel for lack of mem
 
 
 @pytest.mark.parametrize(
-    ("failures", "progressed", "fruitless", "decision"),
+    ("failures", "progressed", "attempts_without_progress", "decision"),
     [
-        ([KILLED], True, 0, Decision.RETRY),
-        ([KILLED, LOST], True, 0, Decision.RETRY),
-        ([LOST], False, 1, Decision.RETRY),
-        ([KILLED], False, 2, Decision.RETRY),
-        ([KILLED], False, 3, Decision.RAISE),
-        ([LOST, ERROR], True, 0, Decision.RAISE),
-        ([MEMORY, LOST], True, 0, Decision.RAISE),
+        ([KILLED], True, 0, RestartDecision.RETRY),
+        ([KILLED, LOST], True, 0, RestartDecision.RETRY),
+        ([LOST], False, 1, RestartDecision.RETRY),
+        ([KILLED], False, 2, RestartDecision.RETRY),
+        ([KILLED], False, 3, RestartDecision.RAISE),
+        ([LOST, ERROR], True, 0, RestartDecision.RAISE),
+        ([MEMORY, LOST], True, 0, RestartDecision.RAISE),
     ],
 )
 def test_the_policy(
-    failures: list[RankFailure], progressed: bool, fruitless: int, decision: Decision
+    failures: list[RankFailure], progressed: bool, attempts_without_progress: int, decision: RestartDecision
 ) -> None:
-    assert decide(failures, progressed=progressed, fruitless=fruitless) is decision
+    assert (
+        decide(failures, progressed=progressed, attempts_without_progress=attempts_without_progress)
+        is decision
+    )
 
 
 def test_a_killed_rank_costs_a_restart_and_no_epoch(
@@ -85,15 +88,18 @@ def test_losses_are_no_end_while_epochs_progress(monkeypatch: pytest.MonkeyPatch
     assert said[1] == "rank 1 on hostA was killed (SIGKILL); starting again from the last checkpoint, epoch 2"
 
 
-def test_three_fruitless_attempts_in_a_row_are_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_three_attempts_in_a_row_without_progress_are_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RanksFailed, match="rank 1 on hostA is gone") as raised:
         attempts(monkeypatch, [(2, KILLED), (2, KILLED), (2, LOST), (2, LOST), (9, None)])
     assert raised.value.__notes__ == ["3 attempts in a row got no further than epoch 2"]
 
 
-def test_progress_pardons_earlier_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
-    fruitless = [(1, KILLED), (1, KILLED), (1, KILLED)]
-    assert len(attempts(monkeypatch, [*fruitless, (2, KILLED), (2, LOST), (2, LOST), (3, None)])) == 6
+def test_progress_resets_the_count_of_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts_without_progress = [(1, KILLED), (1, KILLED), (1, KILLED)]
+    assert (
+        len(attempts(monkeypatch, [*attempts_without_progress, (2, KILLED), (2, LOST), (2, LOST), (3, None)]))
+        == 6
+    )
 
 
 def test_an_error_of_a_rank_is_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +107,7 @@ def test_an_error_of_a_rank_is_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
         attempts(monkeypatch, [(5, ERROR), (9, None)])
 
 
-def test_ranks_that_fail_alike_are_told_together() -> None:
+def test_ranks_that_fail_alike_are_reported_together() -> None:
     alike = [RankFailure(rank, "hostA", "error", "x: no labels") for rank in (2, 0, 1)]
     assert str(RanksFailed([KILLED, replace(KILLED, rank=0)])).startswith(
         "rank 0 on hostA and rank 1 on hostA were killed"

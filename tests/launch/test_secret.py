@@ -1,4 +1,4 @@
-"""The secret of a group: where it comes from, and that a stranger on the host neither learns it nor disturbs a run."""
+"""The secret of a group: its sources, and that other users of the host cannot learn it or disturb a run."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ import pytest
 from rank_work import TIMEOUT_S, Starter
 
 from siafu.launch.elastic import join
-from siafu.launch.rank_environment import place_of
+from siafu.launch.rank_environment import read_rank_environment
 from siafu.launch.secret import group_key, read_secret
 
 TWO_HOSTS = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "192.0.2.1", "MASTER_PORT": "29500"}
@@ -21,7 +21,7 @@ NOBODY = 65534
 
 
 def key_of(environ: dict[str, str], *, trust_network: bool = False) -> bytes:
-    return group_key(environ, place_of(environ), trust_network=trust_network)
+    return group_key(environ, read_rank_environment(environ), trust_network=trust_network)
 
 
 def test_ranks_on_several_hosts_without_a_secret_are_refused_and_told_how_to_make_one() -> None:

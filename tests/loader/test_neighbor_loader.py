@@ -1,4 +1,4 @@
-"""The loader's minibatches are PyG's, the same for any number of threads, and those of several ranks those of one."""
+"""The loader's minibatches are PyG's, and the same for any number of threads and ranks."""
 
 import sys
 import warnings
@@ -59,7 +59,7 @@ def edges_of(batch: Data) -> list[tuple[int, int]]:
 
 
 class Sage(nn.Module):
-    """What a user of PyG brings along."""
+    """A user's PyG Data."""
 
     def __init__(self, layer: Any = SAGEConv) -> None:
         super().__init__()
@@ -414,7 +414,7 @@ def test_a_store_is_served_from_disk_and_damage_is_noticed_when_it_is_read(tmp_p
         ({"data": whole_part(graph_of())}, ValueError, "give comm too"),
     ],
 )
-def test_what_cannot_be_done_is_refused(how: dict[str, Any], error: type[Exception], match: str) -> None:
+def test_unsupported_arguments_are_refused(how: dict[str, Any], error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
         siafu.NeighborLoader(**{"data": data_of(), "num_neighbors": [3], **how})
 
@@ -458,7 +458,7 @@ def test_ranks_have_the_minibatches_of_one(share: float, subgraph_type: str) -> 
         assert sorted(torch.cat(seeds).tolist()) == sorted(wanted.input_id.tolist())
         for mine, batch in zip(seeds, batches, strict=True):
             # The one loader, asked for this rank's share of the minibatch.
-            share_of_it = one._source.batch(subgraph := one._around(mine, key_of(0, number)))
+            share_of_it = one._source.batch(subgraph := one._sample_around(mine, key_of(0, number)))
             assert torch.equal(batch.n_id, share_of_it.n_id)
             assert torch.equal(batch.edge_index, subgraph.edge_index)
             for name in ("x", "y", "train_mask", "edge_weight"):

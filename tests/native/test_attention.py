@@ -1,4 +1,4 @@
-"""The attention kernels against the same thing in plain torch."""
+"""The attention kernels against plain torch."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""The compiled core refuses arrays that it cannot read, whoever calls it; right calls and wrong ones at random."""
+"""The compiled core refuses arrays that it cannot read; valid and invalid calls at random."""
 
 from typing import Any
 

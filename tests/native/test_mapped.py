@@ -1,4 +1,4 @@
-"""What the system is told of arrays in files changes when they are read, never what is read."""
+"""Advice to the system about memory-mapped arrays never changes their contents."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Large arrays are used again when their tensors die, and never while they live."""
+"""Large arrays are reused after their tensors die, and never while they live."""
 
 import subprocess
 import sys

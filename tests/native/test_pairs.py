@@ -1,4 +1,4 @@
-"""Counting what lies above positives: against plain torch."""
+"""Pair scores and rank counts against plain torch."""
 
 import pytest
 import torch

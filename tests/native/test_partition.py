@@ -1,4 +1,4 @@
-"""The streaming partitioner: what it promises of any graph, with and without the compiled core."""
+"""The streaming partitioner: its guarantees for any graph, with and without the compiled core."""
 
 from collections.abc import Callable, Iterator
 
@@ -169,7 +169,7 @@ def test_the_number_of_threads_changes_nothing(threads: Callable[[int], None], p
 
 
 @compiled
-def test_what_is_stated_is_what_is_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_stated_bytes_are_the_allocated_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     csr, taken = planted(20, 50, inside=5, outside=1), list[int]()
     empty = torch.empty
 

@@ -1,4 +1,4 @@
-"""What kernels do on ranges of rows, one after another, is to the bit what they do on all at once."""
+"""Kernels on consecutive ranges of rows give the same bits as on all rows at once."""
 
 import itertools
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The compiled LSTM against the same in plain torch: outputs, states and gradients."""
+"""The compiled LSTM against plain torch: outputs, states and gradients."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The row kernels against the same thing in plain torch: sums, maxima, and what follows a matrix product."""
+"""Kernels on rows (sparse.py, dense_rows.py) against plain torch: sums, maxima, gather and epilogue."""
 
 from collections.abc import Callable, Iterator
 from itertools import product
@@ -371,7 +371,7 @@ def test_not_a_number_is_passed_on(
 
 
 def everything(block: Block) -> list[Tensor]:
-    """What every row kernel makes of one block."""
+    """The results of every row kernel on one block."""
     x = rows(block.num_src, 47)
     scales = next(scales_of(block, torch.float32))
     top, source = native.segment_max(block.csr, x)

@@ -1,4 +1,4 @@
-"""Drawing edges: against plain Python, and as promises of any graph."""
+"""Edge sampling: against plain Python, and as properties of any graph."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -164,7 +164,7 @@ def test_drawing_and_meeting_at_once_is_drawing_and_then_meeting(
 
 @anything
 @given(values=st.lists(st.lists(st.integers(0, 9), max_size=5), max_size=8), seed=st.integers(0, 99))
-def test_rows_of_values_are_spread_to_their_places(values: list[list[int]], seed: int) -> None:
+def test_rows_of_values_are_scattered(values: list[list[int]], seed: int) -> None:
     rows = torch.randperm(len(values), generator=torch.Generator().manual_seed(seed))
     counts = torch.tensor([len(each) for each in values], dtype=torch.int64)
     to = torch.zeros(len(values) + 1, dtype=torch.int64)

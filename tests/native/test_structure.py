@@ -1,4 +1,4 @@
-"""What is done to the graph itself: against plain torch, and as properties of any graph."""
+"""CSR operations (structure.py): against plain torch, and as properties of any graph."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -167,7 +167,7 @@ def test_some_rows_are_taken_with_their_columns_renamed(
 
 @anything
 @given(edges=edge_lists, weighted=st.booleans())
-def test_what_a_row_lacks_of_one_loop_makes_it_one(edges: Edges, weighted: bool) -> None:
+def test_adding_the_missing_loop_weight_makes_one_loop(edges: Edges, weighted: bool) -> None:
     csr = native.sort_rows(build(edges))
     weight = torch.arange(1.0, len(edges) + 1) if weighted else None
     found = native.missing_loops(csr, weight)
@@ -261,7 +261,7 @@ def test_rows_and_columns_that_do_not_lie_side_by_side_are_taken() -> None:
 
 
 def everything(row: Tensor, col: Tensor, num_nodes: int) -> list[Csr | Tensor]:
-    """What every kernel makes of one graph."""
+    """The results of every structure kernel on one graph."""
     csr = native.build_csr(row, col, num_rows=num_nodes, origin=True)
     order = native.locality_order(csr)
     ordered = native.sort_rows(csr)
@@ -364,7 +364,7 @@ def test_different_columns_are_counted_once(edges: Edges) -> None:
 
 @anything
 @given(edges=edge_lists, others=edge_lists)
-def test_places_of_edges_that_another_lacks(edges: Edges, others: Edges) -> None:
+def test_positions_of_edges_that_another_csr_lacks(edges: Edges, others: Edges) -> None:
     one, other = native.sort_rows(build(edges)), native.sort_rows(build(others))
     places = native.edges_not_in(one, other)
     assert torch.equal(places, reference.edges_not_in(one, other))

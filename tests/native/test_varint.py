@@ -1,4 +1,4 @@
-"""Ascending numbers and pairs as bytes: they come back, and what is damaged is refused."""
+"""Varint coding of ascending numbers and pairs: it round-trips, and damaged bytes are refused."""
 
 import pytest
 import torch

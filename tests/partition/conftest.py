@@ -1,4 +1,4 @@
-"""A small graph that has everything, and a partition of it on disk."""
+"""A small graph with every field, and a partition of it on disk."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Eight nodes in three parts, and how to tell two parts apart."""
+"""Eight nodes in three parts, and a comparison of two parts."""
 
 import torch
 

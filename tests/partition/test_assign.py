@@ -1,4 +1,4 @@
-"""A part for each node, whoever decides; and what is said of it."""
+"""Assignment of nodes to parts by every partitioner, and the reports on it."""
 
 import importlib
 import re

@@ -1,4 +1,4 @@
-"""Any graph cut in any way: nothing is lost, nothing is there twice, and parts agree on what goes between them."""
+"""Cutting any graph in any way: nothing is lost or duplicated, and parts agree on what they exchange."""
 
 from collections import Counter
 from dataclasses import replace
@@ -134,7 +134,7 @@ def test_rows_ascend_with_own_columns_before_the_halo(case: Case) -> None:
 
 @some
 @drawn
-def test_what_one_part_sends_is_what_the_other_gets_in_the_same_order(case: Case) -> None:
+def test_sender_and_receiver_agree_on_rows_and_their_order(case: Case) -> None:
     parts = cut_up(case)
     for one in parts:
         assert (one.route.send[one.number], one.route.recv[one.number]) == (0, 0)
@@ -160,7 +160,7 @@ def test_everything_that_is_known_of_a_node_goes_with_it(case: Case) -> None:
 
 
 class Neighbours:
-    """What other parts answer; here nobody asks."""
+    """A stand-in for the halo exchange, which is never called here."""
 
     def begin(self, label: str) -> None: ...
     def start_fetch(self, x_own: Tensor, how: Fetch) -> Any: ...

@@ -1,4 +1,4 @@
-"""Every rank gets its part: from the folder, or over the wire where it does not see it."""
+"""Each rank gets its part, from the folder or over the network."""
 
 import shutil
 import tempfile
@@ -33,7 +33,7 @@ def delivered(path: Path, *, blind: tuple[int, ...] = (), ranks: int = 3) -> tup
 
 
 def errors(path: Path, *, blind: tuple[int, ...] = ()) -> list[str]:
-    """What each of three ranks fails with; that it was another that failed is told in the words of that one."""
+    """The error of each of three ranks; a rank whose peer failed reports the peer's error."""
     told: dict[int, str] = {}
 
     def rank(comm: Comm) -> None:

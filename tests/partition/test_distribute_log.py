@@ -1,4 +1,4 @@
-"""Every rank gets what it reads of a graph that changes over time: from the folder, or over the wire, in few bytes."""
+"""Each rank gets its shard of a dynamic graph, from the folder or over the network in few bytes."""
 
 import tempfile
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ def graph_of(*, undirected: bool = True, by_step: bool = True) -> DynamicGraph:
 def delivered(
     graph: DynamicGraph, path: Path, shares: Sequence[LogShard]
 ) -> tuple[list[DynamicGraph], list[dict[str, int]]]:
-    """What each rank got, and what each sent by label; those after the first look where the store is not."""
+    """The graph that each rank got, and its bytes sent by label; only rank 0 can read the store."""
     write_dynamic(graph, path / "store")
 
     def rank(comm: Comm) -> tuple[DynamicGraph, dict[str, int]]:
@@ -69,11 +69,11 @@ def test_snapshots_of_a_share_are_those_of_the_log(
     life: int,
     most: int,
 ) -> None:
-    monkeypatch.setattr(sharing.pieces, "__kwdefaults__", {"most": most})
+    monkeypatch.setattr(sharing.split_steps, "__kwdefaults__", {"most": most})
     graph = graph_of(undirected=undirected)
     share = LogShard((1, 2, 3, 4, 7, 8, 9), weighted=weighted)
     found = delivered(graph, tmp_path, [share, share])[0][1]
-    assert found.num_events == sum(graph.count(step, step + 1) for step in log_shard.events)
+    assert found.num_events == sum(graph.count(step, step + 1) for step in share.events)
     one, other = (Snapshots(each, life=life, weighted=weighted) for each in (graph, found))
     for step in (3, 4, 9):
         block, wanted = other.block(step), one.block(step)
@@ -85,7 +85,7 @@ def test_snapshots_of_a_share_are_those_of_the_log(
         assert torch.equal(other.active(step), one.active(step))
 
 
-def test_what_was_not_sent_cannot_be_read_but_can_be_counted(tmp_path: Path) -> None:
+def test_events_outside_a_shard_cannot_be_read_but_can_be_counted(tmp_path: Path) -> None:
     graph = graph_of()
     found = delivered(graph, tmp_path, [LogShard(()), LogShard((4, 5, 6))])[0][1]
     for start, stop in ((3, 5), (6, 8), (0, STEPS)):
@@ -100,7 +100,7 @@ def test_events_come_as_they_were_given_where_that_is_read(tmp_path: Path) -> No
     graph = graph_of()
     share = LogShard((0, 1, 6), weighted=True, as_given=True, classes=5)
     (_, found), sent = delivered(graph, tmp_path, [share, share])
-    for step in log_shard.events:
+    for step in share.events:
         here, there = found.events(step, step + 1), graph.events(step, step + 1)
         for name in ("src", "dst", "weight", "edge_y"):
             assert torch.equal(getattr(found, name)[here], getattr(graph, name)[there])
@@ -113,7 +113,7 @@ def test_events_come_as_they_were_given_where_that_is_read(tmp_path: Path) -> No
 def test_rows_of_the_steps_that_are_read_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_step: bool
 ) -> None:
-    monkeypatch.setattr(sharing, "_MOST_NUMBERS", 7)
+    monkeypatch.setattr(sharing, "_MAX_NUMBERS", 7)
     graph = graph_of(by_step=by_step)
     steps = ((2, 5), (5,)) if by_step else (None, None)
     share = LogShard((5,), *steps)

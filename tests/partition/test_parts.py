@@ -1,4 +1,4 @@
-"""Parts on disk: read as they were written, or refused; written whole or not at all; found again by their name."""
+"""Parts on disk: round trips, damage, atomic writes, and reuse by name."""
 
 import errno
 import json
@@ -89,7 +89,7 @@ def test_rows_are_written_a_range_at_a_time(
 
 
 def refused(path: Path, wanted: list[Part]) -> bool:
-    """Whether reading fails in the way it may; the parts that it gives otherwise are held to the true ones."""
+    """Return whether reading fails with an expected error; otherwise compare the parts with the true ones."""
     try:
         found = read_all(path)
     except (ValueError, OSError):
@@ -175,7 +175,9 @@ def cuts_of(graph: Graph, parts: int = 3) -> Any:
     return cut(graph, torch.tensor(OWNERS, dtype=torch.int32), parts=parts)
 
 
-def test_what_exists_is_never_written_over(graph: Graph, partition: Partition, parts: list[Part]) -> None:
+def test_an_existing_folder_is_never_overwritten(
+    graph: Graph, partition: Partition, parts: list[Part]
+) -> None:
     with pytest.raises(FileExistsError, match="exists already"):
         write_partition(partition.path, graph, cuts_of(graph), fingerprint="g", by="hash")
     assert [path.name for path in partition.path.parent.iterdir()] == ["parts"]
@@ -297,7 +299,7 @@ def test_a_partition_of_another_graph_is_refused(graph: Graph, tmp_path: Path) -
         find_or_create(tmp_path, other, wanted(other), say=no_word)
 
 
-def test_what_another_process_made_meanwhile_is_taken(
+def test_a_partition_that_another_process_created_meanwhile_is_used(
     graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = find_or_create(tmp_path, graph, wanted(graph), say=no_word)

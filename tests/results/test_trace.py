@@ -23,7 +23,7 @@ from siafu.results.trace import Span, first_spans, write_trace
 Make = Callable[..., Path]
 
 
-def bar(start: float, seconds: float, **changes: Any) -> Span:
+def span(start: float, seconds: float, **changes: Any) -> Span:
     whole = Span(0, "worker 0", "stage 1", graph=False, epoch=1, interval=0, start=start, seconds=seconds)
     return whole._replace(**changes)
 
@@ -100,7 +100,7 @@ def test_what_was_done_after_a_resume_comes_after_what_was_done_before(make_run:
     write_events(run, a_task(5.0), ("resume", {"epoch": 0, "time": began + 100.0}), a_task(1.0))
     complete = [event for event in traced(run)["traceEvents"] if event["ph"] == "X"]
     assert [event["ts"] for event in complete] == pytest.approx([5e6, 101e6])
-    assert [bar.start for bar in first_spans(run / "events.jsonl").bars] == pytest.approx([101.0])
+    assert [span.start for span in first_spans(run / "events.jsonl").spans] == pytest.approx([101.0])
 
 
 def test_a_run_without_tasks_has_no_trace_and_no_picture(make_run: Make) -> None:
@@ -152,20 +152,25 @@ def test_the_picture_is_of_whole_epochs_as_many_as_fit(make_run: Make) -> None:
     add_tasks(run, ranks=1, epochs=5, intervals=4)  # 16 tasks an epoch
     for most, epochs in ((1000, {1, 2, 3}), (48, {1, 2, 3}), (47, {1, 2}), (16, {1})):
         first = first_spans(run / "events.jsonl", most=most)
-        assert ({bar.epoch for bar in first.bars}, first.cut) == (epochs, False)
-        assert len(first.bars) == 16 * len(epochs)
+        assert ({span.epoch for span in first.spans}, first.cut) == (epochs, False)
+        assert len(first.spans) == 16 * len(epochs)
     cut = first_spans(run / "events.jsonl", most=10)
-    assert (len(cut.bars), cut.cut) == (10, True)
+    assert (len(cut.spans), cut.cut) == (10, True)
     assert (
-        max(bar.start for bar in cut.bars)
-        < min(bar.start for bar in first_spans(run / "events.jsonl").bars) + 0.1
+        max(span.start for span in cut.spans)
+        < min(span.start for span in first_spans(run / "events.jsonl").spans) + 0.1
     )
 
 
 def test_how_busy_a_lane_is_counts_overlapping_tasks_once() -> None:
-    assert busy_seconds([bar(0, 2), bar(1, 2), bar(5, 1), bar(5.25, 0.5)]) == 4.0
+    assert busy_seconds([span(0, 2), span(1, 2), span(5, 1), span(5.25, 0.5)]) == 4.0
     lanes = lanes_of(
-        [bar(0, 2), bar(8, 2, lane="worker 10"), bar(4, 1, lane="worker 9"), bar(0, 10, lane="z", graph=True)]
+        [
+            span(0, 2),
+            span(8, 2, lane="worker 10"),
+            span(4, 1, lane="worker 9"),
+            span(0, 10, lane="z", graph=True),
+        ]
     )
     assert [(lane.name, lane.share) for lane in lanes] == [
         ("z", 1.0),
@@ -176,18 +181,18 @@ def test_how_busy_a_lane_is_counts_overlapping_tasks_once() -> None:
 
 
 def test_of_many_lanes_those_of_graph_work_are_drawn_and_workers_of_each_rank() -> None:
-    bars = [bar(0, 1, rank=rank, lane=f"worker {i}") for rank in range(3) for i in range(50)]
-    bars += [bar(0, 1, rank=rank, lane="graph", graph=True) for rank in range(3)]
-    drawn = pick(lanes_of(bars), 9)
+    spans = [span(0, 1, rank=rank, lane=f"worker {i}") for rank in range(3) for i in range(50)]
+    spans += [span(0, 1, rank=rank, lane="graph", graph=True) for rank in range(3)]
+    drawn = pick(lanes_of(spans), 9)
     assert [(lane.rank, lane.name) for lane in drawn] == [
         (rank, name) for rank in range(3) for name in ("graph", "worker 0", "worker 1")
     ]
 
 
 def test_bars_are_coloured_by_the_kind_of_task() -> None:
-    bars = [bar(1, 1, name=f"stage {i} backward") for i in range(3)]
-    bars += [bar(1, 1, name="gather 1", graph=True, lane="graph"), bar(1, 1, name="stage 1")]
-    figure = pipeline_figure(bars, lanes_of(bars))
+    spans = [span(1, 1, name=f"stage {i} backward") for i in range(3)]
+    spans += [span(1, 1, name="gather 1", graph=True, lane="graph"), span(1, 1, name="stage 1")]
+    figure = pipeline_figure(spans, lanes_of(spans))
     assert [(trace["name"], len(trace["x"])) for trace in figure["data"]] == [
         ("gather", 1),
         ("stage backward", 3),
@@ -200,28 +205,28 @@ def test_bars_are_coloured_by_the_kind_of_task() -> None:
 
 def test_rare_kinds_beyond_the_colours_are_one() -> None:
     names = "abcdefghijkl"
-    bars = [bar(i, 1, name=name) for i, name in enumerate(names)]
-    data = pipeline_figure(bars, lanes_of(bars))["data"]
+    spans = [span(i, 1, name=name) for i, name in enumerate(names)]
+    data = pipeline_figure(spans, lanes_of(spans))["data"]
     assert [trace["name"] for trace in data] == [*"abcdefg", "other"]
     assert sum(len(trace["x"]) for trace in data) == len(names)
 
 
 def test_tasks_too_thin_to_be_seen_apart_are_drawn_as_one() -> None:
-    bars = [
-        bar(0, 0.5),
-        bar(0.5, 0.5),
-        bar(0.9, 0.2, lane="worker 1"),
-        bar(1.5, 0.5),
-        bar(4, 0.5),
-        bar(4.5, 3),
+    spans = [
+        span(0, 0.5),
+        span(0.5, 0.5),
+        span(0.9, 0.2, lane="worker 1"),
+        span(1.5, 0.5),
+        span(4, 0.5),
+        span(4.5, 3),
     ]
-    assert [(one.start, one.seconds, tasks) for one, tasks in merge(bars, 1.0)] == [
+    assert [(one.start, one.seconds, tasks) for one, tasks in merge(spans, 1.0)] == [
         (0, 2.0, 3),
         (0.9, 0.2, 1),
         (4, 0.5, 1),
         (4.5, 3, 1),
     ]
-    assert [one for one, _ in merge(bars, 0.0)] == bars
+    assert [one for one, _ in merge(spans, 0.0)] == spans
 
 
 def test_a_large_trace_gives_a_small_picture(make_run: Make) -> None:

@@ -1,4 +1,4 @@
-"""Pairs that are no edges, drawn by number."""
+"""Negative sampling: pairs that are not edges, keyed by number."""
 
 import pytest
 import torch

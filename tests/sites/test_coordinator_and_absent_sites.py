@@ -1,4 +1,4 @@
-"""Sites that go away, come back, are slow; a coordinator that is killed: training ends all the same."""
+"""Training ends well although sites leave, return or are slow, and although the coordinator is killed."""
 
 import threading
 from collections import Counter
@@ -14,9 +14,9 @@ from siafu.config import build
 from siafu.graph import Graph
 from siafu.launch.sites.schema import make
 from siafu.sites.coordinator import FederationFailed
-from siafu.sites.coordinator_attempt import Followup, Outcome
-from siafu.sites.file_transfer import pieces_of
-from siafu.sites.service import Site
+from siafu.sites.coordinator_attempt import AttemptOutcome, CoordinatorAttempt
+from siafu.sites.file_transfer import split_into_pieces
+from siafu.sites.service import SiteService
 from siafu.training.procedure import Callbacks
 from siafu.wire.heartbeats import Suspicion
 
@@ -45,7 +45,7 @@ def trial(graph: Graph, tmp_path: Path) -> Iterator[Trial]:
 
 
 @pytest.mark.parametrize("epoch", [3, 130])
-def test_a_site_that_is_unplugged_and_comes_back_takes_part_to_the_end(
+def test_a_disconnected_site_that_returns_takes_part_to_the_end(
     epoch: int, trial: Trial, graph: Graph, tmp_path: Path
 ) -> None:
     said: list[str] = []
@@ -76,7 +76,7 @@ def test_the_others_go_on_without_a_site_that_is_gone_for_good(epoch: int, trial
     assert run.metrics["test_accuracy"] > 0.45  # a third of so few nodes is missing; benchmarks tell more
 
 
-def test_a_site_that_was_given_up_is_taken_in_again_after_a_stage(trial: Trial) -> None:
+def test_an_absent_site_joins_again_after_a_stage(trial: Trial) -> None:
     said: list[str] = []
     watching = when(3, lambda: trial.end("c"), said)
 
@@ -94,7 +94,7 @@ def test_a_site_that_was_given_up_is_taken_in_again_after_a_stage(trial: Trial) 
     assert ["a, b, c" in text for text in members] == [True, False, True]
 
 
-def test_a_site_that_comes_back_and_does_not_fit_ends_nobody_s_run(trial: Trial) -> None:
+def test_a_returning_site_that_does_not_fit_does_not_end_the_run(trial: Trial) -> None:
     said: list[str] = []
     watching = when(3, lambda: trial.end("c"), said)
 
@@ -113,49 +113,51 @@ def test_a_site_that_comes_back_and_does_not_fit_ends_nobody_s_run(trial: Trial)
     assert [text for text in trial.said["c"] if why in text]  # where it can be mended
 
 
-def followed(members: list[str], **places: Any) -> Followup:
+def followed(members: list[str], **places: Any) -> CoordinatorAttempt:
     """An attempt that was not begun."""
-    run: Any = SimpleNamespace(places=places, tree=build({}, {"comm": {"deadline": 10}}))
-    return Followup(run, members, {}, Counter())
+    run: Any = SimpleNamespace(places=places, config=build({}, {"comm": {"deadline": 10}}))
+    return CoordinatorAttempt(run, members, {}, Counter())
 
 
-def test_a_wait_for_a_site_that_is_no_member_blames_nobody() -> None:
-    followup, outcome = followed(["a", "b"]), Outcome()
-    followup._take("a", make("Report", state="training", waits_for="nobody", waited=99), outcome)
+def test_a_reported_wait_for_a_site_outside_the_group_blames_no_site() -> None:
+    followup, outcome = followed(["a", "b"]), AttemptOutcome()
+    followup._process("a", make("Report", state="training", waits_for="nobody", waited=99), outcome)
     assert followup.detector.culprit() is None
-    followup._take("a", make("Report", state="training", waits_for="b", waited=99), outcome)
+    followup._process("a", make("Report", state="training", waits_for="b", waited=99), outcome)
     assert followup.detector.culprit() == Suspicion("b")
 
 
-def test_files_of_the_run_are_taken_from_the_first_site_alone_and_whole() -> None:
+def test_run_files_are_accepted_only_from_the_first_site_and_only_whole() -> None:
     kept: list[bytes] = []
     followup = followed(["a", "b"], model=kept.append)
-    outcome, (piece,) = Outcome(), pieces_of("model", b"weights")
-    followup._take("b", make("Report", piece=piece), outcome)
+    outcome, (piece,) = AttemptOutcome(), split_into_pieces("model", b"weights")
+    followup._process("b", make("Report", piece=piece), outcome)
     assert outcome.lost == {"b": "site b sent a file of the run, which a alone sends"}
-    followup._take("a", make("Report", piece=piece), outcome)
+    followup._process("a", make("Report", piece=piece), outcome)
     assert kept == [b"weights"]
     piece.data = b"weightz"
-    followup._take("a", make("Report", piece=piece), outcome)
+    followup._process("a", make("Report", piece=piece), outcome)
     assert outcome.lost["a"] == "site a sent a damaged piece of a file"
     assert kept == [b"weights"]
 
 
-def test_what_a_site_says_of_its_end_is_shown_without_what_a_terminal_obeys() -> None:
+def test_a_site_s_error_text_is_shown_without_control_characters() -> None:
     followup = followed(["a"])
-    outcome = Outcome()
-    followup._take("a", make("Report", state="failed", text="\x1b[2Jgone\n"), outcome)
+    outcome = AttemptOutcome()
+    followup._process("a", make("Report", state="failed", text="\x1b[2Jgone\n"), outcome)
     assert outcome.states["a"].text == " [2Jgone "
 
 
-def test_a_quorum_that_cannot_be_met_is_an_error_that_says_who_is_missing(trial: Trial) -> None:
+def test_a_missed_quorum_is_an_error_that_names_the_absent_sites(trial: Trial) -> None:
     trial.end("b")
     trial.end("c")
-    with pytest.raises(FederationFailed, match=r"1 of 3 sites are there, but a stage needs 2(.|\n)*b at 127"):
+    with pytest.raises(
+        FederationFailed, match=r"1 of 3 sites are available, but a stage needs 2(.|\n)*b at 127"
+    ):
         trial.federate(federation={"patience": 0.2}, **SETTINGS)
 
 
-def test_a_coordinator_that_was_killed_goes_on_where_it_was(
+def test_a_restarted_coordinator_resumes_the_run(
     trial: Trial, graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Killed(BaseException):
@@ -175,7 +177,7 @@ def test_a_coordinator_that_was_killed_goes_on_where_it_was(
     ).read_bytes()
 
 
-def test_a_coordinator_that_is_started_again_holds_sites_to_their_data(trial: Trial, graph: Graph) -> None:
+def test_a_restarted_coordinator_checks_that_sites_have_the_same_data(trial: Trial, graph: Graph) -> None:
     class Killed(BaseException):
         pass
 
@@ -195,23 +197,23 @@ def test_a_coordinator_that_is_started_again_holds_sites_to_their_data(trial: Tr
         trial.federate(**SETTINGS)
 
 
-def test_nobody_waits_while_the_first_site_is_sent_a_checkpoint(
+def test_other_sites_get_their_order_after_the_first_site_has_its_checkpoint(
     trial: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin, begun = Site.begin, list[str]()
+    begin, begun = SiteService.begin, list[str]()
 
-    def noted(self: Site, pieces: Iterator[bytes]) -> bytes:
+    def noted(self: SiteService, pieces: Iterator[bytes]) -> bytes:
         answer = begin(self, pieces)
-        begun.append(self.holdings.config.name)
+        begun.append(self.site_data.config.name)
         return answer
 
-    monkeypatch.setattr(Site, "begin", noted)
+    monkeypatch.setattr(SiteService, "begin", noted)
     trial.federate(**SETTINGS | {"train.epochs": 2})
     assert begun[0] == "a"
     assert sorted(begun) == ["a", "b", "c"]
 
 
-def test_a_slow_site_delays_nobody_past_the_deadline(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_site_is_left_out_after_the_deadline(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
     import siafu.sites.site_attempt as attempt
 
     train_rank, release = attempt.train_rank, threading.Event()

@@ -1,4 +1,4 @@
-"""A run over sites is the run in one process with the same assignment, and each site's ledger says what left it."""
+"""A run over sites equals the run in one process with the same partition, and ledgers record all data that left."""
 
 import json
 import re
@@ -35,7 +35,7 @@ RUNS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("what", RUNS)
-def test_a_run_over_sites_has_the_bits_of_the_run_in_one_process(
+def test_a_run_over_sites_equals_the_run_in_one_process_bit_for_bit(
     what: str, graph: Graph, tmp_path: Path
 ) -> None:
     with serving(tmp_path / "sites", graph) as trial:
@@ -48,7 +48,7 @@ def test_a_run_over_sites_has_the_bits_of_the_run_in_one_process(
     assert run.metrics["ledger_bytes"] == run.metrics["bytes_sent"]
 
 
-def test_edges_have_their_weights_at_sites_too(graph: Graph, tmp_path: Path) -> None:
+def test_edge_weights_are_used_at_sites(graph: Graph, tmp_path: Path) -> None:
     draw = torch.Generator().manual_seed(0)
     weighted = replace(graph, edge_weight=torch.rand(graph.num_edges, generator=draw) + 0.5)
     with serving(tmp_path / "sites", weighted) as trial:
@@ -69,7 +69,7 @@ def test_edges_have_their_weights_at_sites_too(graph: Graph, tmp_path: Path) -> 
     ],
     ids=["full", "packed", "int8"],
 )
-def test_numbers_that_are_not_finite_are_refused_and_their_sender_is_named(
+def test_nan_and_infinity_are_refused_and_their_sender_is_named(
     settings: dict[str, Any], encoded: bool, graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent = SiteTransport.send
@@ -106,7 +106,7 @@ def spoiled(values: Tensor) -> Tensor:
     return values
 
 
-def test_a_federation_that_trains_on_one_node_or_tests_on_none_says_so(graph: Graph, tmp_path: Path) -> None:
+def test_a_federation_warns_of_one_training_node_or_no_test_nodes(graph: Graph, tmp_path: Path) -> None:
     place = torch.arange(graph.num_nodes)
     few = replace(graph, train_mask=place == 0, val_mask=place == 1, test_mask=place < 0)
     said: list[str] = []
@@ -122,9 +122,7 @@ def test_a_federation_that_trains_on_one_node_or_tests_on_none_says_so(graph: Gr
     assert [json.loads(line)["text"] for line in events if '"phase":"note"' in line] == expected
 
 
-def test_a_site_whose_labels_are_of_one_class_says_so_in_its_own_log_alone(
-    graph: Graph, tmp_path: Path
-) -> None:
+def test_a_site_with_labels_of_one_class_warns_only_in_its_own_log(graph: Graph, tmp_path: Path) -> None:
     assert graph.y is not None
     assert graph.train_mask is not None
     of_b = owners(graph) == NAMES.index("b")
@@ -143,7 +141,7 @@ def test_a_site_whose_labels_are_of_one_class_says_so_in_its_own_log_alone(
     assert run.metrics["warnings"] == []
 
 
-def test_another_run_of_the_same_settings_is_counted_by_itself(graph: Graph, tmp_path: Path) -> None:
+def test_another_run_with_the_same_settings_is_counted_separately(graph: Graph, tmp_path: Path) -> None:
     with serving(tmp_path / "sites", graph) as trial:
         runs = [trial.federate(out, **RUNS["published"]) for out in ("one", "two")]
     for label in ("halo 1", "halo 2", "ids"):
@@ -151,7 +149,9 @@ def test_another_run_of_the_same_settings_is_counted_by_itself(graph: Graph, tmp
     assert runs[1].metrics["ledger_bytes"] == runs[1].metrics["bytes_sent"]
 
 
-def test_sampled_training_needs_a_site_s_leave_and_is_then_the_same_too(graph: Graph, tmp_path: Path) -> None:
+def test_sampled_training_needs_the_sites_permission_and_then_equals_one_process(
+    graph: Graph, tmp_path: Path
+) -> None:
     settings = {"method": "sampled", "train.epochs": 3, "model.hidden": 16, "sampled.batch_size": 64}
     with serving(tmp_path / "sites", graph) as trial:
         with pytest.raises(ValueError, match="who neighbours whom, which the policy of site a forbids"):
@@ -167,11 +167,11 @@ def test_sampled_training_needs_a_site_s_leave_and_is_then_the_same_too(graph: G
     ).read_bytes()
 
 
-def test_the_ledger_has_every_message_with_who_got_it_and_which_rows(graph: Graph, tmp_path: Path) -> None:
+def test_the_ledger_has_every_message_with_its_receiver_and_rows(graph: Graph, tmp_path: Path) -> None:
     with serving(tmp_path / "sites", graph) as trial:
         run = trial.federate(**RUNS["published"])
         site = trial.served["a"][0]
-        asked = {name: set(trial.served[name][0].holdings.cross.named("a").tolist()) for name in ("b", "c")}
+        asked = {name: set(trial.served[name][0].site_data.cross.named("a").tolist()) for name in ("b", "c")}
         lines = read_ledger(site.ledger.path)
     sets = {line["rows"]: set(line["ids"]) for line in lines if "ids" in line}
     sent = [line for line in lines if "bytes" in line]

@@ -1,4 +1,4 @@
-"""The commands, as processes: a run goes on while sites and the coordinator are SIGKILLed and started again."""
+"""The commands as processes: a run survives SIGKILL and restart of sites and coordinator."""
 
 import json
 import os
@@ -106,7 +106,7 @@ def processes(graph: Graph, tmp_path: Path) -> Iterator[Processes]:
             process.wait(PATIENCE_S)
 
 
-def test_whoever_is_killed_and_started_again_in_time_the_run_ends_with_the_bits_of_an_undisturbed_one(
+def test_killed_and_restarted_parties_end_with_the_bits_of_an_undisturbed_run(
     processes: Processes, graph: Graph, tmp_path: Path
 ) -> None:
     processes.federate()

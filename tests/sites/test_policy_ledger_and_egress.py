@@ -1,4 +1,4 @@
-"""What may leave a site is its own affair: policy, cap and ledger hold whatever the coordinator asks."""
+"""A site enforces its policy, cap and ledger, whatever the coordinator orders."""
 
 import os
 import resource
@@ -11,13 +11,13 @@ from trial_federation import NAMES, Trial, ended, make_trial
 
 from siafu.config import build
 from siafu.graph import Graph
-from siafu.launch.sites.config import COORDINATOR, Policy
-from siafu.launch.sites.ledger import Ledger, Sent, read_ledger
-from siafu.launch.sites.policy import Refused, check, what_of
+from siafu.launch.sites.config import COORDINATOR, SitePolicy
+from siafu.launch.sites.ledger import Ledger, LedgerEntry, read_ledger
+from siafu.launch.sites.policy import EgressRefused, check_label, kind_of_label
 from siafu.launch.sites.schema import make
 from siafu.sites.coordinator import FederationFailed
 from siafu.sites.membership import check_policies
-from siafu.sites.site_data import Holdings
+from siafu.sites.site_data import SiteData
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -29,7 +29,7 @@ def sent_by(trial: Trial, name: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("recipe", ["logits", "frugal"])
-def test_with_features_never_no_feature_leaves_and_training_ends_well(
+def test_with_policy_features_never_no_feature_leaves_and_training_succeeds(
     recipe: str, graph: Graph, tmp_path: Path
 ) -> None:
     trial = make_trial(tmp_path / "sites", graph)
@@ -56,26 +56,28 @@ def test_a_run_that_a_policy_forbids_is_refused_before_it_begins(graph: Graph, t
                 trial.federate(method=method)
 
 
-def test_a_site_that_comes_late_does_not_join_a_run_that_its_policy_would_end() -> None:
+def test_a_late_site_does_not_join_a_run_that_its_policy_forbids() -> None:
     late = {"b": make("About", may_features="never")}
-    tree = build({"method": "lazy", "lazy": {"recipe": "frugal"}}, {"engine": "sites"})
+    config = build({"method": "lazy", "lazy": {"recipe": "frugal"}}, {"engine": "sites"})
     with pytest.raises(ValueError, match=r"site b lets no features out, but the run began without it"):
-        check_policies(late, tree)
-    check_policies(late, tree.model_copy(update={"lazy": tree.lazy.model_copy(update={"features": False})}))
+        check_policies(late, config)
+    check_policies(
+        late, config.model_copy(update={"lazy": config.lazy.model_copy(update={"features": False})})
+    )
 
 
-def test_a_site_keeps_its_policy_whatever_the_coordinator_asks(
+def test_a_site_enforces_its_policy_against_the_coordinator(
     graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trial, about = make_trial(tmp_path / "sites", graph), Holdings.about
+    trial, about = make_trial(tmp_path / "sites", graph), SiteData.about
     trial.change("b", 'features = "boundary"', 'features = "never"')
 
-    def untold(self: Holdings, **given: Any) -> Any:  # so that the coordinator asks for features all the same
+    def untold(self: SiteData, **given: Any) -> Any:  # so that the coordinator asks for features all the same
         told = about(self, **given)
         told.may_features = "boundary"
         return told
 
-    monkeypatch.setattr(Holdings, "about", untold)
+    monkeypatch.setattr(SiteData, "about", untold)
     with ended(trial):
         for name in NAMES:
             trial.serve(name)
@@ -85,7 +87,9 @@ def test_a_site_keeps_its_policy_whatever_the_coordinator_asks(
     assert any("the policy lets no features out" in text for text in trial.said["b"])
 
 
-def test_at_max_bytes_a_site_stops_sending_says_so_and_the_run_ends(graph: Graph, tmp_path: Path) -> None:
+def test_at_max_bytes_a_site_stops_sending_and_the_run_ends_with_the_reason(
+    graph: Graph, tmp_path: Path
+) -> None:
     trial = make_trial(tmp_path / "sites", graph)
     trial.change("c", "# max_bytes = 1000000000", "max_bytes = 20000")
     with ended(trial):
@@ -102,12 +106,12 @@ def test_at_max_bytes_a_site_stops_sending_says_so_and_the_run_ends(graph: Graph
     assert any("so nothing more is sent" in text for text in trial.said["c"])
 
 
-def test_a_cap_that_a_checkpoint_would_pass_is_told_as_that_too(
+def test_a_checkpoint_above_the_cap_ends_the_run_with_that_reason(
     graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check_cap = Ledger._check_cap
 
-    def reached(self: Ledger, sent: Sent) -> None:
+    def reached(self: Ledger, sent: LedgerEntry) -> None:
         self.max_bytes = 0 if sent.label == "checkpoint" and sent.to == "coordinator" else None
         check_cap(self, sent)
 
@@ -125,7 +129,7 @@ def test_a_cap_that_a_checkpoint_would_pass_is_told_as_that_too(
     ]
 
 
-def test_a_full_disk_for_the_ledger_stops_the_sending(graph: Graph, tmp_path: Path) -> None:
+def test_a_full_disk_for_the_ledger_stops_all_sending(graph: Graph, tmp_path: Path) -> None:
     trial = make_trial(tmp_path / "sites", graph)
     trial.change("a", 'ledger = "ledger.jsonl"', 'ledger = "/dev/full"')
     with ended(trial):
@@ -138,14 +142,16 @@ def test_a_full_disk_for_the_ledger_stops_the_sending(graph: Graph, tmp_path: Pa
     assert any("make room" in text for text in trial.said["a"])
 
 
-def test_a_line_for_half_of_which_there_is_room_is_taken_back_and_nothing_is_sent(tmp_path: Path) -> None:
-    sent = Sent("r", "b", "halo 2", "embeddings", "float32 (2, 3)", 100)
+def test_a_partly_written_ledger_line_is_removed_and_nothing_is_sent(tmp_path: Path) -> None:
+    sent = LedgerEntry("r", "b", "halo 2", "embeddings", "float32 (2, 3)", 100)
     with closing(Ledger(tmp_path / "ledger.jsonl")) as ledger:
         ledger.write(sent)
         before, (soft, hard) = ledger.path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 20, hard))  # no file may grow beyond it
         try:
-            with pytest.raises(Refused, match=r"cannot be written .*, so nothing more is sent; make room"):
+            with pytest.raises(
+                EgressRefused, match=r"cannot be written .*, so nothing more is sent; make room"
+            ):
                 ledger.write(sent)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -155,24 +161,24 @@ def test_a_line_for_half_of_which_there_is_room_is_taken_back_and_nothing_is_sen
         assert [line["bytes"] for line in read_ledger(ledger.path)] == [100, 100]
 
 
-def test_a_ledger_counts_what_it_held_before_and_survives_a_cut_off_line(tmp_path: Path) -> None:
+def test_a_ledger_counts_its_earlier_lines_and_survives_an_incomplete_one(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     first = Ledger(path, max_bytes=250)
-    first.write(Sent("r", "b", "halo 2", "embeddings", "float32 (2, 3)", 100))
+    first.write(LedgerEntry("r", "b", "halo 2", "embeddings", "float32 (2, 3)", 100))
     first.close()
     path.write_text(path.read_text() + '{"time":1,"run":"r","to"')
     again = Ledger(path, max_bytes=250)
     assert again.totals.all == 100
-    again.write(Sent("r", "c", "halo 2", "embeddings", "float32 (2, 3)", 100))
-    with pytest.raises(Refused, match="max_bytes is 250 and 200 bytes have left"):
-        again.write(Sent("r", "c", "halo 2", "embeddings", "float32 (2, 3)", 100))
-    again.write(Sent("r", "coordinator", "report", "control", "report", 100))  # to say why
+    again.write(LedgerEntry("r", "c", "halo 2", "embeddings", "float32 (2, 3)", 100))
+    with pytest.raises(EgressRefused, match="max_bytes is 250 and 200 bytes have left"):
+        again.write(LedgerEntry("r", "c", "halo 2", "embeddings", "float32 (2, 3)", 100))
+    again.write(LedgerEntry("r", "coordinator", "report", "control", "report", 100))  # to say why
     again.close()
     with closing(Ledger(path)) as last:
         assert last.totals.by_peer == {"b": 100, "c": 100, "coordinator": 100}
 
 
-def test_a_ledger_is_for_its_owner_alone(tmp_path: Path) -> None:
+def test_a_ledger_is_readable_by_its_owner_alone(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     with closing(Ledger(path)):
         assert path.stat().st_mode & 0o777 == 0o600
@@ -187,7 +193,7 @@ def test_a_ledger_is_private_from_its_first_moment(tmp_path: Path, monkeypatch: 
         pass
 
 
-def test_a_ledger_that_is_a_link_is_refused_and_what_it_names_stays(tmp_path: Path) -> None:
+def test_a_ledger_that_is_a_symbolic_link_is_refused_and_its_target_is_unchanged(tmp_path: Path) -> None:
     target, path = tmp_path / "precious", tmp_path / "ledger.jsonl"
     target.write_text("kept")
     path.symlink_to(target)
@@ -208,11 +214,11 @@ def test_a_ledger_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest
         Ledger(path)
 
 
-def test_a_ledger_knows_what_earlier_processes_of_a_run_sent(tmp_path: Path) -> None:
+def test_a_ledger_counts_the_bytes_of_earlier_processes_of_a_run(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     with closing(Ledger(path)) as first:
-        first.write(Sent("r", "b", "halo 2", "embeddings", "float32 (2, 3)", 100))
-        first.write(Sent("r", "c", "halo 2", "embeddings", "float32 (2, 3)", 20))
+        first.write(LedgerEntry("r", "b", "halo 2", "embeddings", "float32 (2, 3)", 100))
+        first.write(LedgerEntry("r", "c", "halo 2", "embeddings", "float32 (2, 3)", 20))
     with closing(Ledger(path)) as again:
         assert again.totals.by_label == {"r": {"halo 2": 120}}
 
@@ -220,14 +226,14 @@ def test_a_ledger_knows_what_earlier_processes_of_a_run_sent(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "label", ["gossip", "", "halo inputs", "halos", "halo 2 inputs", "halo two", "labels 2", "ids 1", "2"]
 )
-def test_a_message_of_an_unknown_name_never_leaves(label: str) -> None:
-    with pytest.raises(Refused, match=f"nothing is known of messages that are called '{label}'"):
-        check(Policy(), label)
+def test_a_message_with_an_unknown_label_never_leaves(label: str) -> None:
+    with pytest.raises(EgressRefused, match=f"messages labelled '{label}' are unknown"):
+        check_label(SitePolicy(), label)
 
 
 def test_labels_never_leave() -> None:
-    with pytest.raises(Refused, match="labels never leave"):
-        check(Policy(), "labels")
+    with pytest.raises(EgressRefused, match="labels never leave"):
+        check_label(SitePolicy(), "labels")
 
 
 @pytest.mark.parametrize(
@@ -235,5 +241,5 @@ def test_labels_never_leave() -> None:
     [("halo 1", "features"), ("halo 2", "embeddings"), ("halo 10", "embeddings"), ("halo", "features"),
      ("halo features", "features"), ("halo smoothing", "embeddings"), ("gradients 1", "parameters")],
 )  # fmt: skip
-def test_rows_of_the_first_stage_are_features_and_later_ones_are_not(label: str, what: str) -> None:
-    assert what_of(label) == what
+def test_rows_of_the_first_stage_are_features_and_later_ones_embeddings(label: str, what: str) -> None:
+    assert kind_of_label(label) == what

@@ -1,4 +1,4 @@
-"""Keys, requests, rotation, status, and errors that say at the right place what is wrong."""
+"""Keys, signing requests, rotation, status, and errors that are reported at the right place."""
 
 import json
 import time
@@ -16,12 +16,13 @@ import siafu
 from siafu.comm import connect_threads
 from siafu.graph import Graph
 from siafu.launch.sites.config import FederationConfig, SiteConfig, read_config
-from siafu.launch.sites.rpc import NotNow
+from siafu.launch.sites.rpc import CallRejected
 from siafu.launch.sites.schema import PROTOCOL, make, pack
 from siafu.partition.cross_site import build_site_part, read_cross_edges
 from siafu.sites.coordinator import FederationFailed
+from siafu.sites.credentials import SiteCredentials
 from siafu.sites.provisioning import init_site, init_trial
-from siafu.sites.site_data import Holdings, Keys
+from siafu.sites.site_data import SiteData
 from siafu.store import write_store
 from siafu.wire.certificates import (
     issue,
@@ -37,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 QUICK = {"method": "lazy", "train.epochs": 2, "model.hidden": 8}
 
 
-def test_init_makes_a_key_for_its_owner_alone_and_a_request_that_an_authority_signs(
+def test_init_makes_a_private_key_and_a_request_that_an_authority_signs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command("site", "init", tmp_path / "all", "--trial", "x,y", capsys=capsys)[0] == 0
@@ -52,7 +53,7 @@ def test_init_makes_a_key_for_its_owner_alone_and_a_request_that_an_authority_si
 
 
 @pytest.mark.parametrize("names", [["--name", "A b"], ["--trial", "a,a"], ["--trial", "a"], []])
-def test_init_refuses_names_that_no_site_can_have(
+def test_init_refuses_invalid_names(
     names: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, _, err = command("site", "init", tmp_path / "x", *names, capsys=capsys)
@@ -67,7 +68,7 @@ def test_a_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
         read_identity(tmp_path / "site.pem", tmp_path / "site.key")
 
 
-def test_an_expired_certificate_and_one_from_the_future_say_what_to_do() -> None:
+def test_expired_and_future_certificates_are_refused_with_advice() -> None:
     key, now = make_key(), datetime.now(UTC)
     made = parse_certificate(issue("a", key.public_key(), None, key, days=40), "a")
     assert made.validity_error(now) is None
@@ -77,7 +78,7 @@ def test_an_expired_certificate_and_one_from_the_future_say_what_to_do() -> None
     assert "set the clock right" in (made.validity_error(now - timedelta(days=1)) or "")
 
 
-def test_a_rotated_key_is_taken_up_by_a_site_that_serves(
+def test_a_running_site_reloads_a_rotated_key(
     graph: Graph, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with serving(tmp_path / "sites", graph) as trial:
@@ -100,7 +101,7 @@ def test_a_rotated_key_is_taken_up_by_a_site_that_serves(
     assert read_certificate(trial.folder / "b" / "site.pem").fingerprint != before
 
 
-def test_status_says_what_left_and_what_expires(
+def test_status_shows_sent_bytes_and_expiring_certificates(
     graph: Graph, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with serving(tmp_path / "sites", graph) as trial:
@@ -122,7 +123,7 @@ def test_status_says_what_left_and_what_expires(
     assert "by_peer" in text
 
 
-def test_a_certificate_that_ends_while_a_site_serves_is_told_once(
+def test_a_certificate_that_expires_while_a_site_serves_is_reported_once(
     graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("siafu.sites.service._WARN_S", 0.0)
@@ -168,7 +169,7 @@ def cross(tmp_path: Path, text: str) -> Path:
         ("b,x,0\n", "which is not in the store|holds|site b"),
     ],
 )
-def test_cross_edges_that_cannot_be_are_refused_where_they_are(
+def test_invalid_cross_edges_are_refused_with_their_row(
     rows: str, said: str, graph: Graph, tmp_path: Path
 ) -> None:
     if rows == "b,x,0\n":  # texts are ids too
@@ -178,7 +179,7 @@ def test_cross_edges_that_cannot_be_are_refused_where_they_are(
         read_cross_edges(cross(tmp_path, rows), graph, own="a", known=["b", "c"])
 
 
-def test_cross_edges_may_be_weighted_and_come_as_parquet(graph: Graph, tmp_path: Path) -> None:
+def test_cross_edges_may_be_weighted_and_parquet(graph: Graph, tmp_path: Path) -> None:
     path = tmp_path / "cross.parquet"
     pq.write_table(pa.table({"site": ["b"], "src": [500], "dst": [1], "weight": [2.5]}), path)
     found = read_cross_edges(path, graph, own="a", known=["b"])
@@ -201,7 +202,7 @@ def other_store(trial: Trial, name: str, **changed: object) -> None:
     write_store(replace(graph, **copied | changed), path)
 
 
-def test_sites_whose_features_or_classes_differ_are_told_apart(graph: Graph, tmp_path: Path) -> None:
+def test_sites_with_different_features_or_classes_are_refused(graph: Graph, tmp_path: Path) -> None:
     trial = make_trial(tmp_path / "sites", graph)
     with ended(trial):
         assert graph.x is not None
@@ -225,15 +226,15 @@ def test_sites_whose_features_or_classes_differ_are_told_apart(graph: Graph, tmp
             trial.federate(**QUICK)
 
 
-def test_clocks_that_disagree_are_told(graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    about = Holdings.about
+def test_clock_skew_is_reported(graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    about = SiteData.about
 
-    def late(self: Holdings, **given: object) -> object:
+    def late(self: SiteData, **given: object) -> object:
         told = about(self, **given)  # type: ignore[arg-type]
         told.time = time.time() + (4000 if self.config.name == "b" else 0)
         return told
 
-    monkeypatch.setattr(Holdings, "about", late)
+    monkeypatch.setattr(SiteData, "about", late)
     with (
         serving(tmp_path / "sites", graph) as trial,
         pytest.raises(
@@ -243,7 +244,7 @@ def test_clocks_that_disagree_are_told(graph: Graph, tmp_path: Path, monkeypatch
         trial.federate(**QUICK)
 
 
-def test_a_clock_that_is_wrong_is_told_in_the_log_of_the_site(graph: Graph, tmp_path: Path) -> None:
+def test_clock_skew_is_reported_in_the_log_of_the_site(graph: Graph, tmp_path: Path) -> None:
     with ended(make_trial(tmp_path / "sites", graph)) as trial:
         trial.serve("a")
         for off in (0, -200, -400, 400):
@@ -279,7 +280,7 @@ def test_a_peer_that_only_calls_needs_no_address(peers: str, tmp_path: Path) -> 
     assert peer.addresses == ()
 
 
-def test_an_address_without_a_port_is_refused_by_its_place_in_the_settings(tmp_path: Path) -> None:
+def test_an_address_without_a_port_is_refused_with_its_key(tmp_path: Path) -> None:
     init_trial(tmp_path / "sites", ["a", "b"])
     path = tmp_path / "sites" / "a" / "site.toml"
     assert read_config(path, SiteConfig).peers["b"].addresses == ("127.0.0.1:7401",)
@@ -290,13 +291,13 @@ def test_an_address_without_a_port_is_refused_by_its_place_in_the_settings(tmp_p
             read_config(tmp_path / "wrong.toml", SiteConfig)
 
 
-def test_a_site_that_names_one_that_the_federation_lacks_is_told(graph: Graph, tmp_path: Path) -> None:
+def test_cross_edges_from_a_site_outside_the_federation_are_reported(graph: Graph, tmp_path: Path) -> None:
     trial = make_trial(tmp_path / "sites", graph)
     text = (trial.folder / "a" / "site.toml").read_text()
     with ended(trial):
         (trial.folder / "a" / "site.toml").write_text(text + '\n[peers]\nd = "peers/b.pem"\n')
         with pytest.raises(ValueError, match="is the certificate of b, but is listed for d"):
-            Keys(read_config(trial.folder / "a" / "site.toml", SiteConfig))
+            SiteCredentials(read_config(trial.folder / "a" / "site.toml", SiteConfig))
 
 
 @pytest.mark.parametrize(
@@ -309,9 +310,7 @@ def test_a_site_that_names_one_that_the_federation_lacks_is_told(graph: Graph, t
         ("max_bytes = -1", "max_bytes is -1"),
     ],
 )
-def test_settings_of_a_site_that_are_wrong_name_the_file_and_the_key(
-    text: str, said: str, tmp_path: Path
-) -> None:
+def test_invalid_settings_of_a_site_name_the_file_and_the_key(text: str, said: str, tmp_path: Path) -> None:
     path = tmp_path / "site.toml"
     path.write_text(text)
     with pytest.raises(ValueError, match=rf"site.toml: (.|\n)*{said}"):
@@ -327,13 +326,13 @@ def test_a_quorum_is_two_sites_at_least() -> None:
         assert made.least == least
 
 
-def test_engine_sites_is_no_engine_of_train(graph: Graph, capsys: pytest.CaptureFixture[str]) -> None:
+def test_train_refuses_engine_sites(graph: Graph, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = command("train", "karate", "--engine", "sites", capsys=capsys)
     assert code == 1
     assert "siafu federate" in err
 
 
-def test_who_has_an_expired_certificate_is_told_so_itself(graph: Graph, tmp_path: Path) -> None:
+def test_the_owner_of_an_expired_certificate_is_told(graph: Graph, tmp_path: Path) -> None:
     trial = make_trial(tmp_path / "sites", graph)
     for name in ("a", "coordinator"):
         folder, key = trial.folder / name, make_key()
@@ -346,9 +345,7 @@ def test_who_has_an_expired_certificate_is_told_so_itself(graph: Graph, tmp_path
         trial.federate(**QUICK)
 
 
-def test_what_a_coordinator_says_stands_in_the_log_as_one_line_of_bounded_length(
-    graph: Graph, tmp_path: Path
-) -> None:
+def test_the_coordinator_s_text_is_logged_as_one_line_of_bounded_length(graph: Graph, tmp_path: Path) -> None:
     with ended(make_trial(tmp_path / "sites", graph)) as trial:
         trial.serve("a")
         trial.served["a"][0].stop(pack(make("Stop", reason="up\x1b[2J\n" + "x" * 5000)))
@@ -357,14 +354,14 @@ def test_what_a_coordinator_says_stands_in_the_log_as_one_line_of_bounded_length
     assert len(said) < 400
 
 
-def test_a_site_takes_no_order_to_do_anything_but_train(graph: Graph, tmp_path: Path) -> None:
+def test_a_site_refuses_orders_to_do_anything_but_train(graph: Graph, tmp_path: Path) -> None:
     with serving(tmp_path / "sites", graph) as trial:
         site = trial.served["a"][0]
         members = [make("Member", name=name, address="x:1") for name in NAMES]
         for config in ('method = "pipeline"\nengine = "sites"', 'engine = "processes"', "nonsense = 1", "]["):
             order = make("Order", attempt=b"x" * 16, run="r", config=config, members=members)
-            with pytest.raises(NotNow, match="the settings of the run cannot be used here"):
+            with pytest.raises(CallRejected, match="the settings of the run cannot be used here"):
                 site.begin(iter([pack(order)]))
         members[1].name = "z"
-        with pytest.raises(NotNow, match="does not train with z"):
+        with pytest.raises(CallRejected, match="does not train with z"):
             site.begin(iter([pack(make("Order", attempt=b"x" * 16, members=members))]))

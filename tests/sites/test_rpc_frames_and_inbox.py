@@ -1,4 +1,4 @@
-"""Who is let in, by which calls, and what becomes of frames that nobody should send."""
+"""Authentication and authorisation of calls, and refusal of invalid frames."""
 
 import os
 import random
@@ -25,12 +25,12 @@ from siafu.comm.transport import Envelope, MessageKind
 from siafu.graph import Graph
 from siafu.launch.sites.config import SiteConfig, read_config
 from siafu.launch.sites.frame_stream import FrameDecoder, FrameEncoder
-from siafu.launch.sites.rpc import CallFailed, Listed, Server, SiteConnection
+from siafu.launch.sites.rpc import CallFailed, SiteConnection, SiteServer, TrustedPeers
 from siafu.launch.sites.schema import MAX_MESSAGE_BYTES, PROTOCOL, BadMessage, make, pack, unpack
 from siafu.launch.sites.site_inbox import SiteInbox
+from siafu.sites.credentials import SiteCredentials
 from siafu.sites.provisioning import read_authority
-from siafu.sites.service import Site
-from siafu.sites.site_data import Keys
+from siafu.sites.service import SiteService
 from siafu.wire import frames as wire_frames
 from siafu.wire.certificates import (
     Authority,
@@ -62,8 +62,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Which calls got as far as a site's answers, where what they carry is read."""
     got: list[str] = []
     for name in ("describe", "begin", "follow", "stop", "exchange"):
-        answer = getattr(Site, name)
-        monkeypatch.setattr(Site, name, lambda *args, _n=name, _a=answer: (got.append(_n), _a(*args))[1])
+        answer = getattr(SiteService, name)
+        monkeypatch.setattr(
+            SiteService, name, lambda *args, _n=name, _a=answer: (got.append(_n), _a(*args))[1]
+        )
     return got
 
 
@@ -108,20 +110,18 @@ def test_a_caller_without_the_right_certificate_is_refused_before_a_payload_is_r
             (trial.folder / "a" / "peers" / "b.pem").write_bytes(identity.certificate)  # listed, but too old
         case _:
             identity = nothing
-    dialled = dial(trial, identity)
+    connection = dial(trial, identity)
     with pytest.raises(CallFailed, match=r"ended the connection|cannot be reached"):
-        dialled.ask("Describe", ask(), timeout_s=10)
-    dialled.close()
+        connection.ask("Describe", ask(), timeout_s=10)
+    connection.close()
     assert asked == []
 
 
-def test_a_server_with_another_certificate_than_the_listed_one_is_not_spoken_to(
-    trial: Trial, asked: list[str]
-) -> None:
-    dialled = dial(trial, identity_of(trial, "coordinator"), pin="c")
+def test_a_server_with_an_unlisted_certificate_is_not_called(trial: Trial, asked: list[str]) -> None:
+    connection = dial(trial, identity_of(trial, "coordinator"), pin="c")
     with pytest.raises(CallFailed, match="another"):
-        dialled.ask("Describe", ask(), timeout_s=10)
-    dialled.close()
+        connection.ask("Describe", ask(), timeout_s=10)
+    connection.close()
     assert asked == []
 
 
@@ -145,40 +145,42 @@ def private_pem(key: Any) -> bytes:
     return key.private_bytes(Encoding.PEM, form, serialization.NoEncryption())
 
 
-def test_a_leaf_that_a_listed_site_signed_is_refused_in_the_handshake(trial: Trial, asked: list[str]) -> None:
-    dialled = dial(trial, signed_by(identity_of(trial, "coordinator"), name="coordinator"))
+def test_a_certificate_signed_by_a_listed_site_is_refused_in_the_handshake(
+    trial: Trial, asked: list[str]
+) -> None:
+    connection = dial(trial, signed_by(identity_of(trial, "coordinator"), name="coordinator"))
     with pytest.raises(CallFailed, match=r"ended the connection|cannot be reached"):
-        dialled.ask("Describe", ask(), timeout_s=10)
-    dialled.close()
+        connection.ask("Describe", ask(), timeout_s=10)
+    connection.close()
     assert asked == []
     assert not any("may not make" in text for text in trial.said["a"])  # it never came as far as a call
 
 
-def test_a_server_that_shows_a_leaf_signed_by_the_listed_certificate_is_not_spoken_to(
+def test_a_server_with_a_certificate_signed_by_the_listed_one_is_not_called(
     trial: Trial, asked: list[str]
 ) -> None:
-    listed = Listed(
+    listed = TrustedPeers(
         {"coordinator": (parse_certificate(identity_of(trial, "coordinator").certificate, "coordinator"),)}
     )
     identity = signed_by(identity_of(trial, "a"), name="a")
-    server = Server("127.0.0.1:0", trial.served["a"][0], lambda: (identity, listed), refused=print)
+    server = SiteServer("127.0.0.1:0", trial.served["a"][0], lambda: (identity, listed), refused=print)
     pins = (parse_certificate((trial.folder / "a" / "site.pem").read_bytes(), "a"),)
-    dialled = SiteConnection(server.address, "a", pins, identity_of(trial, "coordinator"))
+    connection = SiteConnection(server.address, "a", pins, identity_of(trial, "coordinator"))
     with pytest.raises(CallFailed, match="another certificate than the one that is listed"):
-        dialled.ask("Describe", ask(), timeout_s=10)
-    dialled.close()
+        connection.ask("Describe", ask(), timeout_s=10)
+    connection.close()
     server.stop()
     assert asked == []
 
 
-def test_a_certificate_that_may_sign_others_is_not_listed(trial: Trial) -> None:
+def test_a_certificate_that_can_sign_others_is_refused_as_a_peer(trial: Trial) -> None:
     (trial.folder / "a" / "peers" / "b.pem").write_bytes(authority_named("b").certificate)
     config = read_config(trial.folder / "a" / "site.toml", SiteConfig)
     with pytest.raises(ValueError, match=r"b.pem: may sign certificates of others.*CA:FALSE"):
-        Keys(config)
+        SiteCredentials(config)
 
 
-def test_nothing_before_tls_1_3_is_agreed_on(trial: Trial, tmp_path: Path) -> None:
+def test_tls_before_1_3_is_not_negotiated(trial: Trial, tmp_path: Path) -> None:
     host, _, port = trial.addresses["a"].rpartition(":")
     versions = []
     for most in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
@@ -197,25 +199,25 @@ def test_nothing_before_tls_1_3_is_agreed_on(trial: Trial, tmp_path: Path) -> No
     assert versions == [None, "TLSv1.3"]
 
 
-def test_each_may_make_its_own_calls_alone(trial: Trial, asked: list[str]) -> None:
+def test_each_party_may_make_only_its_own_calls(trial: Trial, asked: list[str]) -> None:
     for name, method in (("b", "Describe"), ("b", "Stop")):
-        dialled = dial(trial, identity_of(trial, name))
+        connection = dial(trial, identity_of(trial, name))
         with pytest.raises(CallFailed, match="may not make this call"):
-            dialled.ask(method, ask(), timeout_s=10)
-        dialled.close()
-    dialled = dial(trial, identity_of(trial, "coordinator"))
+            connection.ask(method, ask(), timeout_s=10)
+        connection.close()
+    connection = dial(trial, identity_of(trial, "coordinator"))
     with pytest.raises(CallFailed, match="may not make this call"):
-        list(dialled.exchange(iter([b"hello"])))
-    dialled.close()
+        list(connection.exchange(iter([b"hello"])))
+    connection.close()
     assert asked == []
     assert any("b that it may not make" in text for text in trial.said["a"])
 
 
-def test_another_version_is_told_which_one_is_here(trial: Trial) -> None:
-    dialled = dial(trial, identity_of(trial, "coordinator"))
+def test_another_version_is_refused_with_the_version_of_the_site(trial: Trial) -> None:
+    connection = dial(trial, identity_of(trial, "coordinator"))
     with pytest.raises(CallFailed, match="you run 0; use the same"):
-        dialled.ask("Describe", ask(), timeout_s=10)
-    dialled.close()
+        connection.ask("Describe", ask(), timeout_s=10)
+    connection.close()
 
 
 def good_frames() -> list[bytes]:
@@ -254,7 +256,7 @@ def bad_frames(rng: random.Random) -> Iterator[list[bytes]]:
         yield [*good[:4], good[5]]  # a piece is missing
 
 
-def test_ten_thousand_bad_frames_change_nothing_and_take_no_memory() -> None:
+def test_ten_thousand_bad_frames_are_refused_without_using_memory() -> None:
     rng, process = random.Random(0), psutil.Process(os.getpid())
     made = bad_frames(rng)
     before, refused = process.memory_info().rss, 0
@@ -270,25 +272,25 @@ def test_ten_thousand_bad_frames_change_nothing_and_take_no_memory() -> None:
     assert process.memory_info().rss - before < 100e6
 
 
-def test_frames_of_a_listed_site_that_belong_to_no_attempt_are_refused(
+def test_frames_of_a_listed_site_without_an_attempt_are_refused(
     trial: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("siafu.sites.service._MEET_S", 0.05)
-    rng, dialled = random.Random(1), dial(trial, identity_of(trial, "b"))
+    rng, connection = random.Random(1), dial(trial, identity_of(trial, "b"))
     made = bad_frames(rng)
     for _ in range(40):
         with pytest.raises(CallFailed):
-            list(dialled.exchange(iter(next(made))))
+            list(connection.exchange(iter(next(made))))
     hello = pack(make("Hello", protocol=PROTOCOL, version="0.1.0", attempt=b"x" * 16))
     with pytest.raises(CallFailed, match="no such attempt"):
-        list(dialled.exchange(iter([hello, *good_frames()])))
-    dialled.close()
+        list(connection.exchange(iter([hello, *good_frames()])))
+    connection.close()
     site = trial.served["a"][0]
     assert site._attempt is None
     assert site.ledger.totals.all == 0  # and nothing left
 
 
-def test_bad_frames_within_an_attempt_end_it_alone(trial: Trial) -> None:
+def test_bad_frames_within_an_attempt_end_only_that_attempt(trial: Trial) -> None:
     site = trial.served["a"][0]
     coordinator, peer = dial(trial, identity_of(trial, "coordinator")), dial(trial, identity_of(trial, "b"))
     members = [make("Member", name=name, address="127.0.0.1:1") for name in ("a", "b")]
@@ -302,12 +304,12 @@ def test_bad_frames_within_an_attempt_end_it_alone(trial: Trial) -> None:
         assert site._attempt is not None
         assert site._attempt.wait(60)
         assert (site._attempt.state, site._attempt.blames) == ("failed", "b")
-    for dialled in (coordinator, peer):
-        dialled.close()
+    for connection in (coordinator, peer):
+        connection.close()
     assert set(site.ledger.totals.by_what) <= {"control", "ids"}  # it had greeted, and begun to ask
 
 
-def test_an_order_to_call_a_peer_elsewhere_is_refused_and_nobody_is_called(trial: Trial) -> None:
+def test_an_order_with_an_unlisted_address_is_refused_and_no_call_is_made(trial: Trial) -> None:
     coordinator = dial(trial, identity_of(trial, "coordinator"))
     with socket.create_server(("127.0.0.1", 0)) as elsewhere:
         addresses = {"b": f"127.0.0.1:{elsewhere.getsockname()[1]}", "a": trial.addresses["a"]}
@@ -322,7 +324,7 @@ def test_an_order_to_call_a_peer_elsewhere_is_refused_and_nobody_is_called(trial
     assert trial.served["a"][0]._attempt is None
 
 
-def test_room_for_secure_aggregation_is_refused_as_long_as_nobody_knows_it() -> None:
+def test_reserved_fields_for_secure_aggregation_are_refused() -> None:
     order = make("Order", run="r")
     for field in (30, 39):
         tagged = bytes([(field << 3) & 127 | 128, field >> 4])  # a number follows
@@ -333,7 +335,7 @@ def test_room_for_secure_aggregation_is_refused_as_long_as_nobody_knows_it() -> 
     assert [(each.start, each.end) for each in described.reserved_range] == [(30, 40)]
 
 
-def test_a_peer_may_not_fill_the_memory_with_what_nobody_asked_for() -> None:
+def test_unexpected_messages_of_a_peer_are_limited_in_bytes() -> None:
     inbox, frames = SiteInbox(most_bytes=10_000), FrameEncoder()
     incoming = FrameDecoder(1, inbox)
     values = torch.zeros(1000)
@@ -348,7 +350,7 @@ def test_a_peer_may_not_fill_the_memory_with_what_nobody_asked_for() -> None:
     assert inbox.unexpected(1) == (2, 8000)
 
 
-def test_empty_messages_count_toward_the_limit_and_so_does_their_number(
+def test_unexpected_empty_messages_count_towards_the_limits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def taken(inbox: SiteInbox) -> int:
@@ -362,14 +364,14 @@ def test_empty_messages_count_toward_the_limit_and_so_does_their_number(
         return 20
 
     assert taken(SiteInbox(most_bytes=10 * 1024)) == 10
-    monkeypatch.setattr("siafu.launch.sites.site_inbox.MAX_UNASKED", 7)
+    monkeypatch.setattr("siafu.launch.sites.site_inbox.MAX_UNEXPECTED", 7)
     inbox = SiteInbox(most_bytes=1 << 30)
     assert taken(inbox) == 7
     inbox.start_receive(1, Envelope(MessageKind.COLLECTIVE, 1, 3, "halo 1"), None)
     assert inbox.unexpected(1) == (6, 6 * 1024)
 
 
-def test_after_its_farewell_a_peer_says_nothing_more() -> None:
+def test_no_frame_is_accepted_after_the_last_one() -> None:
     frames, incoming = FrameEncoder(), FrameDecoder(1, SiteInbox(most_bytes=1 << 20))
     assert incoming.take(frames.control(FrameKind.CLOSE)) == FrameKind.CLOSE
     with pytest.raises(FrameError, match="after the one that said farewell"):
@@ -378,7 +380,7 @@ def test_after_its_farewell_a_peer_says_nothing_more() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_numbers_that_are_not_finite_are_refused_as_they_come(bad: float, dtype: torch.dtype) -> None:
+def test_received_nan_and_infinity_are_refused(bad: float, dtype: torch.dtype) -> None:
     frames, inbox = FrameEncoder(), SiteInbox(most_bytes=1 << 20)
     values, envelope = torch.zeros(3, 4, dtype=dtype), Envelope(MessageKind.COLLECTIVE, 1, 0, "gradients 1")
     values[1, 2] = bad

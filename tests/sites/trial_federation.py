@@ -1,4 +1,4 @@
-"""Three sites on the loopback, in this process: real certificates, real TLS, ports that the system picked."""
+"""A trial federation of three sites on the loopback, in this process: real certificates and TLS, free ports."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,35 +12,36 @@ import torch
 from siafu.graph import Graph
 from siafu.inference import Run
 from siafu.launch.sites.config import COORDINATOR, SiteConfig, read_config
-from siafu.launch.sites.rpc import Server
+from siafu.launch.sites.rpc import SiteServer
 from siafu.run import train
 from siafu.sites.coordinator import federate
 from siafu.sites.provisioning import init_trial, split
-from siafu.sites.service import Site, open_site
-from siafu.sites.site_data import hold
+from siafu.sites.service import SiteService, open_site_service
+from siafu.sites.site_data import load_site_data
 from siafu.training.procedure import Callbacks
 
 NAMES = ("a", "b", "c")
-LONG_S = 600.0  # so that a busy machine makes nobody slow
+LONG_S = 600.0  # so that no site counts as slow on a busy machine
 
 
 @dataclass
 class Trial:
-    """A folder with a federation, and those of its sites that serve.
+    """A folder with a federation, and its running sites.
 
     Attributes:
-        folder: with a folder for each.
-        served: site and server by name.
-        said: what each has said.
+        folder: contains a folder for each party.
+        served: service and server of each running site.
+        said: the log lines of each site.
+        addresses: the address of each site that has served.
     """
 
     folder: Path
-    served: dict[str, tuple[Site, Server]] = field(default_factory=dict)
+    served: dict[str, tuple[SiteService, SiteServer]] = field(default_factory=dict)
     said: dict[str, list[str]] = field(default_factory=lambda: {name: [] for name in NAMES})
     addresses: dict[str, str] = field(default_factory=dict)
 
     def serve(self, name: str) -> None:
-        """Start a site, at the address that it had before."""
+        """Start a site, at its previous address if it had one."""
         config = read_config(self.folder / name / "site.toml", SiteConfig)
         listen = self.addresses.get(name, "127.0.0.1:0")
         peers = {
@@ -48,14 +49,14 @@ class Trial:
                 update={"addresses": (self.addresses[other],)} if other in self.addresses else {}
             )
             for other, peer in config.peers.items()
-        }  # those of a lower rank serve already, and they alone are called
+        }  # sites of a lower rank serve already, and only they are called
         config = config.model_copy(update={"listen": listen, "peers": peers})
-        holdings = hold(config, self.folder / name / "store")
-        self.served[name] = open_site(config, holdings, say=self.said[name].append)
+        site_data = load_site_data(config, self.folder / name / "store")
+        self.served[name] = open_site_service(config, site_data, say=self.said[name].append)
         self.addresses[name] = self.served[name][1].address
 
     def end(self, name: str) -> None:
-        """Stop a site as if it had been unplugged."""
+        """Stop a site abruptly."""
         site, server = self.served.pop(name)
         server.stop()
         site.close()
@@ -87,12 +88,12 @@ class Trial:
 
 
 def owners(graph: Graph, seed: int = 0) -> torch.Tensor:
-    """Whose node is whose."""
+    """Assign nodes to sites at random."""
     return torch.from_numpy(np.random.default_rng(seed).integers(0, len(NAMES), graph.num_nodes))
 
 
 def make_trial(folder: Path, graph: Graph) -> Trial:
-    """A federation among whose sites a graph is dealt out; none serves yet."""
+    """Make a federation and split a graph among its sites; none serves yet."""
     init_trial(folder, NAMES)
     split(graph, owners(graph), folder, NAMES)
     return Trial(folder)
@@ -100,7 +101,7 @@ def make_trial(folder: Path, graph: Graph) -> Trial:
 
 @contextmanager
 def serving(folder: Path, graph: Graph) -> Iterator[Trial]:
-    """The same, and all serve."""
+    """Make a federation whose sites all serve."""
     with ended(make_trial(folder, graph)) as trial:
         for name in NAMES:
             trial.serve(name)
@@ -109,7 +110,7 @@ def serving(folder: Path, graph: Graph) -> Iterator[Trial]:
 
 @contextmanager
 def ended(trial: Trial) -> Iterator[Trial]:
-    """Stop all that still serve."""
+    """Stop all running sites afterwards."""
     try:
         yield trial
     finally:
@@ -118,7 +119,7 @@ def ended(trial: Trial) -> Iterator[Trial]:
 
 
 def trained_here(graph: Graph, folder: Path, **settings: Any) -> Run:
-    """The same run in one process, with the same assignment."""
+    """Train the same run in one process, with the same partition."""
     folder.mkdir(parents=True, exist_ok=True)
     np.save(folder / "owners.npy", owners(graph).numpy())
     tables: dict[str, Any] = {}

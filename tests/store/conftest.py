@@ -1,4 +1,4 @@
-"""A small graph that has everything, and how to tell two graphs apart."""
+"""A small graph with every field, and a comparison of two graphs."""
 
 from collections.abc import Callable
 from dataclasses import fields, replace

@@ -1,4 +1,4 @@
-"""Opening a store reads no more than it must, and what was read is given back."""
+"""Opening a store reads no more than it must, and pages that were read are released."""
 
 from pathlib import Path
 

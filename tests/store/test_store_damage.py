@@ -1,4 +1,4 @@
-"""A damaged store is noticed: whoever opens it gets the same graph or an error, never other data."""
+"""A damaged store is detected: opening it gives the same graph or an error, never other data."""
 
 import json
 import random
@@ -20,7 +20,7 @@ Same = Callable[[Graph, Graph], None]
 
 
 def refused(path: Path, graph: Graph, same: Same) -> bool:
-    """Whether opening fails in the way it may; the graph that it gives otherwise is held to the true one."""
+    """Return whether opening fails with an expected error; otherwise compare the graph with the true one."""
     try:
         found = open_store(path).graph()
     except (ValueError, OSError):

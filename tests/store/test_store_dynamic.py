@@ -1,4 +1,4 @@
-"""Graphs that change over time on disk: what is written is read again, and what is damaged is refused."""
+"""Stores of dynamic graphs: round trips and damage."""
 
 import json
 from dataclasses import fields, replace
@@ -48,7 +48,7 @@ def assert_same(one: DynamicGraph, other: DynamicGraph) -> None:
             assert a == b, field.name
 
 
-def test_what_was_written_is_read_again(graph: DynamicGraph, tmp_path: Path) -> None:
+def test_a_dynamic_graph_round_trips(graph: DynamicGraph, tmp_path: Path) -> None:
     write_dynamic(graph, tmp_path / "four")
     found = open_dynamic(tmp_path / "four").graph()
     assert_same(graph, found)

@@ -1,4 +1,4 @@
-"""What goes into a store comes out of it."""
+"""Stores of static graphs: round trips."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A store is written as a whole or not at all."""
+"""A store is written completely or not at all."""
 
 import errno
 import os
@@ -24,7 +24,7 @@ def big() -> Graph:
     return Graph.from_edges([[0, 1], [1, 0]], x=torch.ones(4096, 256))  # 4 MB
 
 
-def test_what_exists_is_never_written_over(graph: Graph, store_path: Path) -> None:
+def test_an_existing_folder_is_never_overwritten(graph: Graph, store_path: Path) -> None:
     with pytest.raises(FileExistsError, match="five exists already; remove it first, or choose another name"):
         write_store(graph, store_path)
     with pytest.raises(FileExistsError):
@@ -134,7 +134,7 @@ def abandoned(path: Path) -> Path:
     return left
 
 
-def test_what_a_killed_writer_left_is_removed_by_the_next(graph: Graph, tmp_path: Path) -> None:
+def test_the_next_writer_removes_the_leftovers_of_a_killed_one(graph: Graph, tmp_path: Path) -> None:
     abandoned(tmp_path / "store")
     write_store(graph, tmp_path / "store")
     assert [path.name for path in tmp_path.iterdir()] == ["store"]

@@ -1,4 +1,4 @@
-"""Tensors and a state in one file: exact, noticed when damaged, whole or not at all."""
+"""Tensors and a state in one file: exact, damage is detected, written completely or not at all."""
 
 from pathlib import Path
 from typing import Any

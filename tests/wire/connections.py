@@ -1,4 +1,4 @@
-"""Two ends of a connection in this process, plain or TLS, and threads whose errors come home."""
+"""Helpers: both ends of a connection in this process, plain or TLS, and threads whose errors are returned."""
 
 import socket
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Who is silent, who is stuck, and who waits for whom: judged by a clock that these tests move."""
+"""The failure detector: silent peers, stuck peers and chains of waits, by a clock that the tests set."""
 
 import pytest
 
@@ -42,7 +42,7 @@ def made(*names: str) -> FailureDetector[str]:
     return FailureDetector(names, deadline_s=DEADLINE_S)
 
 
-def test_a_peer_of_which_nothing_is_heard_until_two_ticks_before_the_deadline_is_silent(clock: Time) -> None:
+def test_a_peer_without_a_sign_of_life_until_two_ticks_before_the_deadline_is_silent(clock: Time) -> None:
     detector = made("a", "b")
     pass_time(clock, detector, LIMIT_S - 1)
     assert detector.suspect("a", "b", 0.0) is None
@@ -53,7 +53,7 @@ def test_a_peer_of_which_nothing_is_heard_until_two_ticks_before_the_deadline_is
     assert detector.suspect("a", "b", 0.0) is None
 
 
-def test_a_peer_that_lives_but_neither_works_nor_moves_is_stuck(clock: Time) -> None:
+def test_a_peer_that_is_alive_but_makes_no_progress_is_stuck(clock: Time) -> None:
     detector = made("a", "b")
     pass_time(clock, detector, 2 * LIMIT_S, b=idle())
     assert detector.suspect("a", "b", 0.0) == Suspicion("b")
@@ -81,7 +81,7 @@ def test_a_silent_peer_at_the_end_of_a_chain_is_to_blame(clock: Time) -> None:
     assert detector.suspect("a", "b", 0.0) == Suspicion("c", silent_s=2 * LIMIT_S)
 
 
-def test_peers_that_wait_in_a_circle_are_named(clock: Time) -> None:
+def test_peers_in_a_deadlock_are_named(clock: Time) -> None:
     detector = made("a", "b", "c")
     pass_time(clock, detector, 2 * LIMIT_S, a=idle("b"), b=idle("c"), c=idle("b"))
     found = detector.suspect("a", "b", 0.0)
@@ -90,7 +90,7 @@ def test_peers_that_wait_in_a_circle_are_named(clock: Time) -> None:
     assert detector.suspect("a", "b", 0.0) == Suspicion("b", cycle=("a", "b", "c"))
 
 
-def test_a_circle_through_a_waiter_that_still_works_is_none(clock: Time) -> None:
+def test_a_cycle_through_a_waiter_that_still_computes_is_no_deadlock(clock: Time) -> None:
     detector = made("a", "b")
     for step in range(40):
         pass_time(clock, detector, detector.tick_s, a=Heartbeat(step * 0.9, 0, "b", "w"), b=idle("a"))
@@ -123,13 +123,13 @@ def test_an_observer_follows_the_chain_of_waits_to_its_end(clock: Time) -> None:
     assert detector.culprit() == Suspicion("b")
 
 
-def test_an_observer_blames_nobody_for_a_circle(clock: Time) -> None:
+def test_an_observer_blames_no_peer_for_a_cycle(clock: Time) -> None:
     detector = made("a", "b", "c")
     pass_time(clock, detector, 1, a=idle("b", waited_s=9), b=idle("a", waited_s=9), c=idle("a", waited_s=9))
     assert detector.culprit() is None
 
 
-def test_a_process_that_was_stopped_does_not_count_the_time_as_silence_of_others(clock: Time) -> None:
+def test_a_suspended_process_does_not_count_the_time_as_silence_of_others(clock: Time) -> None:
     detector = made("a", "b")
     clock.now += 1000  # stopped, or its machine was suspended
     assert detector.suspect("a", "b", 0.0) is None
@@ -141,7 +141,7 @@ def test_a_process_that_was_stopped_does_not_count_the_time_as_silence_of_others
     assert awake.now() == 3.5
 
 
-def test_the_wait_that_lasts_longest_is_the_one_that_is_told() -> None:
+def test_the_longest_wait_is_the_current_one() -> None:
     waits = WaitTracker[int]()
     assert waits.current() == (None, "start")
     with waits.waiting_for(3, "halo"):

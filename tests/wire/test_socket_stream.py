@@ -73,7 +73,7 @@ def test_writing_to_a_peer_that_takes_nothing_ends_with_nothing_sent(kind: str) 
 @pytest.mark.parametrize("kind", ["plain", "TLS"])
 def test_a_reader_learns_at_once_that_the_connection_was_ended(kind: str) -> None:
     with streams(kind) as (first, second):
-        found, _ = both(lambda: first.recv_into(memoryview(bytearray(10))), second.shut)
+        found, _ = both(lambda: first.recv_into(memoryview(bytearray(10))), second.shutdown)
         assert found == 0 or isinstance(found, OSError)
         found, _ = both(lambda: second.recv_into(memoryview(bytearray(10))), lambda: None)
         assert found == 0 or isinstance(found, OSError)

@@ -1,4 +1,4 @@
-"""A listener with another certificate than the expected one is not spoken to."""
+"""TLS between peers: version 1.3 only, and certificates that are checked by their fingerprint."""
 
 import ssl
 

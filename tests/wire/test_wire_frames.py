@@ -1,4 +1,4 @@
-"""Frames come back as they were packed, and nothing that is wrong with one passes."""
+"""Frames: unpacking inverts packing, and invalid frames are refused."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""Whoever does not hold the secret, or stands between two that do, learns nothing and is named."""
+"""Authentication by a shared secret: peers without it, and men in the middle, are refused and learn nothing."""
 
 import socket
 import struct
@@ -50,7 +50,7 @@ def test_an_empty_secret_is_refused_before_a_byte_is_sent() -> None:
 
 
 @pytest.mark.parametrize("said", [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01", b"siafu peer?"])
-def test_another_protocol_is_recognised_by_its_first_wrong_byte_and_told_nothing(said: bytes) -> None:
+def test_another_protocol_is_refused_at_its_first_wrong_byte_without_an_answer(said: bytes) -> None:
     with plain_pair() as (caller, listener):
         caller.sendall(said)
         with pytest.raises(HandshakeError, match="it speaks another protocol: it began with"):
@@ -67,12 +67,12 @@ def _rest(sock: socket.socket) -> bytes:
 
 
 @pytest.mark.parametrize("listening", [True, False])
-def test_a_peer_that_says_nothing_is_waited_for_until_the_limit_alone(listening: bool) -> None:
+def test_a_silent_peer_is_waited_for_only_until_the_limit(listening: bool) -> None:
     with plain_pair() as (caller, listener), pytest.raises(HandshakeError, match="did not answer in time"):
         shake(listener if listening else caller, listening=listening, seconds=0.05)
 
 
-def test_a_peer_that_drips_bytes_does_not_get_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_sends_slowly_does_not_get_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(handshake.time, "monotonic", lambda: now[0])
 
@@ -121,7 +121,7 @@ def test_an_identity_that_is_too_long_is_not_sent_and_not_read(monkeypatch: pyte
     assert any("its identity has 5000 bytes" in str(each) for each in found)
 
 
-def test_recorded_proofs_do_not_serve_twice() -> None:
+def test_recorded_proofs_cannot_be_replayed() -> None:
     with plain_pair() as (caller, listener):
         recorder = Recorder(caller)
         both(lambda: shake(recorder, listening=False), lambda: shake(listener, listening=True))  # type: ignore[arg-type]
@@ -131,7 +131,7 @@ def test_recorded_proofs_do_not_serve_twice() -> None:
             shake(listener, listening=True)
 
 
-def test_a_proof_that_is_sent_back_to_its_maker_is_refused() -> None:
+def test_a_reflected_proof_is_refused() -> None:
     with plain_pair() as (caller, listener):
 
         def echo() -> None:
@@ -156,7 +156,7 @@ class Recorder:
         return getattr(self._sock, name)
 
 
-def test_somebody_between_two_with_a_certificate_of_its_own_cannot_pass_the_proof_on() -> None:
+def test_a_man_in_the_middle_cannot_pass_the_proof_on() -> None:
     right, own = self_signed(), self_signed()
     with plain_pair() as (caller, front), plain_pair() as (back, listener):
 
@@ -189,7 +189,7 @@ def _relay(front: socket.socket, back: socket.socket, certificate: Certificate) 
     both(lambda: pump(near, far), lambda: pump(far, near))
 
 
-def test_the_same_through_the_right_certificate_is_let_in() -> None:
+def test_a_relay_with_the_right_certificate_is_accepted() -> None:
     right = self_signed()
     with plain_pair() as (caller, listener):
 

@@ -1,4 +1,4 @@
-"""A false worker process: it holds a lease and computes tasks, but spoils most of its results, each in another way."""
+"""A faulty worker process: it computes tasks, but corrupts most of its results, each in another way."""
 
 import sys
 from collections.abc import Callable
@@ -10,7 +10,7 @@ import numpy as np
 from siafu.workers.lease import Lease
 from siafu.workers.setup import Setup
 from siafu.workers.task import Arrays, Result, Task
-from siafu.workers.worker import CannotServe, inherited_of, serve
+from siafu.workers.worker import CannotServe, parse_inherited, serve
 
 
 def _main_array(result: Result) -> str:
@@ -53,29 +53,29 @@ def extra_grad(result: Result) -> Result:
     return replace(result, grads={**result.grads, "layers.9.weight": np.ones(3, np.float32)})
 
 
-SPOILS = [one_row, fewer_columns, another_dtype, not_finite, missing, extra, no_grads, extra_grad]
+CORRUPTIONS = [one_row, fewer_columns, another_dtype, not_finite, missing, extra, no_grads, extra_grad]
 
 
-def spoiling(do: Callable[[Task, Arrays], Result], first: int) -> Callable[[Task, Arrays], Result]:
-    """A compute of which every second result is spoilt."""
+def corrupting(do: Callable[[Task, Arrays], Result], first: int) -> Callable[[Task, Arrays], Result]:
+    """Return a compute function of which every second result is corrupt."""
     numbers = count()
 
-    def spoilt(task: Task, weights: Arrays) -> Result:
+    def corrupt(task: Task, weights: Arrays) -> Result:
         number, result = next(numbers), do(task, weights)
-        return result if number % 2 else SPOILS[(first + number // 2) % len(SPOILS)](result)
+        return result if number % 2 else CORRUPTIONS[(first + number // 2) % len(CORRUPTIONS)](result)
 
-    return spoilt
+    return corrupt
 
 
 def main() -> None:
     from siafu.workers.torch_compute import TorchCompute
 
     def factory(setup: Setup) -> Callable[[Task, Arrays], Result]:
-        return spoiling(TorchCompute(setup), lease.port + int(lease.worker.rpartition("-")[2]) * 3)
+        return corrupting(TorchCompute(setup), lease.port + int(lease.worker.rpartition("-")[2]) * 3)
 
     lease = Lease.from_json(sys.stdin.read())
     try:
-        serve(lease, factory, inherited=inherited_of(sys.argv[2]))
+        serve(lease, factory, inherited=parse_inherited(sys.argv[2]))
     except CannotServe as error:
         sys.exit(str(error))
 

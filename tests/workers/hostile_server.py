@@ -1,4 +1,4 @@
-"""A false graph server: it holds the token of the lease that it wrote, and names files and memory of the host."""
+"""A hostile graph server: it holds the token of its lease, and names files and memory of the host."""
 
 import socket
 import threading
@@ -8,13 +8,13 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
-from known_tasks import LONG_S, SETUP
+from stub_tasks import LONG_S, SETUP
 
 from siafu import __version__
 from siafu.wire.handshake import authenticate
-from siafu.workers.connection import Link, LinkLost
+from siafu.workers.connection import ConnectionLost, FrameConnection
 from siafu.workers.lease import Lease
-from siafu.workers.task_frames import Frame, Kind
+from siafu.workers.task_frames import Frame, FrameKind
 
 TOKEN = "ab" * 32
 Head = dict[str, Any]
@@ -25,7 +25,7 @@ def task(**more: Any) -> Head:
 
 
 def attacks(secret: str, script: str) -> dict[str, tuple[Head, Head]]:
-    """What the server adds to the setup, and its task: paths as the protocol once had them, memory never handed."""
+    """Additions to the SETUP frame, and a task: with paths as in an old protocol, or memory never handed over."""
     place = [0, 0, "uint8", [6, 1]]
     return {
         "a segment by its path": (
@@ -40,8 +40,8 @@ def attacks(secret: str, script: str) -> dict[str, tuple[Head, Head]]:
     }
 
 
-class FalseServer:
-    """Listens on this host, and attacks each worker that dials in. ``frames`` are what a worker sent, but for beats."""
+class HostileServer:
+    """Listens on this host, and attacks each worker that connects. ``frames`` are the worker's, without heartbeats."""
 
     def __init__(self, setup: Head, task: Head) -> None:
         self.setup, self.task = setup, task
@@ -73,18 +73,18 @@ class FalseServer:
     def attack(self, sock: socket.socket, before: Callable[[], None]) -> None:
         until_s = time.monotonic() + LONG_S
         authenticate(sock, TOKEN.encode(), {"version": __version__}, listening=True, until=until_s)
-        link = Link(sock)
-        with suppress(LinkLost):
-            link.send(Kind.SETUP, {"setup": SETUP.to_json(), "worker": "worker-1", **self.setup})
-            self._receive(link, Kind.READY)
+        connection = FrameConnection(sock)
+        with suppress(ConnectionLost):
+            connection.send(FrameKind.SETUP, {"setup": SETUP.to_json(), "worker": "worker-1", **self.setup})
+            self._receive(connection, FrameKind.READY)
             before()
             arrays = {"rows/row_id": np.arange(6), "weights/layers.0.weight": np.ones((4, 3), np.float32)}
-            link.send(Kind.TASK, self.task, arrays)
-            self._receive(link, Kind.BYE)
-        link.close()
+            connection.send(FrameKind.TASK, self.task, arrays)
+            self._receive(connection, FrameKind.CLOSE)
+        connection.close()
 
-    def _receive(self, link: Link, last: Kind) -> None:
+    def _receive(self, connection: FrameConnection, last: FrameKind) -> None:
         while not self.frames or self.frames[-1].kind != last:
-            frame = link.receive(silence_s=LONG_S)
-            if frame.kind != Kind.BEAT:
+            frame = connection.receive(silence_s=LONG_S)
+            if frame.kind != FrameKind.HEARTBEAT:
                 self.frames.append(frame)

@@ -1,4 +1,4 @@
-"""Tasks whose results are known, and workers that compute them. Imported by worker processes, too."""
+"""Tasks with known results, and workers that compute them. Worker processes import it too."""
 
 import time
 from collections.abc import Callable
@@ -30,7 +30,7 @@ SETUP = Setup(
 
 
 def until(holds: Callable[[], bool]) -> None:
-    """Wait for what another thread or process is about to bring about."""
+    """Wait until a condition holds that another thread or process brings about."""
     until_s = time.monotonic() + LONG_S
     while not holds():
         assert time.monotonic() < until_s, "it did not come about"
@@ -45,13 +45,13 @@ def weights_at(version: int) -> Arrays:
 
 
 def task_at(interval: int, *, epoch: int = 0, stage: int = 0, version: int = 0, rows: int = 5) -> Task:
-    """``x`` of a stage-0 task holds its interval's number."""
+    """Return a stage-0 task whose ``x`` holds its interval's number."""
     x = np.full((rows, 4), interval, np.float32)
     return Task(Key(epoch, stage, Direction.FORWARD, interval), version, {"x": x})
 
 
 def compute(task: Task, weights: Arrays) -> Result:
-    """``x W``, and a gradient; an interval of -1 cannot be computed."""
+    """Compute ``x W`` and a gradient; an interval of -1 raises an error."""
     if task.key.interval < 0:
         raise ValueError("shapes (5,4) and (3,3) not aligned")
     assert sorted(weights) == ["layers.0.weight"]  # those of the stage alone
@@ -64,7 +64,7 @@ def expected(task: Task) -> Result:
 
 
 def computing(pause_s: float = 0.0) -> Callable[[Setup], Callable[[Task, Arrays], Result]]:
-    """A compute factory of workers that take their time."""
+    """Return a compute factory of workers that pause in each task."""
 
     def slow(task: Task, weights: Arrays) -> Result:
         time.sleep(pause_s)

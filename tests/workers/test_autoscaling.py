@@ -1,4 +1,4 @@
-"""The tuner finds how many workers pay, on models of how an epoch's time depends on them."""
+"""Autoscaling finds the best number of workers, on models of an epoch's time."""
 
 import random
 from collections.abc import Callable
@@ -6,13 +6,13 @@ from collections.abc import Callable
 import pytest
 
 from siafu.workers.autoscaling import (
-    Climb,
-    Epoch,
-    Rules,
-    Seen,
+    EpochCost,
+    HillClimb,
+    HillClimbConfig,
+    QueueStats,
     begin_climb,
     follow_queue,
-    workers_at_first,
+    initial_workers,
 )
 
 SERVERS = 2 * 0.432 / 3600  # dollars a second
@@ -22,7 +22,7 @@ Seconds = Callable[[int], float]
 
 
 def amdahl(*, graph: float, tensor: float, tasks: int, latency: float = 0.01, cores: int = 8) -> Seconds:
-    """Graph work, then tensor work over the leases with a latency a task; over the servers' cores without."""
+    """Model graph work, then tensor work on leases with a latency per task, or on the servers' cores without leases."""
 
     def seconds(leases: int) -> float:
         if not leases:
@@ -34,7 +34,7 @@ def amdahl(*, graph: float, tensor: float, tasks: int, latency: float = 0.01, co
 
 
 def waves(*, graph: float, tensor: float, tasks: int, latency: float = 0.01, cores: int = 8) -> Seconds:
-    """Whole tasks of one size: a lease more helps only where it saves a round."""
+    """Model tasks of equal size: one more lease helps only if it saves a round."""
 
     def seconds(leases: int) -> float:
         if not leases:
@@ -63,12 +63,12 @@ def value(seconds: Seconds, leases: int) -> float:
     return 1 / (seconds(leases) * dollars(leases, seconds(leases)))
 
 
-def measure(climb: Climb, seconds: Seconds, rng: random.Random, *, noise: float = 0.05) -> Climb:
+def measure(climb: HillClimb, seconds: Seconds, rng: random.Random, *, noise: float = 0.05) -> HillClimb:
     took = seconds(climb.leases) * max(0.5, rng.gauss(1, noise))
-    return climb.after(Epoch(climb.leases, took, dollars(climb.leases, took)))
+    return climb.after(EpochCost(climb.leases, took, dollars(climb.leases, took)))
 
 
-def settle(climb: Climb, seconds: Seconds, rng: random.Random, *, noise: float = 0.05) -> Climb:
+def settle(climb: HillClimb, seconds: Seconds, rng: random.Random, *, noise: float = 0.05) -> HillClimb:
     for _ in range(200):
         if climb.settled:
             return climb
@@ -80,14 +80,14 @@ def settle(climb: Climb, seconds: Seconds, rng: random.Random, *, noise: float =
 @pytest.mark.parametrize("name", MODELS)
 def test_it_comes_within_a_tenth_of_the_best_value_in_twelve_points(name: str, seed: int) -> None:
     seconds, tasks = MODELS[name]
-    climb = settle(begin_climb(Rules(most=tasks), tasks), seconds, random.Random(seed))
+    climb = settle(begin_climb(HillClimbConfig(max_leases=tasks), tasks), seconds, random.Random(seed))
     best = max(value(seconds, leases) for leases in range(tasks + 1))
     assert value(seconds, climb.leases) >= 0.9 * best, climb.reason
     assert len(climb.points) <= 12
 
 
 def test_no_leases_are_the_answer_for_a_narrow_model_and_the_reason_has_figures() -> None:
-    climb = settle(begin_climb(Rules(most=64), 64), NARROW, random.Random(0), noise=0.0)
+    climb = settle(begin_climb(HillClimbConfig(max_leases=64), 64), NARROW, random.Random(0), noise=0.0)
     assert climb.leases == 0
     assert climb.reason == (
         "0 leases: an epoch took 1.22 s at $0.00029 without and 1.41 s at $0.00050 with 4; V falls by 1.96x"
@@ -95,45 +95,45 @@ def test_no_leases_are_the_answer_for_a_narrow_model_and_the_reason_has_figures(
 
 
 def test_the_reason_for_many_leases_has_figures_too() -> None:
-    climb = settle(begin_climb(Rules(most=2000), 2000), WIDE, random.Random(0), noise=0.0)
+    climb = settle(begin_climb(HillClimbConfig(max_leases=2000), 2000), WIDE, random.Random(0), noise=0.0)
     assert climb.leases == 512
     assert climb.reason == (
         "512 leases: an epoch took 51 s at $0.012 without and 1.82 s at $0.027 with 512; V rises by 12.6x"
     )
 
 
-def test_leases_that_are_hardly_worth_it_are_not_had() -> None:
+def test_leases_with_hardly_any_gain_are_not_used() -> None:
     def hardly(leases: int) -> float:
         return 1.0 if not leases else 0.985 / (1 + leases * LEASE / SERVERS) ** 0.5
 
-    climb = settle(begin_climb(Rules(most=1), 1), hardly, random.Random(0), noise=0.0)
+    climb = settle(begin_climb(HillClimbConfig(max_leases=1), 1), hardly, random.Random(0), noise=0.0)
     assert climb.points[1].value > climb.points[0].value
     assert (climb.leases, climb.reason.split(":")[0]) == (0, "0 leases")
 
 
-def test_where_there_may_be_no_leases_there_are_none() -> None:
-    climb = settle(begin_climb(Rules(most=0), 32), WIDE, random.Random(0), noise=0.0)
+def test_with_a_maximum_of_no_leases_there_are_none() -> None:
+    climb = settle(begin_climb(HillClimbConfig(max_leases=0), 32), WIDE, random.Random(0), noise=0.0)
     assert climb.leases == 0
     assert climb.reason.startswith("0 leases: 51 s at $0.012 an epoch")
 
 
 def test_the_first_epoch_after_a_change_is_left_out_and_medians_are_compared() -> None:
-    climb = begin_climb(Rules(most=4, epochs_per_point=3, warm_up=1), 4)
+    climb = begin_climb(HillClimbConfig(max_leases=4, epochs_per_point=3, warm_up=1), 4)
     for seconds in (99.0, 2.0, 50.0, 1.0):
         assert climb.leases == 4
-        climb = climb.after(Epoch(4, seconds, seconds / 10))
+        climb = climb.after(EpochCost(4, seconds, seconds / 10))
     assert climb.leases == 0
     assert (climb.points[4].seconds, climb.points[4].dollars) == (2.0, 0.2)
 
 
-def test_an_epoch_with_another_number_of_leases_says_nothing() -> None:
-    climb = begin_climb(Rules(most=4), 4)
-    assert climb.after(Epoch(3, 1.0, 1.0)) is climb
+def test_an_epoch_with_another_number_of_leases_is_ignored() -> None:
+    climb = begin_climb(HillClimbConfig(max_leases=4), 4)
+    assert climb.after(EpochCost(3, 1.0, 1.0)) is climb
 
 
 def test_it_stays_where_it_settled_while_epochs_take_their_time() -> None:
     rng = random.Random(3)
-    climb = settle(begin_climb(Rules(most=512), 512), MODELS["in between"][0], rng)
+    climb = settle(begin_climb(HillClimbConfig(max_leases=512), 512), MODELS["in between"][0], rng)
     chosen = climb.leases
     for _ in range(60):
         climb = measure(climb, MODELS["in between"][0], rng)
@@ -142,7 +142,7 @@ def test_it_stays_where_it_settled_while_epochs_take_their_time() -> None:
 
 def test_it_climbs_again_when_an_epochs_time_has_drifted() -> None:
     rng = random.Random(4)
-    climb = settle(begin_climb(Rules(most=2000), 2000), WIDE, rng)
+    climb = settle(begin_climb(HillClimbConfig(max_leases=2000), 2000), WIDE, rng)
     assert climb.leases > 100
     for _ in range(20):
         climb = measure(climb, NARROW, rng)
@@ -154,7 +154,7 @@ def test_it_climbs_again_when_an_epochs_time_has_drifted() -> None:
 
 def test_leases_come_back_when_the_work_grows() -> None:
     rng = random.Random(5)
-    climb = settle(begin_climb(Rules(most=64), 64), NARROW, rng)
+    climb = settle(begin_climb(HillClimbConfig(max_leases=64), 64), NARROW, rng)
     wider = amdahl(graph=1.2, tensor=200, tasks=64)
     for _ in range(6):
         climb = measure(climb, wider, rng)
@@ -165,10 +165,10 @@ def test_leases_come_back_when_the_work_grows() -> None:
 
 
 def test_the_grid_doubles_from_one_to_the_most_and_has_none() -> None:
-    assert Rules(most=0).grid() == [0]
-    assert Rules(most=1).grid() == [0, 1]
-    assert Rules(most=8).grid() == [0, 1, 2, 4, 8]
-    assert Rules(most=100).grid() == [0, 1, 2, 4, 8, 16, 32, 64, 100]
+    assert HillClimbConfig(max_leases=0).grid() == [0]
+    assert HillClimbConfig(max_leases=1).grid() == [0, 1]
+    assert HillClimbConfig(max_leases=8).grid() == [0, 1, 2, 4, 8]
+    assert HillClimbConfig(max_leases=100).grid() == [0, 1, 2, 4, 8, 16, 32, 64, 100]
 
 
 @pytest.mark.parametrize(
@@ -177,25 +177,25 @@ def test_the_grid_doubles_from_one_to_the_most_and_has_none() -> None:
 def test_a_server_starts_with_a_worker_an_interval_and_a_hundred_at_most(
     intervals: int, most: int, first: int
 ) -> None:
-    assert workers_at_first(intervals, most) == first
+    assert initial_workers(intervals, most) == first
 
 
 @pytest.mark.parametrize(
     ("seen", "most", "wanted"),
     [
-        (Seen(10, 5, 8), 100, 13),  # grew by 3
-        (Seen(10, 5, 500), 100, 20),  # twice at most
-        (Seen(0, 0, 7), 100, 1),
-        (Seen(10, 5, 500), 12, 12),
-        (Seen(10, 5, 500), 0, 0),
-        (Seen(10, 5, 5), 100, 10),
-        (Seen(10, 9, 5), 100, 8),  # shrank by 4
-        (Seen(10, 0, 0, idle=6.2), 100, 7),
-        (Seen(10, 0, 0, idle=10), 100, 5),
-        (Seen(1, 0, 0, idle=1), 100, 0),
+        (QueueStats(10, 5, 8), 100, 13),  # grew by 3
+        (QueueStats(10, 5, 500), 100, 20),  # twice at most
+        (QueueStats(0, 0, 7), 100, 1),
+        (QueueStats(10, 5, 500), 12, 12),
+        (QueueStats(10, 5, 500), 0, 0),
+        (QueueStats(10, 5, 5), 100, 10),
+        (QueueStats(10, 9, 5), 100, 8),  # shrank by 4
+        (QueueStats(10, 0, 0, idle=6.2), 100, 7),
+        (QueueStats(10, 0, 0, idle=10), 100, 5),
+        (QueueStats(1, 0, 0, idle=1), 100, 0),
     ],
 )
-def test_workers_follow_the_queue(seen: Seen, most: int, wanted: int) -> None:
+def test_workers_follow_the_queue(seen: QueueStats, most: int, wanted: int) -> None:
     assert follow_queue(seen, most) == wanted
 
 
@@ -205,6 +205,6 @@ def test_following_the_queue_ends_at_as_many_workers_as_tasks_need(workers: int)
     for _ in range(20):
         done = min(queue + coming, workers * each)
         left = queue + coming - done
-        workers = follow_queue(Seen(workers, queue, left, idle=workers - done / each), 1000)
+        workers = follow_queue(QueueStats(workers, queue, left, idle=workers - done / each), 1000)
         queue = left
     assert workers == 50

@@ -1,4 +1,4 @@
-"""A loop does what it is asked, when it is time, and when a connection is ready."""
+"""An event loop runs calls, timers, and callbacks of descriptors that are ready."""
 
 import os
 import threading
@@ -8,32 +8,32 @@ from queue import SimpleQueue
 from selectors import EVENT_READ
 
 import pytest
-from known_tasks import LONG_S
+from stub_tasks import LONG_S
 
-from siafu.workers.event_loop import Loop
+from siafu.workers.event_loop import EventLoop
 
 
 @pytest.fixture
-def loop() -> Iterator[Loop]:
-    loop = Loop("loop")
+def loop() -> Iterator[EventLoop]:
+    loop = EventLoop("loop")
     yield loop
     loop.close()
     loop.close()  # once more does no harm
 
 
-def settle(loop: Loop) -> None:
-    """Wait until it has done all that it was asked so far."""
+def settle(loop: EventLoop) -> None:
+    """Wait until the loop has run all calls so far."""
     done = threading.Event()
-    loop.ask(done.set)
+    loop.call_soon(done.set)
     assert done.wait(LONG_S)
 
 
-def test_what_many_threads_ask_is_done_once_each_in_one_thread(loop: Loop) -> None:
+def test_calls_of_many_threads_run_once_each_in_one_thread(loop: EventLoop) -> None:
     found: SimpleQueue[tuple[int, int]] = SimpleQueue()
 
     def ask(number: int) -> None:
         for _ in range(500):
-            loop.ask(lambda: found.put((number, threading.get_ident())))
+            loop.call_soon(lambda: found.put((number, threading.get_ident())))
 
     askers = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
     for asker in askers:
@@ -46,7 +46,7 @@ def test_what_many_threads_ask_is_done_once_each_in_one_thread(loop: Loop) -> No
     assert found.empty()
 
 
-def test_times_are_kept_in_their_order(loop: Loop) -> None:
+def test_timers_run_in_their_order(loop: EventLoop) -> None:
     found: SimpleQueue[tuple[str, float]] = SimpleQueue()
     now_s = time.monotonic()
 
@@ -54,29 +54,29 @@ def test_times_are_kept_in_their_order(loop: Loop) -> None:
         found.put((what, time.monotonic()))
 
     def begin() -> None:
-        loop.at(now_s + 0.1, lambda: note("late"))
-        loop.at(now_s + 0.05, lambda: note("early"))
+        loop.call_at(now_s + 0.1, lambda: note("late"))
+        loop.call_at(now_s + 0.05, lambda: note("early"))
 
-    loop.ask(begin)
+    loop.call_soon(begin)
     (first, first_s), (second, second_s) = found.get(timeout=LONG_S), found.get(timeout=LONG_S)
     assert (first, second) == ("early", "late")
     assert first_s >= now_s + 0.05
     assert second_s >= now_s + 0.1
 
 
-def test_a_connection_is_waited_for_until_told_otherwise(loop: Loop) -> None:
+def test_a_descriptor_is_watched_until_it_is_removed(loop: EventLoop) -> None:
     reads, writes = os.pipe()
     found: SimpleQueue[bytes] = SimpleQueue()
 
     def read() -> None:
         found.put(os.read(reads, 100))
 
-    loop.ask(lambda: loop.wait_for(reads, EVENT_READ, read))
+    loop.call_soon(lambda: loop.watch(reads, EVENT_READ, read))
     os.write(writes, b"first")
     assert found.get(timeout=LONG_S) == b"first"
     os.write(writes, b"second")
     assert found.get(timeout=LONG_S) == b"second"
-    loop.ask(lambda: loop.wait_for(reads, 0, read))
+    loop.call_soon(lambda: loop.watch(reads, 0, read))
     settle(loop)
     os.write(writes, b"third")
     settle(loop)

@@ -1,4 +1,4 @@
-"""A worker reads and writes no file for a server that asks it to: it ends with the reason, and leaves no thread."""
+"""A worker reads and writes no file that a server names: it ends with the reason, and leaves no thread."""
 
 import json
 import os
@@ -13,22 +13,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from false_server import FalseServer, attacks, task
-from known_tasks import LONG_S, computing
-from test_functions import Request
+from hostile_server import HostileServer, attacks, task
+from stub_tasks import LONG_S, computing
+from test_lambda_and_http import Request
 
 from siafu.workers.handler import handler, serve_http
-from siafu.workers.shared_memory import Handing, Memory, Use
+from siafu.workers.shared_memory import DescriptorSender, MemoryUse, SealedMemory
 from siafu.workers.signing import LeaseRefused, sign
-from siafu.workers.task_frames import Frame, Kind
-from siafu.workers.worker import CannotServe, Inherited, serve
+from siafu.workers.task_frames import Frame, FrameKind
+from siafu.workers.worker import CannotServe, InheritedSockets, serve
 
 NAMES = list(attacks("", ""))
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> Iterator[tuple[str, str]]:
-    """A secret and a script of the user, neither of which the worker may touch."""
+    """A secret and a script of the user; the worker must touch neither."""
     secret, script = tmp_path / "secret", tmp_path / "script.sh"
     secret.write_text("s3cret")
     script.write_text("echo hello\n" + "#" * 100)
@@ -38,8 +38,8 @@ def files(tmp_path: Path) -> Iterator[tuple[str, str]]:
 
 
 def assert_ended_with_a_reason(frames: list[Frame]) -> str:
-    """The worker gave nothing away, and said why it ends."""
-    assert [frame.kind for frame in frames] == [Kind.READY, Kind.BYE]
+    """Check that the worker revealed nothing, and gave the reason of its end."""
+    assert [frame.kind for frame in frames] == [FrameKind.READY, FrameKind.CLOSE]
     for frame in frames:
         assert not frame.arrays
         assert "s3cret" not in json.dumps(frame.head)
@@ -54,8 +54,8 @@ def assert_no_thread_left() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_false_server_gets_nothing_out_of_a_worker(name: str, files: tuple[str, str]) -> None:
-    with closing(FalseServer(*attacks(*files)[name])) as server:
+def test_a_hostile_server_learns_nothing_from_a_worker(name: str, files: tuple[str, str]) -> None:
+    with closing(HostileServer(*attacks(*files)[name])) as server:
         with pytest.raises(CannotServe, match="the graph server sent what this worker cannot use"):
             serve(server.lease(), computing())
         assert_no_thread_left()
@@ -63,7 +63,7 @@ def test_a_false_server_gets_nothing_out_of_a_worker(name: str, files: tuple[str
 
 
 def test_a_worker_that_a_person_starts_ends_with_the_reason(files: tuple[str, str], tmp_path: Path) -> None:
-    with closing(FalseServer(*attacks(*files)["a segment by its path"])) as server:
+    with closing(HostileServer(*attacks(*files)["a segment by its path"])) as server:
         (tmp_path / "lease.json").write_text(server.lease().to_json())
         command = [
             sys.executable,
@@ -83,7 +83,7 @@ def test_a_worker_that_a_person_starts_ends_with_the_reason(files: tuple[str, st
 def test_a_function_does_no_more_for_a_server_whose_lease_is_signed(
     name: str, files: tuple[str, str], key: bytes
 ) -> None:
-    with closing(FalseServer(*attacks(*files)[name])) as server:
+    with closing(HostileServer(*attacks(*files)[name])) as server:
         with pytest.raises(CannotServe, match="the graph server sent what this worker cannot use"):
             serve_http(Request(sign(server.lease(), key).encode()))
         assert_no_thread_left()
@@ -97,8 +97,8 @@ class Context:
         return 60_000
 
 
-def posts(server: FalseServer, key: bytes) -> dict[str, tuple[str, str]]:
-    """Requests that a function must refuse, and why."""
+def posts(server: HostileServer, key: bytes) -> dict[str, tuple[str, str]]:
+    """Requests that a function must refuse, each with the reason."""
     signed = json.loads(sign(server.lease(), key))
     foreign = sign(server.lease(), b"another key of the issuer, quite")
     changed = {**signed, "lease": signed["lease"].replace("127.0.0.1", "127.0.0.2")}
@@ -139,7 +139,7 @@ def _event(body: str) -> Any:
 @pytest.mark.parametrize("name", ["a bare lease", "no signature", "an empty signature", "another key", "changed since",
                                   "expired", "no JSON", "too large"])  # fmt: skip
 def test_a_function_refuses_a_lease_that_its_issuer_did_not_sign(name: str, key: bytes) -> None:
-    with closing(FalseServer({}, task())) as server:
+    with closing(HostileServer({}, task())) as server:
         refused(*posts(server, key)[name])
     assert not server.frames  # nobody dialled
 
@@ -155,11 +155,11 @@ def test_a_function_refuses_a_lease_that_its_issuer_did_not_sign(name: str, key:
         ("*", True),
     ],
 )
-def test_a_function_dials_the_addresses_that_it_was_deployed_for_alone(
+def test_a_function_dials_only_the_addresses_that_it_was_deployed_for(
     listed: str, dials: bool, key: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SIAFU_LEASE_ADDRESSES", listed)
-    with closing(FalseServer({}, task(slot=1))) as server:
+    with closing(HostileServer({}, task(slot=1))) as server:
         body = sign(server.lease(), key)
         if dials:
             with pytest.raises(CannotServe):
@@ -190,7 +190,7 @@ def test_a_function_that_was_deployed_without_a_key_or_addresses_serves_nobody(
     name: str, value: str, reason: str, key: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, value)
-    with closing(FalseServer({}, task())) as server:
+    with closing(HostileServer({}, task())) as server:
         refused(sign(server.lease(), key), f"this function serves no lease: .*{reason}")
     assert not server.frames
 
@@ -199,10 +199,10 @@ def test_a_function_that_was_deployed_without_a_key_or_addresses_serves_nobody(
 
 
 def handed(to: socket.socket, kind: str) -> None:
-    """Hand over memory of which a task then names something else."""
-    handing = Handing(to)
+    """Hand over memory that does not fit the array that a task names."""
+    sender = DescriptorSender(to)
     if kind == "beyond":
-        handing.hand(Use.SEGMENT, 0, Memory(5, read_only=True))
+        sender.send(MemoryUse.SEGMENT, 0, SealedMemory(5, read_only=True))
     elif kind == "unsealed":
         descriptor = os.memfd_create("rows", os.MFD_ALLOW_SEALING)
         os.ftruncate(descriptor, 4096)
@@ -225,16 +225,16 @@ def handed(to: socket.socket, kind: str) -> None:
         ("cut off", "in a form that no graph server uses"),
     ],
 )
-def test_memory_that_a_worker_process_cannot_use_ends_its_visit_with_the_reason(
+def test_memory_that_a_worker_process_cannot_use_ends_its_session_with_the_reason(
     kind: str, reason: str
 ) -> None:
     pairs = [socket.socketpair() for _ in range(2)]
     (near, connection), (handing, memory) = pairs
-    server = FalseServer({}, task(shared={"rows/x": [0, 0, "uint8", [6, 1]]}))
+    server = HostileServer({}, task(shared={"rows/x": [0, 0, "uint8", [6, 1]]}))
     with closing(server), near, handing, ThreadPoolExecutor(1) as pool:
         attacking = pool.submit(server.attack, near, lambda: handed(handing, kind))
         with pytest.raises(CannotServe, match=reason):
-            serve(server.lease(), computing(), inherited=Inherited(connection, memory))
+            serve(server.lease(), computing(), inherited=InheritedSockets(connection, memory))
         attacking.result(LONG_S)
     assert_no_thread_left()
     assert reason in assert_ended_with_a_reason(server.frames)
@@ -243,7 +243,7 @@ def test_memory_that_a_worker_process_cannot_use_ends_its_visit_with_the_reason(
 def test_memory_for_reading_cannot_be_written_or_cut_by_the_process_it_is_handed_to() -> None:
     import mmap
 
-    memory = Memory(4096, read_only=True)
+    memory = SealedMemory(4096, read_only=True)
     with pytest.raises(PermissionError):
         mmap.mmap(memory.descriptor, 4096)
     with pytest.raises(PermissionError):

@@ -1,4 +1,4 @@
-"""Workers as functions: by AWS's API, by AWS's own runtime, and by HTTP; and what such places answer."""
+"""Workers as functions: by the API of AWS, in AWS's own runtime, and by HTTP; and errors of these platforms."""
 
 import json
 import os
@@ -16,19 +16,19 @@ from typing import Any
 
 import pytest
 from emulators import emulators, listening
-from known_server import Server, assert_right
-from known_tasks import LONG_S, computing
+from stub_server import Server, assert_right
+from stub_tasks import LONG_S, computing
 
 from siafu.workers import handler as handler_module
 from siafu.workers import worker as worker_module
-from siafu.workers.aws_lambda import Functions
-from siafu.workers.http_functions import Http
-from siafu.workers.lambda_package import Function, _own_files, write_package, write_sam
+from siafu.workers.aws_lambda import LambdaPlatform
+from siafu.workers.http_functions import HttpPlatform
+from siafu.workers.lambda_package import LambdaConfig, _own_files, write_package, write_sam
 from siafu.workers.lease import Lease
-from siafu.workers.session import Limits
+from siafu.workers.session import SessionLimits
 from siafu.workers.signing import accept
-from siafu.workers.supervisor import Launcher, LeaseError
-from siafu.workers.task_queue import Done
+from siafu.workers.supervisor import LeaseError, LeaseSupervisor
+from siafu.workers.task_outcome import CompletedTask
 
 LEASE = Lease("run", "worker-1", "127.0.0.1", 9, "00", time.time() + 86_400)
 KEY = bytes.fromhex("5a" * 32)
@@ -36,7 +36,7 @@ Answer = tuple[int, dict[str, str], bytes]
 
 
 class Request:
-    """What functions-framework hands to a function, as far as a worker reads it."""
+    """The parts of a functions-framework request that a worker reads."""
 
     def __init__(self, body: bytes) -> None:
         self.content_length, self._body = len(body), body
@@ -47,7 +47,7 @@ class Request:
 
 @contextmanager
 def answering(answer: Callable[[bytes], Answer]) -> Iterator[str]:
-    """The address of an HTTP server that answers each request so."""
+    """The address of an HTTP server that gives this answer to each request."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -73,7 +73,7 @@ def answering(answer: Callable[[bytes], Answer]) -> Iterator[str]:
 
 @pytest.fixture
 def _credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Of nobody, and none of this machine's own."""
+    """Invalid credentials, and none of this machine's own."""
     pytest.importorskip("boto3", reason="boto3 is not installed")
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
@@ -93,9 +93,9 @@ def aws_error(status: int, kind: str, said: str) -> Answer:
     return status, {"x-amzn-ErrorType": kind, "Content-Type": "application/json"}, body
 
 
-def refusal(holder: Functions | Http) -> LeaseError:
+def refusal(platform: LambdaPlatform | HttpPlatform) -> LeaseError:
     with pytest.raises(LeaseError) as caught:
-        holder.hold(LEASE)
+        platform.run_worker(LEASE)
     return caught.value
 
 
@@ -152,9 +152,9 @@ def refusal(holder: Functions | Http) -> LeaseError:
     ],
     ids=["404", "429", "413", "403", "500", "error", "timed out", "import"],
 )
-def test_what_lambda_refuses_is_told_and_judged(answer: Answer, reason: str, kind: str) -> None:
+def test_refusals_of_lambda_are_reported_and_classified(answer: Answer, reason: str, kind: str) -> None:
     with answering(lambda _: answer) as url:
-        error = refusal(Functions("av", key=KEY, endpoint_urls=[url]))
+        error = refusal(LambdaPlatform("av", key=KEY, endpoint_urls=[url]))
     assert reason in str(error)
     assert (error.fatal, error.throttled) == (kind == "fatal", kind == "throttled")
 
@@ -163,7 +163,7 @@ def test_what_lambda_refuses_is_told_and_judged(answer: Answer, reason: str, kin
 def test_an_invocation_carries_the_lease_and_nothing_else() -> None:
     bodies = []
     with answering(lambda body: (bodies.append(body), (200, {}, b'{"tasks": 3}'))[1]) as url:
-        Functions("av", key=KEY, endpoint_urls=[url]).hold(LEASE)
+        LambdaPlatform("av", key=KEY, endpoint_urls=[url]).run_worker(LEASE)
     assert [accept(json.loads(body), os.environ) for body in bodies] == [LEASE]
 
 
@@ -171,19 +171,19 @@ def test_an_invocation_carries_the_lease_and_nothing_else() -> None:
 def test_without_credentials_it_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    error = refusal(Functions("av", key=KEY, endpoint_urls=["http://127.0.0.1:9"]))
+    error = refusal(LambdaPlatform("av", key=KEY, endpoint_urls=["http://127.0.0.1:9"]))
     assert "there are no AWS credentials" in str(error)
     assert error.fatal
 
 
 @pytest.mark.usefixtures("_credentials")
 def test_without_a_region_or_a_server_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    error = refusal(Functions("av", key=KEY, endpoint_urls=["http://127.0.0.1:9"]))
+    error = refusal(LambdaPlatform("av", key=KEY, endpoint_urls=["http://127.0.0.1:9"]))
     assert "Lambda could not be reached" in str(error)
     assert not error.fatal
     monkeypatch.delenv("AWS_DEFAULT_REGION")
     with pytest.raises(ValueError, match="AWS Lambda cannot be called: You must specify a region"):
-        Functions("av", key=KEY)
+        LambdaPlatform("av", key=KEY)
 
 
 @pytest.mark.parametrize(
@@ -200,33 +200,37 @@ def test_without_a_region_or_a_server_it_says_so(monkeypatch: pytest.MonkeyPatch
         ),
     ],
 )
-def test_what_a_place_answers_by_http_is_told_and_judged(answer: Answer, reason: str, kind: str) -> None:
+def test_answers_by_http_are_reported_and_classified(answer: Answer, reason: str, kind: str) -> None:
     with answering(lambda _: answer) as url:
-        error = refusal(Http(url, key=KEY))
+        error = refusal(HttpPlatform(url, key=KEY))
     assert reason in str(error)
     assert (error.fatal, error.throttled) == (kind == "fatal", kind == "throttled")
 
 
-def test_an_address_that_is_none_is_refused_at_once() -> None:
+def test_an_invalid_address_is_refused_at_once() -> None:
     with pytest.raises(
         ValueError, match="workers are called at 'ftp://x', expected an address such as https"
     ):
-        Http("ftp://x", key=KEY)
-    assert "could not be reached" in str(refusal(Http("http://127.0.0.1:9/", key=KEY)))
+        HttpPlatform("ftp://x", key=KEY)
+    assert "could not be reached" in str(refusal(HttpPlatform("http://127.0.0.1:9/", key=KEY)))
 
 
 @pytest.mark.usefixtures("key")
 def test_workers_that_are_called_by_http_do_the_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_module, "_compute_of", lambda compute, setup: computing()(setup))
+    monkeypatch.setattr(worker_module, "_load_backend", lambda backend, setup: computing()(setup))
 
     def answer(body: bytes) -> Answer:
         return 200, {}, json.dumps(handler_module.serve_http(Request(body))).encode()
 
-    with answering(answer) as url, Server() as server, Launcher(Http(url, key=KEY)) as launcher:
-        launcher.start(lambda: server.pool.lease(seconds=30), 2)
+    with (
+        answering(answer) as url,
+        Server() as server,
+        LeaseSupervisor(HttpPlatform(url, key=KEY)) as supervisor,
+    ):
+        supervisor.set_target(lambda: server.listener.issue_lease(seconds=30), 2)
         tasks = server.put(20)
         assert_right(server.wait(20), tasks)
-        server.pool.close()
+        server.listener.close()
 
 
 # The package
@@ -275,7 +279,9 @@ def test_the_package_needs_nothing_but_what_it_holds(unpacked: Path) -> None:
 
 def test_the_template_deploys_the_package(package: Path, tmp_path: Path) -> None:
     write_sam(
-        tmp_path / "template.json", package=package, function=Function(architecture="arm64", python="3.13")
+        tmp_path / "template.json",
+        package=package,
+        function=LambdaConfig(architecture="arm64", python="3.13"),
     )
     template = json.loads((tmp_path / "template.json").read_text())
     properties = template["Resources"]["Worker"]["Properties"]
@@ -297,9 +303,9 @@ def test_the_template_deploys_the_package(package: Path, tmp_path: Path) -> None
         ({"timeout_s": 901}, "timeout_s is 901, expected 1 to 900"),
     ],
 )
-def test_what_lambda_does_not_offer_is_refused(change: dict[str, Any], reason: str) -> None:
+def test_values_that_lambda_does_not_offer_are_refused(change: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        Function(**change)
+        LambdaConfig(**change)
 
 
 def test_a_wheel_that_is_not_of_numpy_is_refused(tmp_path: Path) -> None:
@@ -316,28 +322,28 @@ HERE = Path(__file__).parent
 def test_functions_in_the_real_runtime_do_the_tasks_though_one_is_killed(unpacked: Path) -> None:
     killed: list[str] = []
 
-    def on_done(done: Done) -> None:
+    def on_done(done: CompletedTask) -> None:
         if not killed:
             killed.append(done.worker)
-            served = next(found for found in server.pool.served if found.worker == done.worker)
-            os.kill(served.report["pid"], signal.SIGKILL)
+            usage = next(found for found in server.listener.usage if found.worker == done.worker)
+            os.kill(usage.report["pid"], signal.SIGKILL)
 
-    server = Server(on_done, limits=Limits(silence_s=2.0))
-    with emulators(3, unpacked, handler="known_handler.handler", more=HERE) as places, server:
-        holder = Functions("function", key=KEY, endpoint_urls=listening(places))
-        with Launcher(holder) as launcher:
-            launcher.start(lambda: server.pool.lease(seconds=30), 3)
+    server = Server(on_done, limits=SessionLimits(silence_s=2.0))
+    with emulators(3, unpacked, handler="stub_handler.handler", more=HERE) as places, server:
+        platform = LambdaPlatform("function", key=KEY, endpoint_urls=listening(places))
+        with LeaseSupervisor(platform) as supervisor:
+            supervisor.set_target(lambda: server.listener.issue_lease(seconds=30), 3)
             tasks = server.put(60)
             assert_right(server.wait(60), tasks)
-            server.pool.close()
+            server.listener.close()
     assert len(killed) == 1
-    for served in server.pool.served:
-        assert served.worker in killed or served.ended == ""
-        assert len(served.report["request_id"]) == 36
+    for usage in server.listener.usage:
+        assert usage.worker in killed or usage.ended == ""
+        assert len(usage.report["request_id"]) == 36
 
 
 @pytest.mark.usefixtures("_credentials", "_emulator", "key")
 def test_an_error_of_a_function_in_the_real_runtime_is_told(unpacked: Path) -> None:
-    with emulators(1, unpacked, handler="known_handler.handler", more=HERE) as places:
-        error = refusal(Functions("function", key=KEY, endpoint_urls=listening(places)))
+    with emulators(1, unpacked, handler="stub_handler.handler", more=HERE) as places:
+        error = refusal(LambdaPlatform("function", key=KEY, endpoint_urls=listening(places)))
     assert "the function 'function' failed: CannotServe: the graph server at 127.0.0.1:9:" in str(error)

@@ -1,4 +1,4 @@
-"""Workers as tasks of a real Ray of one node; skipped where Ray is not installed."""
+"""Workers as tasks of a real Ray cluster of one node; skipped if Ray is not installed."""
 
 import importlib.util
 import json
@@ -20,26 +20,26 @@ import json, tempfile
 import ray
 with tempfile.TemporaryDirectory(prefix="r", ignore_cleanup_errors=True) as folder:
     ray.init(num_cpus=2, include_dashboard=False, _node_ip_address="127.0.0.1", _temp_dir=folder)
-    from known_server import Server, assert_right
+    from stub_server import Server, assert_right
     from siafu.workers import ray_tasks
-    from siafu.workers.supervisor import Launcher, LeaseError
+    from siafu.workers.supervisor import LeaseSupervisor, LeaseError
     from siafu.workers.lease import Lease
 
     def serve(lease):  # with the known tasks' compute
-        from known_tasks import computing
+        from stub_tasks import computing
         from siafu.workers import worker
-        worker._compute_of = lambda compute, setup: computing()(setup)
+        worker._load_backend = lambda backend, setup: computing()(setup)
         return ray_tasks._serve(lease)
 
-    holder = ray_tasks.RayTasks()
-    holder._serve = ray.remote(num_cpus=1, max_retries=0)(serve)
-    with Server() as server, Launcher(holder) as launcher:
-        launcher.start(lambda: server.pool.lease(seconds=60), 2)
+    platform = ray_tasks.RayPlatform()
+    platform._serve = ray.remote(num_cpus=1, max_retries=0)(serve)
+    with Server() as server, LeaseSupervisor(platform) as supervisor:
+        supervisor.set_target(lambda: server.listener.issue_lease(seconds=60), 2)
         tasks = server.put(20)
         assert_right(server.wait(20), tasks)
-        server.pool.close()
+        server.listener.close()
     try:
-        holder.hold(Lease("run", "worker-1", "127.0.0.1", 9, "00", 0.0))
+        platform.run_worker(Lease("run", "worker-1", "127.0.0.1", 9, "00", 0.0))
     except LeaseError as error:
         print(json.dumps(str(error)))
     ray.shutdown()

@@ -1,4 +1,4 @@
-"""An epoch whose tensor work is done by the worker as it is shipped: a process, and a function in AWS's runtime."""
+"""An epoch with remote workers: a process, and the packaged function in AWS's runtime."""
 
 import queue
 import zipfile
@@ -9,56 +9,57 @@ from pathlib import Path
 import numpy as np
 import pytest
 from emulators import emulators, listening
-from known_tasks import LONG_S
 from staged import VERSION, Staged, model_of, setup_of, weights_of
+from stub_tasks import LONG_S
 
 from siafu.nn import Model
-from siafu.workers.aws_lambda import Functions
+from siafu.workers.aws_lambda import LambdaPlatform
 from siafu.workers.lambda_package import write_package
-from siafu.workers.lease import Compute
-from siafu.workers.listener import Pool
-from siafu.workers.numpy_backend import compute as twin
+from siafu.workers.lease import Backend
+from siafu.workers.listener import WorkerListener
+from siafu.workers.numpy_backend import compute as compute_numpy
 from siafu.workers.setup import Setup
-from siafu.workers.supervisor import Holder, Launcher
+from siafu.workers.supervisor import LeaseSupervisor, WorkerPlatform
 from siafu.workers.task import Arrays, Result, Task
-from siafu.workers.task_queue import Done, Failed, Tasks
+from siafu.workers.task_outcome import CompletedTask, FailedTask
+from siafu.workers.task_queue import TaskQueue
 from siafu.workers.torch_compute import TorchCompute
-from siafu.workers.worker_processes import Processes
+from siafu.workers.worker_processes import ProcessPlatform
 
 
 @contextmanager
 def remote(
-    setup: Setup, model: Model, holder: Holder, how: Compute
+    setup: Setup, model: Model, platform: WorkerPlatform, backend: Backend
 ) -> Iterator[Callable[[Task, Arrays], Result]]:
-    """A compute that has a worker at that place do each task."""
-    outcomes: queue.SimpleQueue[Done | Failed] = queue.SimpleQueue()
-    tasks = Tasks(outcomes.put)
+    """A compute function that has a worker of the platform compute each task."""
+    outcomes: queue.SimpleQueue[CompletedTask | FailedTask] = queue.SimpleQueue()
+    tasks = TaskQueue(outcomes.put)
     tasks.publish(VERSION, weights_of(model))
 
-    def do(task: Task, _: Arrays) -> Result:
+    def compute(task: Task, _: Arrays) -> Result:
         tasks.put(task, (0,))
         done = outcomes.get(timeout=LONG_S)
-        assert isinstance(done, Done), str(done)
+        assert isinstance(done, CompletedTask), str(done)
         assert done.task is task
         return done.result
 
-    with Pool(tasks, setup) as pool, Launcher(holder) as launcher:
-        launcher.start(lambda: pool.lease(seconds=60, compute=how), 1)
-        yield do
-        pool.close()
+    with WorkerListener(tasks, setup) as listener, LeaseSupervisor(platform) as supervisor:
+        supervisor.set_target(lambda: listener.issue_lease(seconds=60, backend=backend), 1)
+        yield compute
+        listener.close()
     tasks.close()
 
 
-def assert_same_epoch(holder: Holder, how: Compute = "twin") -> None:
-    """An epoch by workers there is the same to the bit as here."""
+def assert_same_epoch(platform: WorkerPlatform, backend: Backend = "numpy") -> None:
+    """Check that an epoch by the platform's workers has the same bits as in this process."""
     model = model_of("sage")
     setup = setup_of(model)
     by_torch = TorchCompute(setup)
 
     def here(task: Task, weights: Arrays) -> Result:
-        return twin(setup, task, weights) if how == "twin" else by_torch(task, weights)
+        return compute_numpy(setup, task, weights) if backend == "numpy" else by_torch(task, weights)
 
-    with remote(setup, model, holder, how) as there:
+    with remote(setup, model, platform, backend) as there:
 
         def both(task: Task, weights: Arrays) -> Result:
             found, wanted = there(task, weights), here(task, weights)
@@ -71,9 +72,9 @@ def assert_same_epoch(holder: Holder, how: Compute = "twin") -> None:
         Staged(both, model, setup, training=True).run()
 
 
-@pytest.mark.parametrize("how", ["twin", "torch"])
-def test_an_epoch_by_worker_processes_is_the_same_to_the_bit(how: Compute) -> None:
-    assert_same_epoch(Processes(), how)
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_an_epoch_by_worker_processes_is_the_same_to_the_bit(backend: Backend) -> None:
+    assert_same_epoch(ProcessPlatform(), backend)
 
 
 @pytest.mark.usefixtures("_emulator")
@@ -87,4 +88,4 @@ def test_an_epoch_by_the_lambda_package_in_its_real_runtime_is_the_same_to_the_b
     with zipfile.ZipFile(tmp_path / "worker.zip") as package:
         package.extractall(tmp_path / "task")
     with emulators(1, tmp_path / "task", handler="siafu.workers.handler.handler") as places:
-        assert_same_epoch(Functions("function", key=key, endpoint_urls=listening(places)))
+        assert_same_epoch(LambdaPlatform("function", key=key, endpoint_urls=listening(places)))

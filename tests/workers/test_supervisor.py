@@ -1,4 +1,4 @@
-"""Leases that are kept alive: what ended is followed by another, unless that would be in vain."""
+"""Leases that are kept alive: one that ended is followed by another, unless that would be in vain."""
 
 import threading
 import time
@@ -6,15 +6,15 @@ from collections.abc import Callable
 from itertools import count
 
 import pytest
-from known_tasks import LONG_S
+from stub_tasks import LONG_S
 
-from siafu.workers import supervisor as launcher_module
+from siafu.workers import supervisor as supervisor_module
 from siafu.workers.lease import Lease
-from siafu.workers.supervisor import Ended, Launcher, LeaseError
+from siafu.workers.supervisor import LeaseEnd, LeaseError, LeaseSupervisor
 
 
 class Place:
-    """Where workers run for as long as the test wants, or end as it says."""
+    """A platform whose workers run until the test ends, or end as it says."""
 
     def __init__(self, ends: Callable[[int], LeaseError | None] | None = None) -> None:
         self._ends = ends
@@ -22,7 +22,7 @@ class Place:
         self._numbers = count()
         self.began = threading.Semaphore(0)
 
-    def hold(self, lease: Lease) -> None:
+    def run_worker(self, lease: Lease) -> None:
         number = next(self._numbers)
         self.began.release()
         if self._ends is None:
@@ -36,33 +36,33 @@ class Place:
 
 class Listener:
     def __init__(self) -> None:
-        self.ended: list[Ended] = []
+        self.ended: list[LeaseEnd] = []
         self._changed = threading.Condition()
 
-    def __call__(self, ended: Ended) -> None:
+    def __call__(self, ended: LeaseEnd) -> None:
         with self._changed:
             self.ended.append(ended)
             self._changed.notify_all()
 
-    def wait(self, until: Callable[[list[Ended]], bool]) -> None:
+    def wait(self, until: Callable[[list[LeaseEnd]], bool]) -> None:
         with self._changed:
             assert self._changed.wait_for(lambda: until(self.ended), LONG_S), self.ended
 
 
 @pytest.fixture(autouse=True)
 def _no_long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launcher_module, "FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr(supervisor_module, "FIRST_BACKOFF_S", 0.001)
 
 
 def new_lease() -> Lease:
     return Lease("run", "worker-1", "127.0.0.1", 1, "00", time.time() + 60)
 
 
-def test_so_many_leases_are_alive_as_are_wanted() -> None:
+def test_the_target_number_of_leases_is_alive() -> None:
     place = Place()
-    with Launcher(place) as launcher:
-        supervisor.start(new_lease, 3)
-        supervisor.start(new_lease, 5)
+    with LeaseSupervisor(place) as supervisor:
+        supervisor.set_target(new_lease, 3)
+        supervisor.set_target(new_lease, 5)
         for _ in range(5):
             assert place.began.acquire(timeout=LONG_S)
         assert not place.began.acquire(timeout=0.02)
@@ -71,48 +71,48 @@ def test_so_many_leases_are_alive_as_are_wanted() -> None:
 
 def test_a_lease_that_ended_is_followed_by_another() -> None:
     listener = Listener()
-    with Launcher(Place(lambda _: None), on_end=listener) as launcher:
-        supervisor.start(new_lease, 2)
+    with LeaseSupervisor(Place(lambda _: None), on_end=listener) as supervisor:
+        supervisor.set_target(new_lease, 2)
         listener.wait(lambda ended: len(ended) >= 10)
-        assert supervisor.ended()
+        assert supervisor.take_ended()
     assert {(ended.reason, ended.fatal) for ended in listener.ended} == {("", False)}
 
 
 def test_a_failure_now_and_then_does_not_matter() -> None:
     listener = Listener()
     place = Place(lambda number: LeaseError("it died") if number % 3 else None)
-    with Launcher(place, on_end=listener) as launcher:
-        supervisor.start(new_lease, 1)
+    with LeaseSupervisor(place, on_end=listener) as supervisor:
+        supervisor.set_target(new_lease, 1)
         listener.wait(lambda ended: len(ended) >= 30)
     assert not any(ended.fatal for ended in listener.ended)
 
 
 def test_when_all_fail_no_more_are_tried_and_the_last_reason_is_told() -> None:
     listener = Listener()
-    with Launcher(Place(lambda _: LeaseError("it died")), on_end=listener) as launcher:
-        supervisor.start(new_lease, 2)
+    with LeaseSupervisor(Place(lambda _: LeaseError("it died")), on_end=listener) as supervisor:
+        supervisor.set_target(new_lease, 2)
         listener.wait(lambda ended: any(each.fatal for each in ended))
-        assert supervisor.wanted == 0
+        assert supervisor.target == 0
     assert listener.ended[-1].reason == "it died"
-    assert len(listener.ended) <= launcher_module.MOST_FAILURES + 1
+    assert len(listener.ended) <= supervisor_module.MAX_FAILURES + 1
 
 
-def test_where_no_lease_will_fare_better_it_is_said_at_once() -> None:
+def test_a_fatal_failure_ends_the_attempts_at_once() -> None:
     listener = Listener()
     place = Place(lambda _: LeaseError("there is no function of this name", fatal=True))
-    with Launcher(place, on_end=listener) as launcher:
-        supervisor.start(new_lease, 1)
+    with LeaseSupervisor(place, on_end=listener) as supervisor:
+        supervisor.set_target(new_lease, 1)
         listener.wait(bool)
-    assert listener.ended == [Ended("worker-1", "there is no function of this name", fatal=True)]
+    assert listener.ended == [LeaseEnd("worker-1", "there is no function of this name", fatal=True)]
 
 
-def test_when_there_are_too_many_it_goes_on_with_fewer_but_with_one() -> None:
+def test_throttling_lowers_the_target_to_one_at_least() -> None:
     listener = Listener()
     place = Place(lambda _: LeaseError("too many requests", throttled=True))
-    with Launcher(place, on_end=listener) as launcher:
-        supervisor.start(new_lease, 4)
+    with LeaseSupervisor(place, on_end=listener) as supervisor:
+        supervisor.set_target(new_lease, 4)
         listener.wait(lambda ended: any("going on with 1" in each.reason for each in ended))
-        assert supervisor.wanted == 1
+        assert supervisor.target == 1
         seen = len(listener.ended)
         listener.wait(lambda ended: len(ended) > seen + 3)
     assert not any(ended.fatal for ended in listener.ended)

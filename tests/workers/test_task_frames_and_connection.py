@@ -1,4 +1,4 @@
-"""Frames of tasks: what is sent arrives, and what was damaged, cut off or too large is refused."""
+"""Frames arrive as they were sent; damaged, truncated or oversize frames are refused."""
 
 import socket
 import threading
@@ -11,15 +11,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
-from known_tasks import LONG_S
+from stub_tasks import LONG_S
 
 from siafu.wire import frames as wire
 from siafu.wire.certificates import self_signed
 from siafu.wire.frames import HEADER_BYTES, MAX_HEAD_BYTES, FrameError
 from siafu.wire.tls import dial
-from siafu.workers.connection import Link, LinkLost
+from siafu.workers.connection import ConnectionLost, FrameConnection
 from siafu.workers.task import Arrays
-from siafu.workers.task_frames import DTYPES, Frame, Kind, pack
+from siafu.workers.task_frames import DTYPES, Frame, FrameKind, pack
 
 NAMES = st.text(max_size=12)
 ARRAYS = st.dictionaries(
@@ -37,17 +37,17 @@ HEADS = st.dictionaries(
 EXAMPLE: Arrays = {"rows/m": np.arange(6, dtype=np.float32).reshape(2, 3), "none": np.empty((0, 4), np.int64)}
 
 
-def packed(kind: Kind, head: dict[str, object], arrays: Arrays) -> bytes:
+def packed(kind: FrameKind, head: dict[str, object], arrays: Arrays) -> bytes:
     return b"".join(pack(kind, 0, head, arrays))
 
 
 def read(data: bytes, *, limit_bytes: int = 1 << 20) -> Frame:
-    """What a link makes of these bytes, after which its peer closes."""
+    """Receive a frame from these bytes, after which the peer closes."""
     near, far = socket.socketpair()
-    with closing(Link(near)) as link, far:
+    with closing(FrameConnection(near)) as connection, far:
         far.sendall(data)
         far.shutdown(socket.SHUT_WR)
-        return link.receive(limit_bytes=limit_bytes, silence_s=LONG_S)
+        return connection.receive(limit_bytes=limit_bytes, silence_s=LONG_S)
 
 
 def assert_same(found: Arrays, sent: Arrays) -> None:
@@ -58,8 +58,8 @@ def assert_same(found: Arrays, sent: Arrays) -> None:
 
 
 @settings(max_examples=25)
-@given(kind=st.sampled_from(Kind), head=HEADS, arrays=ARRAYS)
-def test_what_is_sent_arrives(kind: Kind, head: dict[str, object], arrays: Arrays) -> None:
+@given(kind=st.sampled_from(FrameKind), head=HEADS, arrays=ARRAYS)
+def test_a_frame_arrives_as_it_was_sent(kind: FrameKind, head: dict[str, object], arrays: Arrays) -> None:
     frame = read(packed(kind, head, arrays))
     assert frame.kind == kind
     assert frame.head == head
@@ -67,39 +67,39 @@ def test_what_is_sent_arrives(kind: Kind, head: dict[str, object], arrays: Array
     assert all(array.flags.writeable and array.flags.c_contiguous for array in frame.arrays.values())
 
 
-@pytest.mark.parametrize("place", range(len(packed(Kind.RESULT, {"key": [0, 1, 2, 3]}, EXAMPLE))))
+@pytest.mark.parametrize("place", range(len(packed(FrameKind.RESULT, {"key": [0, 1, 2, 3]}, EXAMPLE))))
 def test_a_damaged_byte_anywhere_is_found(place: int) -> None:
-    data = bytearray(packed(Kind.RESULT, {"key": [0, 1, 2, 3]}, EXAMPLE))
+    data = bytearray(packed(FrameKind.RESULT, {"key": [0, 1, 2, 3]}, EXAMPLE))
     for flip in (0x01, 0x80, 0xFF):
         damaged = bytearray(data)
         damaged[place] ^= flip
-        with pytest.raises((FrameError, LinkLost)):  # a longer frame is announced: the rest never comes
+        with pytest.raises((FrameError, ConnectionLost)):  # a longer frame is announced: the rest never comes
             read(bytes(damaged))
 
 
 @settings(max_examples=30)
 @given(st.data())
-def test_what_is_cut_off_is_no_frame(data: st.DataObject) -> None:
-    whole = packed(Kind.TASK, {"key": [0, 0, 0, 0]}, EXAMPLE)
-    with pytest.raises(LinkLost, match="it closed the connection"):
+def test_a_truncated_frame_is_refused(data: st.DataObject) -> None:
+    whole = packed(FrameKind.TASK, {"key": [0, 0, 0, 0]}, EXAMPLE)
+    with pytest.raises(ConnectionLost, match="it closed the connection"):
         read(whole[: data.draw(st.integers(0, len(whole) - 1))])
 
 
 @settings(max_examples=30)
 @given(st.binary(min_size=HEADER_BYTES, max_size=200))
-def test_noise_is_no_frame(noise: bytes) -> None:
+def test_noise_is_refused(noise: bytes) -> None:
     with pytest.raises(FrameError, match="another protocol"):
         read(noise)
 
 
 def test_a_frame_over_the_limit_is_refused_before_anything_is_read() -> None:
-    big = packed(Kind.RESULT, {}, {"z": np.zeros(1000)})
+    big = packed(FrameKind.RESULT, {}, {"z": np.zeros(1000)})
     with pytest.raises(FrameError, match=r"a RESULT frame has 80[0-9]{2} bytes; expected at most 8000"):
         read(big[:HEADER_BYTES], limit_bytes=8000)
 
 
 def header_of(head: bytes, array_bytes: int, *, kind: int = 7, sequence: int = 0) -> bytes:
-    """A header whose checksums are right, whatever it says."""
+    """Return a header with right checksums and any content."""
     return wire.pack(kind, sequence, head, [bytes(array_bytes)])[:HEADER_BYTES]
 
 
@@ -150,17 +150,17 @@ def test_a_header_that_is_not_allowed_is_refused(header: bytes, reason: str) -> 
         read(header)
 
 
-def test_what_has_no_place_in_a_frame_is_not_sent() -> None:
+def test_arrays_and_heads_that_do_not_fit_a_frame_are_not_sent() -> None:
     with pytest.raises(FrameError, match="array 'z' is of object"):
-        pack(Kind.RESULT, 0, {}, {"z": np.array([None])})
+        pack(FrameKind.RESULT, 0, {}, {"z": np.array([None])})
     with pytest.raises(FrameError, match=r"has 10485[0-9]{2} bytes; expected at most 1048576"):
-        pack(Kind.BYE, 0, {"reason": "x" * MAX_HEAD_BYTES + "  "}, {})
+        pack(FrameKind.CLOSE, 0, {"reason": "x" * MAX_HEAD_BYTES + "  "}, {})
 
 
 def test_arrays_in_another_order_or_of_the_other_endian_arrive_as_they_are() -> None:
     sent = {"t": np.arange(6.0).reshape(2, 3).T, "s": np.arange(10)[::3], "b": np.arange(3, dtype=">f4")}
     assert_same(
-        read(packed(Kind.TASK, {}, sent)).arrays,
+        read(packed(FrameKind.TASK, {}, sent)).arrays,
         {name: np.asarray(array, array.dtype.newbyteorder("<")) for name, array in sent.items()},
     )
 
@@ -169,7 +169,7 @@ def test_arrays_in_another_order_or_of_the_other_endian_arrive_as_they_are() -> 
 
 
 @pytest.fixture(scope="module", params=["plain", "tls"])
-def links(request: pytest.FixtureRequest) -> Iterator[tuple[Link, Link]]:
+def connections(request: pytest.FixtureRequest) -> Iterator[tuple[FrameConnection, FrameConnection]]:
     near, far = socket.socketpair()
     if request.param == "tls":
         certificate = self_signed()
@@ -177,66 +177,72 @@ def links(request: pytest.FixtureRequest) -> Iterator[tuple[Link, Link]]:
             server = pool.submit(certificate.server_context().wrap_socket, near, server_side=True)
             far, _ = dial(far, fingerprint=certificate.fingerprint)
             near = server.result(LONG_S)
-    with closing(Link(near)) as one, closing(Link(far)) as other:
+    with closing(FrameConnection(near)) as one, closing(FrameConnection(far)) as other:
         yield one, other
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
 @given(head=HEADS, arrays=ARRAYS)
-def test_links_carry_frames(links: tuple[Link, Link], head: dict[str, object], arrays: Arrays) -> None:
-    one, other = links
-    one.send(Kind.TASK, head, arrays)
+def test_connections_carry_frames(
+    connections: tuple[FrameConnection, FrameConnection], head: dict[str, object], arrays: Arrays
+) -> None:
+    one, other = connections
+    one.send(FrameKind.TASK, head, arrays)
     frame = other.receive(silence_s=LONG_S)
     assert frame.head == head
     assert_same(frame.arrays, arrays)
 
 
-def test_large_frames_go_both_ways_at_once_while_others_write_too(links: tuple[Link, Link]) -> None:
+def test_large_frames_go_both_ways_at_once_while_others_write_too(
+    connections: tuple[FrameConnection, FrameConnection],
+) -> None:
     sent = {f"z{place}": np.full((250_000,), place, np.float64) for place in range(4)}  # 8 MB
-    before = (links[0].bytes_in, links[0].bytes_out)
+    before = (connections[0].bytes_in, connections[0].bytes_out)
 
-    def talk(link: Link) -> None:
+    def talk(connection: FrameConnection) -> None:
         for _ in range(5):
-            link.send(Kind.RESULT, {}, sent)
+            connection.send(FrameKind.RESULT, {}, sent)
 
-    def beat(link: Link) -> None:
+    def beat(connection: FrameConnection) -> None:
         for _ in range(200):
-            link.send(Kind.BEAT)
+            connection.send(FrameKind.HEARTBEAT)
 
-    talkers = [threading.Thread(target=act, args=(link,)) for act in (talk, beat) for link in links]
+    talkers = [
+        threading.Thread(target=act, args=(connection,)) for act in (talk, beat) for connection in connections
+    ]
     for talker in talkers:
         talker.start()
     with ThreadPoolExecutor(2) as pool:
 
-        def listen(link: Link) -> int:
+        def listen(connection: FrameConnection) -> int:
             results = 0
             for _ in range(205):
-                frame = link.receive(silence_s=LONG_S)
-                results += frame.kind == Kind.RESULT
-                if frame.kind == Kind.RESULT:
+                frame = connection.receive(silence_s=LONG_S)
+                results += frame.kind == FrameKind.RESULT
+                if frame.kind == FrameKind.RESULT:
                     assert_same(frame.arrays, sent)
             return results
 
-        assert list(pool.map(listen, links)) == [5, 5]
+        assert list(pool.map(listen, connections)) == [5, 5]
     for talker in talkers:
         talker.join(LONG_S)
-    moved = (links[0].bytes_in - before[0], links[0].bytes_out - before[1])
+    moved = (connections[0].bytes_in - before[0], connections[0].bytes_out - before[1])
     assert moved[0] == moved[1] > 40_000_000
 
 
 def test_a_silent_peer_and_one_that_takes_nothing_are_given_up() -> None:
     near, far = socket.socketpair()
-    with closing(Link(near, send_wait_s=0.05)) as link, far:
-        with pytest.raises(LinkLost, match=r"it was silent for 0\.1 s"):
-            link.receive(silence_s=0.05)
-        with pytest.raises(LinkLost, match="it was silent"):
-            link.send(Kind.TASK, {}, {"m": np.zeros(1_000_000)})
+    with closing(FrameConnection(near, send_wait_s=0.05)) as connection, far:
+        with pytest.raises(ConnectionLost, match=r"it was silent for 0\.1 s"):
+            connection.receive(silence_s=0.05)
+        with pytest.raises(ConnectionLost, match="it was silent"):
+            connection.send(FrameKind.TASK, {}, {"m": np.zeros(1_000_000)})
 
 
-def test_who_reads_learns_at_once_that_the_link_was_shut() -> None:
+def test_a_reader_gets_an_error_at_once_when_the_connection_is_shut() -> None:
     near, far = socket.socketpair()
-    with closing(Link(near)) as link, far, ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(link.receive)
-        link.shut()
-        with pytest.raises(LinkLost):
+    with closing(FrameConnection(near)) as connection, far, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(connection.receive)
+        connection.shut()
+        with pytest.raises(ConnectionLost):
             waiting.result(LONG_S)

@@ -1,4 +1,4 @@
-"""The contract of Tasks: who gets what, what counts, what is done again, and what ends a run."""
+"""The contract of TaskQueue: order, commits, repeated tasks, hedging, and failures that end a run."""
 
 import threading
 import time
@@ -11,18 +11,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from known_tasks import LONG_S, compute, task_at, until, weights_at
+from stub_tasks import LONG_S, compute, task_at, until, weights_at
 
-from siafu.workers import task_queue as tasks_module
-from siafu.workers.local_worker import start_local, work
+from siafu.workers import task_queue as queue_module
+from siafu.workers.local_worker import run_tasks, start_fallback_thread
 from siafu.workers.task import Arrays, Key, Result, Task
-from siafu.workers.task_queue import Counts, Done, Failed, Tasks
+from siafu.workers.task_outcome import CompletedTask, FailedTask, TaskCounts
+from siafu.workers.task_queue import TaskQueue
 
 NOTHING = Result({})
 
 
 class Clock:
-    """Stands in for the module ``time`` of tasks: it goes on when told to."""
+    """Replaces the module ``time`` of the queue; the test advances it."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -34,185 +35,187 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(tasks_module, "time", clock)
+    monkeypatch.setattr(queue_module, "time", clock)
     return clock
 
 
 @contextmanager
-def waiting_for_task(tasks: Tasks, worker: str, *, local: bool = False) -> Iterator[Future[Task | None]]:
-    """A worker that waits for a task, in a thread of its own; the tasks are closed at the end."""
+def waiting_for_task(
+    tasks: TaskQueue, worker: str, *, fallback: bool = False
+) -> Iterator[Future[Task | None]]:
+    """A worker that waits for a task, in a thread of its own; the queue is closed at the end."""
     with ThreadPoolExecutor(1) as pool:
-        future = pool.submit(task_queue.take, worker, local=local)
-        takers = task_queue._local if local else task_queue._idle
-        until(lambda: bool(takers) or future.done())
+        future = pool.submit(tasks.take, worker, fallback=fallback)
+        consumers = tasks._fallback if fallback else tasks._idle
+        until(lambda: bool(consumers) or future.done())
         try:
             yield future
         finally:
-            task_queue.close()
+            tasks.close()
 
 
-def begun(outcomes: list[Done | Failed] | None = None, *, hedging: bool = True) -> Tasks:
-    return Tasks((outcomes if outcomes is not None else []).append, hedging=hedging)
+def begun(outcomes: list[CompletedTask | FailedTask] | None = None, *, hedging: bool = True) -> TaskQueue:
+    return TaskQueue((outcomes if outcomes is not None else []).append, hedging=hedging)
 
 
-def do_many(tasks: Tasks, clock: Clock, number: int, *, seconds: float = 1.0, epoch: int = 0) -> None:
-    """So many tasks, each of which takes so long."""
+def do_many(tasks: TaskQueue, clock: Clock, number: int, *, seconds: float = 1.0, epoch: int = 0) -> None:
+    """Run a number of tasks that take the same time."""
     for interval in range(number):
         task = task_at(interval, epoch=epoch)
-        task_queue.put(task, (0,))
-        assert task_queue.take("quick") is task
+        tasks.put(task, (0,))
+        assert tasks.take("quick") is task
         clock.now_s += seconds
-        assert task_queue.commit(task.key, "quick", NOTHING)
+        assert tasks.commit(task.key, "quick", NOTHING)
 
 
 def test_the_task_of_the_lowest_priority_value_is_taken_first() -> None:
     tasks = begun()
     for interval in (2, 0, 1):
-        task_queue.put(task_at(interval), (interval,))
-    taken = [task_queue.take("a") for _ in range(3)]
+        tasks.put(task_at(interval), (interval,))
+    taken = [tasks.take("a") for _ in range(3)]
     assert [task.key.interval for task in taken if task] == [0, 1, 2]
-    assert task_queue.take("a", wait_s=0) is None
+    assert tasks.take("a", wait_s=0) is None
 
 
-def test_the_first_result_counts_and_a_later_one_is_dropped() -> None:
-    outcomes: list[Done | Failed] = []
+def test_the_first_result_is_committed_and_a_later_one_is_dropped() -> None:
+    outcomes: list[CompletedTask | FailedTask] = []
     tasks = begun(outcomes)
-    task_queue.put(task_at(0), (0,))
-    task = task_queue.take("a")
+    tasks.put(task_at(0), (0,))
+    task = tasks.take("a")
     assert task is not None
     first, second = Result({"z": np.zeros(1)}), Result({"z": np.ones(1)})
-    assert task_queue.commit(task.key, "a", first)
-    assert not task_queue.commit(task.key, "b", second)
+    assert tasks.commit(task.key, "a", first)
+    assert not tasks.commit(task.key, "b", second)
     (done,) = outcomes
-    assert isinstance(done, Done)
+    assert isinstance(done, CompletedTask)
     assert (done.task, done.result, done.worker) == (task, first, "a")
     assert done.began_s <= done.ended_s
-    assert task_queue.counts == Counts(put=1, committed=1, dropped=1)
+    assert tasks.counts == TaskCounts(put=1, committed=1, dropped=1)
 
 
-def test_a_task_that_was_given_up_is_done_again_at_once() -> None:
+def test_a_task_that_was_given_up_is_started_again_at_once() -> None:
     tasks = begun()
-    task_queue.put(task_at(0), (0,))
-    task_queue.put(task_at(1), (1,))
-    task = task_queue.take("a")
+    tasks.put(task_at(0), (0,))
+    tasks.put(task_at(1), (1,))
+    task = tasks.take("a")
     assert task is not None
-    task_queue.fail(task.key, "a", "it broke")
-    assert task_queue.take("b") is task  # before the other one
-    assert task_queue.counts.relaunched == 1
+    tasks.fail(task.key, "a", "it broke")
+    assert tasks.take("b") is task  # before the other one
+    assert tasks.counts.relaunched == 1
 
 
-def test_what_a_lost_worker_held_is_done_again_and_it_gets_nothing_any_more() -> None:
+def test_tasks_of_a_lost_worker_are_started_again_and_it_gets_no_more() -> None:
     tasks = begun()
     for interval in range(3):
-        task_queue.put(task_at(interval), (interval,))
-    held = [task_queue.take("a"), task_queue.take("a")]
-    task_queue.lose("a", "it was silent")
-    assert task_queue.take("a") is None
-    assert [task_queue.take("b"), task_queue.take("b")] == held
-    assert task_queue.counts.relaunched == 2
+        tasks.put(task_at(interval), (interval,))
+    held = [tasks.take("a"), tasks.take("a")]
+    tasks.lose("a", "it was silent")
+    assert tasks.take("a") is None
+    assert [tasks.take("b"), tasks.take("b")] == held
+    assert tasks.counts.relaunched == 2
 
 
-def test_a_result_that_comes_after_its_worker_was_given_up_still_counts() -> None:
-    outcomes: list[Done | Failed] = []
+def test_a_result_that_comes_after_its_worker_was_lost_is_still_committed() -> None:
+    outcomes: list[CompletedTask | FailedTask] = []
     tasks = begun(outcomes)
-    task_queue.put(task_at(0), (0,))
-    task = task_queue.take("a")
+    tasks.put(task_at(0), (0,))
+    task = tasks.take("a")
     assert task is not None
-    task_queue.lose("a", "it was silent")
-    assert task_queue.commit(task.key, "a", NOTHING)
-    assert task_queue.take("b", wait_s=0) is None
+    tasks.lose("a", "it was silent")
+    assert tasks.commit(task.key, "a", NOTHING)
+    assert tasks.take("b", wait_s=0) is None
     assert len(outcomes) == 1
 
 
 def test_a_task_that_was_not_begun_waits_again_and_this_is_no_failure() -> None:
-    outcomes: list[Done | Failed] = []
+    outcomes: list[CompletedTask | FailedTask] = []
     tasks = begun(outcomes)
-    task_queue.put(task_at(0), (0,))
+    tasks.put(task_at(0), (0,))
     for _ in range(5):
-        task = task_queue.take("a")
+        task = tasks.take("a")
         assert task is not None
-        task_queue.release(task.key, "a")
-    task_queue.take("b")
-    task_queue.lose("b", None)
-    assert task_queue.take("a") is not None
-    assert task_queue.counts == Counts(put=1)
+        tasks.release(task.key, "a")
+    tasks.take("b")
+    tasks.lose("b", None)
+    assert tasks.take("a") is not None
+    assert tasks.counts == TaskCounts(put=1)
     assert not outcomes
 
 
-def test_after_two_failures_a_task_is_for_local_workers_alone() -> None:
+def test_after_two_failures_a_task_is_for_fallback_workers_alone() -> None:
     tasks = begun()
-    task_queue.put(task_at(0), (0,))
-    task_queue.put(task_at(1), (1,))
-    assert task_queue.take("local", local=True, wait_s=0) is None
+    tasks.put(task_at(0), (0,))
+    tasks.put(task_at(1), (1,))
+    assert tasks.take("local", fallback=True, wait_s=0) is None
     for worker in ("a", "b"):
-        task = task_queue.take(worker)
+        task = tasks.take(worker)
         assert task is not None
         assert task.key.interval == 0
-        task_queue.fail(task.key, worker, "it broke")
-    other = task_queue.take("c", wait_s=0)
+        tasks.fail(task.key, worker, "it broke")
+    other = tasks.take("c", wait_s=0)
     assert other is not None
     assert other.key.interval == 1
-    assert task_queue.take("local", local=True) is task
-    assert task_queue.commit(task.key, "local", NOTHING)
+    assert tasks.take("local", fallback=True) is task
+    assert tasks.commit(task.key, "local", NOTHING)
 
 
-def test_a_local_worker_that_waits_is_given_what_two_others_gave_up() -> None:
+def test_a_waiting_fallback_worker_gets_a_task_that_two_others_gave_up() -> None:
     tasks = begun()
-    with waiting_for_task(tasks, "local", local=True) as future:
-        task_queue.put(task_at(0), (0,))
+    with waiting_for_task(tasks, "local", fallback=True) as future:
+        tasks.put(task_at(0), (0,))
         for worker in ("a", "b"):
-            task = task_queue.take(worker)
+            task = tasks.take(worker)
             assert task is not None
-            task_queue.fail(task.key, worker, "it broke")
+            tasks.fail(task.key, worker, "it broke")
         assert future.result(LONG_S) is task
 
 
 def test_a_task_that_fails_here_too_is_delivered_as_an_error() -> None:
-    outcomes: list[Done | Failed] = []
+    outcomes: list[CompletedTask | FailedTask] = []
     tasks = begun(outcomes)
-    task_queue.put(task_at(-1), (0,))
-    task_queue.publish(0, weights_at(0))
+    tasks.put(task_at(-1), (0,))
+    tasks.publish(0, weights_at(0))
 
     def refuse(task: Task, _: Arrays) -> Result:
         raise ValueError("shapes (5,4) and (3,3) not aligned")
 
     for worker in ("a", "b"):
-        task = task_queue.take(worker)
+        task = tasks.take(worker)
         assert task is not None
-        task_queue.fail(task.key, worker, "its process was killed by signal 9")
+        tasks.fail(task.key, worker, "its process was killed by signal 9")
     ended = threading.Event()
-    task_queue._deliver = lambda outcome: (outcomes.append(outcome), ended.set())[0]
-    local = start_local(tasks, refuse)
+    tasks._deliver = lambda outcome: (outcomes.append(outcome), ended.set())[0]
+    local = start_fallback_thread(tasks, refuse)
     assert ended.wait(LONG_S)
-    task_queue.close()
+    tasks.close()
     local.join(LONG_S)
     (failed,) = outcomes
-    assert isinstance(failed, Failed)
+    assert isinstance(failed, FailedTask)
     assert str(failed) == (
         "a task of epoch 0 (stage 0, forward, interval -1) was given up by a: its process was killed by signal 9; "
         "then b: its process was killed by signal 9; then local: ValueError: shapes (5,4) and (3,3) not aligned"
     )
-    assert task_queue.take("a") is None
+    assert tasks.take("a") is None
 
 
-def test_threads_share_the_tasks_and_each_counts_once() -> None:
-    outcomes: list[Done | Failed] = []
+def test_threads_share_the_tasks_and_each_is_committed_once() -> None:
+    outcomes: list[CompletedTask | FailedTask] = []
     ended = threading.Semaphore(0)
 
-    def deliver(outcome: Done | Failed) -> None:
+    def deliver(outcome: CompletedTask | FailedTask) -> None:
         outcomes.append(outcome)
         ended.release()
 
-    tasks = Tasks(deliver, hedging=False)
-    task_queue.publish(0, {"layers.0.weight": weights_at(0)["layers.0.weight"]})
-    workers = [threading.Thread(target=work, args=(tasks, f"w{n}", compute)) for n in range(4)]
+    tasks = TaskQueue(deliver, hedging=False)
+    tasks.publish(0, {"layers.0.weight": weights_at(0)["layers.0.weight"]})
+    workers = [threading.Thread(target=run_tasks, args=(tasks, f"w{n}", compute)) for n in range(4)]
     for worker in workers:
         worker.start()
     for interval in range(200):
-        task_queue.put(task_at(interval), (interval,))
+        tasks.put(task_at(interval), (interval,))
     for _ in range(200):
         assert ended.acquire(timeout=LONG_S)
-    task_queue.close()
+    tasks.close()
     for worker in workers:
         worker.join(LONG_S)
         assert not worker.is_alive()
@@ -223,34 +226,34 @@ def test_threads_share_the_tasks_and_each_counts_once() -> None:
 
 def test_weights_are_there_until_they_are_retired() -> None:
     tasks, weights = begun(), weights_at(0)
-    task_queue.publish(0, weights)
-    assert task_queue.weights(0) is weights
-    task_queue.retire(0)
+    tasks.publish(0, weights)
+    assert tasks.weights(0) is weights
+    tasks.retire(0)
     with pytest.raises(KeyError):
-        task_queue.weights(0)
+        tasks.weights(0)
 
 
-def test_who_waits_is_told_when_the_tasks_are_closed_or_it_is_dismissed() -> None:
+def test_a_waiting_worker_wakes_when_the_queue_is_closed_or_it_is_dismissed() -> None:
     tasks = begun()
     with waiting_for_task(tasks, "a") as future:
-        task_queue.dismiss("a")
+        tasks.dismiss("a")
         assert future.result(LONG_S) is None
     tasks = begun()
     with waiting_for_task(tasks, "a") as future:
-        task_queue.close()
+        tasks.close()
         assert future.result(LONG_S) is None
 
 
-def test_a_task_goes_to_a_worker_that_holds_nothing_before_one_that_does() -> None:
+def test_an_idle_worker_gets_a_task_before_a_busy_one() -> None:
     tasks = begun()
-    task_queue.put(task_at(0), (0,))
-    task_queue.take("busy")
+    tasks.put(task_at(0), (0,))
+    tasks.take("busy")
     with ThreadPoolExecutor(1) as pool:
-        second = pool.submit(task_queue.take, "busy")
-        until(lambda: "busy" in task_queue._busy)
+        second = pool.submit(tasks.take, "busy")
+        until(lambda: "busy" in tasks._busy)
         with waiting_for_task(tasks, "idle") as future:
             task = task_at(1)
-            task_queue.put(task, (0,))
+            tasks.put(task, (0,))
             assert future.result(LONG_S) is task
         assert second.result(LONG_S) is None
 
@@ -258,21 +261,21 @@ def test_a_task_goes_to_a_worker_that_holds_nothing_before_one_that_does() -> No
 def test_nothing_is_kept_of_a_task_that_was_committed(clock: Clock) -> None:
     tasks = begun()
     do_many(tasks, clock, 50)
-    assert not task_queue._entries
-    assert not task_queue._held
-    assert not task_queue._waiting
-    assert not any(kind.running for kind in task_queue._pace._kinds.values())
+    assert not tasks._entries
+    assert not tasks._held
+    assert not tasks._queue
+    assert not any(kind.running for kind in tasks._stragglers._kinds.values())
 
 
 # Hedging: a second copy of what takes long.
 
 
-def late_task(tasks: Tasks, clock: Clock, *, seen: int = 40) -> Task:
-    """A task that a slow worker took, after others that took a second each."""
+def late_task(tasks: TaskQueue, clock: Clock, *, seen: int = 40) -> Task:
+    """Return a task that a slow worker took, after others that took a second each."""
     do_many(tasks, clock, seen)
     task = task_at(99, epoch=1)
-    task_queue.put(task, (0,))
-    assert task_queue.take("slow") is task
+    tasks.put(task, (0,))
+    assert tasks.take("slow") is task
     return task
 
 
@@ -280,33 +283,33 @@ def test_an_idle_worker_takes_a_copy_of_a_task_that_runs_overly_long(clock: Cloc
     tasks = begun()
     task = late_task(tasks, clock)
     clock.now_s += 1.9
-    assert task_queue.take("idle", wait_s=0) is None  # less than twice the median
+    assert tasks.take("idle", wait_s=0) is None  # less than twice the median
     clock.now_s += 0.2
-    assert task_queue.take("idle", wait_s=0) is task
-    assert task_queue.counts.hedged == 1
+    assert tasks.take("idle", wait_s=0) is task
+    assert tasks.counts.hedged == 1
     clock.now_s += 100
-    assert task_queue.take("third", wait_s=0) is None  # no third copy
-    assert task_queue.commit(task.key, "idle", NOTHING)
-    assert not task_queue.commit(task.key, "slow", NOTHING)
-    assert task_queue.counts.dropped == 1
+    assert tasks.take("third", wait_s=0) is None  # no third copy
+    assert tasks.commit(task.key, "idle", NOTHING)
+    assert not tasks.commit(task.key, "slow", NOTHING)
+    assert tasks.counts.dropped == 1
 
 
 def test_a_worker_that_waits_wakes_when_a_task_becomes_overdue() -> None:
     tasks = begun()
     for interval in range(40):
         task = task_at(interval)
-        task_queue.put(task, (0,))
-        task_queue.take("quick")
-        task_queue.commit(task.key, "quick", NOTHING)
+        tasks.put(task, (0,))
+        tasks.take("quick")
+        tasks.commit(task.key, "quick", NOTHING)
     with waiting_for_task(tasks, "idle") as future, waiting_for_task(tasks, "idle too") as other:
-        task_queue.put(task_at(99), (0,))
+        tasks.put(task_at(99), (0,))
         done, left = (future, other) if future in _done_first(future, other) else (other, future)
         task = done.result(LONG_S)
         assert task is not None  # the one that waited first has the task itself
         began_s = time.perf_counter()
         assert left.result(LONG_S) is task
         assert time.perf_counter() - began_s < 1.0  # 5 ms is the least
-    assert task_queue.counts.hedged == 1
+    assert tasks.counts.hedged == 1
 
 
 def _done_first(*futures: Future[Task | None]) -> set[Future[Task | None]]:
@@ -319,34 +322,34 @@ def test_nothing_is_hedged_before_enough_tasks_were_seen(clock: Clock) -> None:
     tasks = begun()
     late_task(tasks, clock, seen=19)
     clock.now_s += 1000
-    assert task_queue.take("idle", wait_s=0) is None
+    assert tasks.take("idle", wait_s=0) is None
 
 
-def test_nothing_is_hedged_where_that_is_turned_off(clock: Clock) -> None:
+def test_nothing_is_hedged_if_hedging_is_off(clock: Clock) -> None:
     tasks = begun(hedging=False)
     late_task(tasks, clock)
     clock.now_s += 1000
-    assert task_queue.take("idle", wait_s=0) is None
+    assert tasks.take("idle", wait_s=0) is None
 
 
 def test_a_worker_that_holds_a_task_takes_no_copy_of_another(clock: Clock) -> None:
     tasks = begun()
     late_task(tasks, clock)
-    task_queue.put(task_at(98, epoch=1), (0,))
-    assert task_queue.take("busy") is not None
+    tasks.put(task_at(98, epoch=1), (0,))
+    assert tasks.take("busy") is not None
     clock.now_s += 100
-    assert task_queue.take("busy", wait_s=0) is None
+    assert tasks.take("busy", wait_s=0) is None
 
 
 def test_copies_are_limited_to_a_twentieth_of_the_tasks(clock: Clock) -> None:
     tasks = begun()
     late_task(tasks, clock)
     for interval in range(5):
-        task_queue.put(task_at(interval, epoch=2), (0,))
-        assert task_queue.take(f"slow{interval}") is not None
+        tasks.put(task_at(interval, epoch=2), (0,))
+        assert tasks.take(f"slow{interval}") is not None
     clock.now_s += 100
     names = (f"idle{number}" for number in count())
-    copies = [task_queue.take(next(names), wait_s=0) for _ in range(6)]
+    copies = [tasks.take(next(names), wait_s=0) for _ in range(6)]
     assert sum(copy is not None for copy in copies) == 2  # of 40
 
 
@@ -354,27 +357,27 @@ def test_a_copy_that_fails_leaves_the_other_one_running(clock: Clock) -> None:
     tasks = begun()
     task = late_task(tasks, clock)
     clock.now_s += 100
-    assert task_queue.take("idle", wait_s=0) is task
-    task_queue.fail(task.key, "idle", "it broke")
-    assert task_queue.counts.relaunched == 0
-    assert task_queue.commit(task.key, "slow", NOTHING)
+    assert tasks.take("idle", wait_s=0) is task
+    tasks.fail(task.key, "idle", "it broke")
+    assert tasks.counts.relaunched == 0
+    assert tasks.commit(task.key, "slow", NOTHING)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_whatever_workers_do_each_task_ends_once(data: st.DataObject) -> None:
-    outcomes: list[Done | Failed] = []
+    outcomes: list[CompletedTask | FailedTask] = []
     tasks = begun(outcomes)
     total = data.draw(st.integers(1, 6), "tasks")
     for interval in range(total):
-        task_queue.put(task_at(interval), (interval % 2,))
+        tasks.put(task_at(interval), (interval % 2,))
     held: list[tuple[str, Key]] = []
     names = (f"w{number}" for number in count())
     while len(outcomes) < total:
         name = next(names)
-        local = data.draw(st.booleans(), "local")
-        task = task_queue.take(name, local=local, wait_s=0) or task_queue.take(
-            name, local=not local, wait_s=0
+        fallback = data.draw(st.booleans(), "fallback")
+        task = tasks.take(name, fallback=fallback, wait_s=0) or tasks.take(
+            name, fallback=not fallback, wait_s=0
         )
         if task is not None:
             held.append((name, task.key))
@@ -383,14 +386,14 @@ def test_whatever_workers_do_each_task_ends_once(data: st.DataObject) -> None:
         worker, key = held.pop(data.draw(st.integers(0, len(held) - 1), "whose"))
         act: Callable[[], object] = data.draw(
             st.sampled_from([
-                lambda w=worker, k=key: task_queue.commit(k, w, NOTHING),
-                lambda w=worker, k=key: task_queue.fail(k, w, "it broke"),
-                lambda w=worker: task_queue.lose(w, "it was silent"),
+                lambda w=worker, k=key: tasks.commit(k, w, NOTHING),
+                lambda w=worker, k=key: tasks.fail(k, w, "it broke"),
+                lambda w=worker: tasks.lose(w, "it was silent"),
             ]),
             "what it does",
         )  # fmt: skip
         act()
     assert sorted(outcome.task.key.interval for outcome in outcomes) == list(range(total))
-    assert not task_queue._entries
+    assert not tasks._entries
     for outcome in outcomes:
-        assert isinstance(outcome, Done) or len(outcome.reasons) == 3
+        assert isinstance(outcome, CompletedTask) or len(outcome.reasons) == 3

@@ -1,8 +1,8 @@
-"""A worker process of tests: serves the lease on its standard input with the known tasks' compute."""
+"""A worker process for tests: serves the lease on standard input with the stub tasks' compute function."""
 
 import sys
 
-from known_tasks import computing
+from stub_tasks import computing
 
 from siafu.workers.lease import Lease
 from siafu.workers.worker import CannotServe, serve

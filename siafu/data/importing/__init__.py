@@ -1,10 +1,10 @@
-"""Read other people's tables into a store, a batch at a time: memory does not grow with edges or features.
+"""Import tables into a store, a batch at a time: memory does not grow with edges or features.
 
-Reading order: ``graph`` (what is done in which order), ``dynamic`` (the same for events), ``inputs`` (which file
-holds what), ``tables`` and ``arrays`` (how files are read), ``limits`` and ``page_headers`` (how much they may claim,
-and do), ``id_text`` and ``ids`` (from the user's ids to rows), ``edges``, ``events``, ``features``, ``labels``,
-``split``, ``ogb`` (what they mean), ``columns`` (what was read as what), ``spool``, ``edge_spool`` and
-``event_spool`` (how edges and events are sorted on disk).
+Reading order: ``graph`` (the steps of an import), ``dynamic`` (the same for events), ``inputs`` (the user's files),
+``tables`` and ``numpy_files`` (reading files in batches), ``limits`` and ``page_headers`` (protection against files
+that unpack to absurd sizes), ``text_ids`` and ``node_ids`` (from the user's ids to rows), ``edges``, ``events``,
+``features``, ``labels``, ``nodes``, ``node_split``, ``ogb`` (the meaning of columns), ``column_roles`` (a report of
+what was read as what), ``external_sort``, ``edge_sort`` and ``event_sort`` (sorting edges and events on disk).
 """
 
 from siafu.data.importing.dynamic import import_events

@@ -15,7 +15,7 @@ _SHOWN = 4
 
 
 def column_roles(inputs: Inputs, ids: RowNumbers | IdMap, *, events: bool = False) -> Columns:
-    """The columns of each input by what they were read as, such as ``{"edges": {"src": "from", "dst": "to"}}``."""
+    """Return the columns of each input by role, such as ``{"edges": {"src": "from", "dst": "to"}}``."""
     found = {"events" if events else "edges": inputs.edges.roles | {"ids": _kind_of(ids)}}
     if inputs.features is not None:
         found["features"] = _of_features(inputs.features)
@@ -28,7 +28,7 @@ def column_roles(inputs: Inputs, ids: RowNumbers | IdMap, *, events: bool = Fals
 
 
 def label_description(y: np.ndarray) -> str:
-    """Say what labels were read as."""
+    """Describe the kind of the labels."""
     if y.dtype.kind == "f":
         return "numbers"
     if y.dtype == np.uint8:
@@ -37,7 +37,7 @@ def label_description(y: np.ndarray) -> str:
 
 
 def format_column_roles(columns: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """A line for each input, for people to read."""
+    """Format a line per input for people to read."""
     return [
         f"{name}: " + ", ".join(f"{role} = {column}" for role, column in roles.items())
         for name, roles in columns.items()

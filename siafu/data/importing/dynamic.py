@@ -1,4 +1,4 @@
-"""A graph that changes over time, from files of events into a store."""
+"""Import a dynamic graph from event files into a store."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,8 +18,8 @@ from siafu.data.importing.graph import (
     import_features,
     read_ids,
     read_labels,
-    refuse_lone_labels,
-    with_readings,
+    refuse_orphan_labels,
+    retry_id_parsing,
 )
 from siafu.data.importing.inputs import (
     IdParsing,
@@ -34,7 +34,7 @@ from siafu.data.importing.limits import DEFAULT, Limits
 from siafu.data.importing.node_ids import IdMap, RowNumbers
 from siafu.data.importing.nodes import NodeTable, NodeValues
 from siafu.data.importing.numpy_files import NpyFile, open_npy, unpack_npz
-from siafu.data.temporal import KNOWN, read_temporal
+from siafu.data.temporal import PUBLIC_SETS, read_temporal
 from siafu.data.transactions import CLASS_NAMES, PROTOCOL, Transactions
 from siafu.dynamic import Protocol
 from siafu.event_log import Progress, no_progress
@@ -47,7 +47,7 @@ _NPZ = ("src", "dst", "t", "w", "edge_y", "x", "y", "num_nodes", "undirected", "
 
 @dataclass(frozen=True)
 class EventInputs:
-    """What is to be imported.
+    """The opened inputs of an import of events.
 
     Attributes:
         inputs: events, features of nodes that never change, and labels that come as a table.
@@ -83,11 +83,11 @@ def import_events(
 ) -> DynamicStore:
     """Import a graph that changes over time into a new store; on any failure nothing is left behind.
 
-    Events may come in any order; those of a step stay as they came. A step without an event is kept. Ids are read as
+    Events may come in any order; those of a step stay as they came. A step without an event is kept. Ids are parsed as
     :func:`siafu.data.importing.import_graph` reads those of edges. Memory does not grow with the number of events.
 
     Args:
-        out: the folder to make.
+        out: the folder to create.
         events: columns ``src``, ``dst``, ``t`` and, where there are any, ``w`` (weight) and ``label`` (a class from
             0, -1 for none), else the first three and maybe a fourth for weights, in a Parquet file, a folder of
             such, ``.csv`` or ``.tsv`` (also ``.gz``); or an ``.npz`` in the layout of :mod:`siafu.data.temporal`.
@@ -100,10 +100,10 @@ def import_events(
         labels: as there; or a ``.npy`` of classes (N,) or (T, N), or of real numbers (T, N) or (T, N, K), a row a step.
         undirected: whether events hold in both directions.
         name: what to call the graph; None for the name of the folder.
-        progress: told how far it is.
-        say: told what a person should know: events out of order, steps that are empty or shorter than the others.
-        label_kind: what labels are, as there.
-        limits: on what files claim and unpack to.
+        progress: callback for progress.
+        say: callback for notes: events out of order, steps that are empty or shorter than the others.
+        label_kind: as there.
+        limits: on sizes that files claim and unpack to.
     """
     check_label_kind(label_kind)
     if step is not None and steps is not None:
@@ -118,18 +118,18 @@ def import_events(
         return _write_transactions(
             made, out, name=name, undirected=undirected, spec=str(events), progress=progress
         )
-    given = ImportRequest(Path(events), _path(features), _path(labels), None, label_kind, limits)
-    if _is_known(given):
-        graph = read_temporal(given.edges, step=step, steps=steps)
+    request = ImportRequest(Path(events), _path(features), _path(labels), None, label_kind, limits)
+    if _is_known(request):
+        graph = read_temporal(request.edges, step=step, steps=steps)
         graph = replace(graph, name=name or Path(out).name, undirected=graph.undirected or undirected)
-        return write_dynamic(graph, out, provenance=given.sources())
+        return write_dynamic(graph, out, provenance=request.sources())
     target = _Target(Path(out), name or Path(out).name, undirected, step, steps)
-    return with_readings(lambda reading: _import_as(reading, given, target, progress, say))
+    return retry_id_parsing(lambda parsing: _import_as(parsing, request, target, progress, say))
 
 
 @dataclass(frozen=True)
 class _Target:
-    """The store to make: its place, its name, whether events hold both ways, and how time is cut."""
+    """The store to write: its path and name, edge direction, and how time is cut."""
 
     out: Path
     name: str
@@ -139,12 +139,16 @@ class _Target:
 
 
 def _import_as(
-    reading: IdParsing, given: ImportRequest, target: _Target, progress: Progress, say: Callable[[str], None]
+    parsing: IdParsing,
+    request: ImportRequest,
+    target: _Target,
+    progress: Progress,
+    say: Callable[[str], None],
 ) -> DynamicStore:
-    """Import with ids that are read in one way."""
+    """Import with one way of parsing ids."""
     with DynamicWriter(target.out) as store:
-        found = _open(given, store.scratch)
-        inputs, ids = read_ids(found.inputs, given, reading)
+        found = _open(request, store.scratch)
+        inputs, ids = read_ids(found.inputs, request, parsing)
         found = replace(found, inputs=inputs)
         import_features(found.inputs, ids, store, "float32", progress)
         labelled = read_labels(found.inputs, ids, progress)
@@ -156,14 +160,14 @@ def _import_as(
             ids,
             progress,
         )
-        refuse_lone_labels(found.inputs, labelled, spool)
+        refuse_orphan_labels(found.inputs, labelled, spool)
         length = found.step if target.step is None and target.steps is None else target.step
-        cut = spool.cut(step=length, steps=target.steps, name=str(given.edges))
+        cut = spool.cut(step=length, steps=target.steps, name=str(request.edges))
         counts = write_log(spool, cut, store, progress)
-        _tell(spool, counts, length=length, say=say)
+        _report_irregularities(spool, counts, length=length, say=say)
         if found.x is not None:
             _write_steps(found.x, store, cut.num_steps, known.count)
-        labels = _write_labels(found, labelled, store, cut.num_steps, known.count, given.label_kind)
+        labels = _write_labels(found, labelled, store, cut.num_steps, known.count, request.label_kind)
         if isinstance(known, IdMap):
             for array, values in names_to_arrays(known.names()).items():
                 store.add(array, values)
@@ -173,13 +177,13 @@ def _import_as(
             undirected=target.undirected or found.undirected,
             protocol=Protocol(step=cut.length),
             class_names=None if labels is None else labels.class_names,
-            sources={"events" if what == "edges" else what: path for what, path in given.sources().items()},
+            sources={"events" if what == "edges" else what: path for what, path in request.sources().items()},
             columns=_columns(found, known, labels),
         )
 
 
 def _columns(found: EventInputs, ids: RowNumbers | IdMap, labels: Labels | None) -> Columns:
-    """The role of each column and array."""
+    """Return the role of each column and array."""
     columns = column_roles(found.inputs, ids, events=True)
     if found.x is not None:
         columns["features"] = {"x": "an array, a row a step and node"}
@@ -191,7 +195,7 @@ def _columns(found: EventInputs, ids: RowNumbers | IdMap, labels: Labels | None)
 def _write_transactions(
     made: Transactions, out: str | Path, *, name: str | None, undirected: bool, spec: str, progress: Progress
 ) -> DynamicStore:
-    """Write what is made step by step, a step at a time."""
+    """Generate and write payments, a step at a time."""
     with DynamicWriter(out) as store:
         src, dst, weight = (
             store.array("src", "int32"),
@@ -222,44 +226,49 @@ def _path(path: str | Path | None) -> Path | None:
     return None if path is None else Path(path)
 
 
-def _is_known(given: ImportRequest) -> bool:
-    """Whether it is one of the public sets, of which more is known than its file says."""
-    alone = given.features is None and given.labels is None
-    return alone and given.edges.suffix == ".npz" and given.edges.stem in KNOWN and given.edges.is_file()
+def _is_known(request: ImportRequest) -> bool:
+    """Return whether the file is a public data set, whose protocol is known."""
+    alone = request.features is None and request.labels is None
+    return (
+        alone
+        and request.edges.suffix == ".npz"
+        and request.edges.stem in PUBLIC_SETS
+        and request.edges.is_file()
+    )
 
 
-def _open(given: ImportRequest, scratch: Path) -> EventInputs:
-    found = _open_events(given, scratch)
+def _open(request: ImportRequest, scratch: Path) -> EventInputs:
+    found = _open_events(request, scratch)
     inputs = found.inputs
-    if given.features is not None:
-        array = open_npy(given.features) if format_of(given.features, "features") == "npy" else None
+    if request.features is not None:
+        array = open_npy(request.features) if format_of(request.features, "features") == "npy" else None
         if array is not None and len(array.shape) == 3:
             found = replace(found, x=array)
         else:
-            inputs = replace(inputs, features=open_features(given.features, scratch, given.limits))
-    if given.labels is not None:
-        if format_of(given.labels, "labels") == "npy":
-            found = replace(found, y=open_npy(given.labels))
+            inputs = replace(inputs, features=open_features(request.features, scratch, request.limits))
+    if request.labels is not None:
+        if format_of(request.labels, "labels") == "npy":
+            found = replace(found, y=open_npy(request.labels))
         else:
-            inputs = replace(inputs, labels=open_label_table(given.labels, given.limits))
+            inputs = replace(inputs, labels=open_label_table(request.labels, request.limits))
     return replace(found, inputs=_counted(replace(found, inputs=inputs)))
 
 
-def _open_events(given: ImportRequest, scratch: Path) -> EventInputs:
-    path = given.edges
+def _open_events(request: ImportRequest, scratch: Path) -> EventInputs:
+    path = request.edges
     match format_of(path, "events"):
         case "npz":
-            return _open_npz(given, unpack_npz(path, scratch / "npz", _NPZ, given.limits))
+            return _open_npz(request, unpack_npz(path, scratch / "npz", _NPZ, request.limits))
         case "npy" | "ogb":
             raise ValueError(f"events: {path} is no table of events; expected .parquet, .csv, .tsv or .npz")
-    events = table_events(path, given.limits)
+    events = table_events(path, request.limits)
     return EventInputs(Inputs(events), events)
 
 
-def _open_npz(given: ImportRequest, arrays: dict[str, NpyFile]) -> EventInputs:
-    path = given.edges
+def _open_npz(request: ImportRequest, arrays: dict[str, NpyFile]) -> EventInputs:
+    path = request.edges
     events = array_events(path, arrays)
-    x = arrays.get("x") if given.features is None else None
+    x = arrays.get("x") if request.features is None else None
     counted = (scalar(arrays["num_nodes"]), f"{path / 'num_nodes'}") if "num_nodes" in arrays else None
     features: ArrayFeatures | None = None
     if x is not None and len(x.shape) != 3:
@@ -268,14 +277,14 @@ def _open_npz(given: ImportRequest, arrays: dict[str, NpyFile]) -> EventInputs:
         Inputs(events, features, num_nodes=counted),
         events,
         x=x,
-        y=arrays.get("y") if given.labels is None else None,
+        y=arrays.get("y") if request.labels is None else None,
         undirected="undirected" in arrays and scalar(arrays["undirected"]) == 1,
         step=float(arrays["step"].read()) if "step" in arrays else None,
     )
 
 
 def _counted(found: EventInputs) -> Inputs:
-    """The inputs, with the number of nodes where arrays by step say it."""
+    """Return the inputs, with the number of nodes taken from arrays by step."""
     for array in (found.x, found.y):
         if array is not None and found.inputs.num_nodes is None and array.shape:
             count = array.shape[0] if len(array.shape) == 1 else array.shape[1]
@@ -340,10 +349,10 @@ def _check_labels(y: np.ndarray, shown: str, num_steps: int, num_nodes: int) -> 
         )
 
 
-def _tell(
+def _report_irregularities(
     spool: EventBuffer, counts: np.ndarray, *, length: float | None, say: Callable[[str], None]
 ) -> None:
-    """Say what was unusual about the events."""
+    """Report late events, empty steps and an uneven last step."""
     if spool.num_late:
         say(
             f"{spool.num_late:,} of {spool.num_edges:,} events come after one of a later time; sorted by step"

@@ -1,4 +1,4 @@
-"""Edges sorted by destination, on disk, in memory that does not grow with their number."""
+"""Sort edges by destination on disk, in bounded memory."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,17 +7,17 @@ import numpy as np
 import torch
 
 from siafu import native
-from siafu.data.importing.external_sort import FLOAT, INT, DiskBuffer, KeyBuckets, Rows, grown
+from siafu.data.importing.external_sort import FLOAT, INT, DiskBuffer, KeyBuckets, Rows, zero_padded
 from siafu.event_log import Progress
 from siafu.store import StoreWriter
 
 
 class EdgeBuffer(DiskBuffer):
-    """Edges on disk, of which the in-degrees are known.
+    """Edges on disk with known in-degrees.
 
     Attributes:
-        in_degree: of each row, counting the reverse of each edge as well where the graph is undirected.
-        weighted, undirected: whether the edges have weights; whether their reverses belong to the graph.
+        in_degree: of each row; in undirected graphs it counts the reverse of each edge too.
+        weighted, undirected: whether edges have weights; whether their reverses belong to the graph.
     """
 
     def __init__(self, folder: Path, *, weighted: bool, undirected: bool) -> None:
@@ -26,7 +26,7 @@ class EdgeBuffer(DiskBuffer):
         self.in_degree = np.zeros(1024, dtype=np.int64)
 
     def both_ways(self) -> Iterator[Rows]:
-        """The edges and, where the graph is undirected, their reverses after them."""
+        """Yield the edges and, if the graph is undirected, then their reverses."""
         yield from self.read()
         if self.undirected:
             for rows in self.read():
@@ -35,17 +35,16 @@ class EdgeBuffer(DiskBuffer):
     def _append(self, rows: Rows) -> None:
         super()._append(rows)
         if self.in_degree.size < self.touched.size:
-            self.in_degree = grown(self.in_degree, self.touched.size)
+            self.in_degree = zero_padded(self.in_degree, self.touched.size)
         np.add.at(self.in_degree, rows["dst"], 1)
         if self.undirected:
             np.add.at(self.in_degree, rows["src"], 1)
 
 
 def write_csr(spool: EdgeBuffer, store: StoreWriter, *, num_nodes: int, progress: Progress) -> None:
-    """Write ``indptr``, ``indices`` and ``edge_weight``: by destination, sources ascending within each row.
+    """Write ``indptr``, ``indices`` and ``edge_weight``: by destination, sources ascending in each row.
 
-    Where the graph is undirected, repeated edges are dropped; of their weights the first is kept, that of an
-    edge before that of a reverse.
+    In undirected graphs repeated edges are dropped. The first weight is kept; an edge comes before a reversed one.
     """
     degree = np.zeros(num_nodes, dtype=np.int64)
     known = min(num_nodes, spool.in_degree.size)
@@ -57,7 +56,7 @@ def write_csr(spool: EdgeBuffer, store: StoreWriter, *, num_nodes: int, progress
 
 
 def _sort(spool: EdgeBuffer, ranges: KeyBuckets, store: StoreWriter, progress: Progress) -> None:
-    """Sort range by range, and append to the store."""
+    """Sort bucket by bucket, and append to the store."""
     indptr, indices = store.array("indptr", "int64"), store.array("indices", "int32")
     weights = store.array("edge_weight", "float32") if spool.weighted else None
     indptr.append(np.zeros(1, dtype=np.int64))

@@ -1,4 +1,4 @@
-"""Edges as a stream of batches, whatever file they come from."""
+"""Read edges in batches from any supported file."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ _BATCH_ROWS = 1 << 20
 
 
 class EdgeBatch(NamedTuple):
-    """Some edges: (n,) ids of sources and targets as the user wrote them, (n,) float32 weights or None.
+    """A batch of edges: (n,) ids of sources and targets as written, and (n,) float32 weights or None.
 
-    Those that are events also have a time, (n,) int64 or float64, and may have a class, (n,) int64.
+    Events also have a time, (n,) int64 or float64, and may have a class, (n,) int64.
     """
 
     src: pa.Array
@@ -41,31 +41,31 @@ class EdgeSource(Protocol):
 
     @property
     def columns(self) -> tuple[str, str]:
-        """What its sources and targets are called."""
+        """The names of the source and target columns."""
 
     @property
     def strings(self) -> bool:
-        """Whether its ids are strings, not integers."""
+        """True if ids are strings, not integers."""
 
     @property
     def weighted(self) -> bool:
-        """Whether its edges have weights."""
+        """True if edges have weights."""
 
     @property
     def most_edges(self) -> int:
-        """A bound on the number of its edges, known without reading them."""
+        """An upper bound on the number of edges, known without reading them."""
 
     @property
     def roles(self) -> dict[str, str]:
         """The role of each column or array."""
 
     def batches(self, progress: Progress) -> Iterator[EdgeBatch]:
-        """Read the edges; may be called again."""
+        """Yield the edges in batches; may be called again."""
 
 
 @dataclass(frozen=True)
 class TableEdges:
-    """Edges in a table: columns ``src`` and ``dst`` (else the first two), and one of weights if there."""
+    """Edges in a table: columns ``src`` and ``dst`` (else the first two), and maybe one of weights."""
 
     table: Table
     columns: tuple[str, str]
@@ -176,7 +176,7 @@ def edges_in(table: Table) -> TableEdges:
 
 
 def end_columns(table: Table) -> tuple[str, str]:
-    """The columns of sources and targets: those of that name, else the first two."""
+    """Return the columns of sources and targets: ``src`` and ``dst``, else the first two."""
     named = {"src", "dst"} & set(table.names)
     if len(named) == 1:
         missing = ({"src", "dst"} - named).pop()
@@ -185,7 +185,7 @@ def end_columns(table: Table) -> tuple[str, str]:
 
 
 def with_ids(table: Table, columns: tuple[str, str]) -> Table:
-    """The table, of whose columns two are read as ids, integers or strings alike."""
+    """Return the table with two columns read as ids of the same kind, integers or strings."""
     if table.csv:
         types = [table.type_of(name) for name in columns]
         if not all(map(is_number, types)):
@@ -199,13 +199,13 @@ def with_ids(table: Table, columns: tuple[str, str]) -> Table:
 
 
 def whole_ids(table: Table, columns: tuple[str, ...]) -> Table:
-    """The table, of whose columns of ids those that hold floats are read as whole numbers."""
+    """Return the table with float id columns read as whole numbers."""
     floats = [name for name in columns if pa.types.is_floating(value_type(table.type_of(name)))]
     return table.with_ids(floats, whole=True) if floats else table
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Whether ids of this type may be integers."""
+    """Return whether ids of this type may be integers."""
     return pa.types.is_integer(kind) or pa.types.is_floating(kind)
 
 
@@ -221,12 +221,12 @@ def array_edges(array: NpyFile, *, weight: NpyFile | None = None) -> ArrayEdges:
 
 
 def value_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type of a column's values, where it may be dictionary-encoded."""
+    """Return the type of a column's values, which may be dictionary-encoded."""
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def native_ids(ids: np.ndarray) -> pa.Array:
-    """Integers of an array as ids, in this machine's order of bytes."""
+    """Convert integers to ids in native byte order."""
     return pa.array(np.ascontiguousarray(ids, dtype=ids.dtype.newbyteorder("=")))
 
 
@@ -238,7 +238,7 @@ def _weights(batch: Batch, name: str) -> np.ndarray:
 
 
 def finite(weight: np.ndarray, place: FileLocation, name: str = "weight") -> np.ndarray:
-    """Weights in float32, all of them finite."""
+    """Convert weights to float32; refuse those that are not finite."""
     with np.errstate(over="ignore"):
         weight = weight.astype(np.float32)
     bad = ~np.isfinite(weight)

@@ -1,4 +1,4 @@
-"""Events sorted by step of time, on disk, in memory that does not grow with their number."""
+"""Sort events by time step on disk, in bounded memory."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,12 +22,12 @@ _STORED: dict[str, tuple[str, DType]] = {
 
 
 class EventBuffer(DiskBuffer):
-    """Events on disk, in the order in which they came.
+    """Events on disk, in the order of the input.
 
     Attributes:
         first, last: the earliest and the latest time.
-        num_late: how many events stand after one of a later time.
-        distinct: the different times, sorted; None where there are too many of them to be steps.
+        num_late: how many events come after one of a later time.
+        distinct: the distinct times, sorted; None if there are too many to be steps.
     """
 
     what = "event"
@@ -42,7 +42,7 @@ class EventBuffer(DiskBuffer):
         self.distinct: np.ndarray | None = np.empty(0)
 
     def cut(self, *, step: float | None, steps: int | None, name: str) -> Steps:
-        """Cut the time of the events into steps, once all are there."""
+        """Cut the times into steps, after all events are written."""
         assert self.first is not None
         if step is not None or steps is not None:
             return cut_time(self.first, self.last, step=step, steps=steps, name=name)
@@ -54,7 +54,7 @@ class EventBuffer(DiskBuffer):
         return steps_of_distinct(torch.from_numpy(self.distinct), name=name)
 
     def number(self, cut: Steps) -> tuple[np.ndarray, bool]:
-        """Know the step of each event instead of its time; returns the events of each, and whether in order."""
+        """Replace times by steps; return the number of events of each step, and whether they are in order."""
         counts, in_order, last = np.zeros(cut.num_steps, np.int64), True, 0
         path = self.paths["t"].with_suffix(".step")
         with path.open("wb") as file:
@@ -96,7 +96,7 @@ class EventBuffer(DiskBuffer):
 
 
 def write_log(spool: EventBuffer, cut: Steps, store: ArrayFolderWriter, progress: Progress) -> np.ndarray:
-    """Write ``src``, ``dst``, ``step_ptr`` and what else is known of events; returns the events of each step."""
+    """Write ``src``, ``dst``, ``step_ptr`` and the other event arrays; return the number of events of each step."""
     counts, in_order = spool.number(cut)
     store.add("step_ptr", np.concatenate([[0], np.cumsum(counts)]).astype(np.int64))
     store.add("step_time", cut.begin)
@@ -108,7 +108,7 @@ def write_log(spool: EventBuffer, cut: Steps, store: ArrayFolderWriter, progress
 
 
 def _by_step(spool: EventBuffer, counts: np.ndarray, folder: Path, progress: Progress) -> Iterator[Rows]:
-    """The events in the order of steps; those of a step stay as they came."""
+    """Yield the events in the order of steps, stably."""
     ranges = KeyBuckets(np.cumsum(counts))
     ranges.distribute(spool.read(), "step", folder, progress)
     spool.remove()

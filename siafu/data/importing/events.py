@@ -1,4 +1,4 @@
-"""Events as a stream of batches: edges that have a time, and may have a class."""
+"""Read events in batches: edges with a time and maybe a class."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class TableEvents(TableEdges):
 
     @property
     def labelled(self) -> bool:
-        """Whether events have classes."""
+        """Return whether events have classes."""
         return self.label_column is not None
 
     @property
@@ -71,7 +71,7 @@ class ArrayEvents:
 
     @property
     def labelled(self) -> bool:
-        """Whether events have classes."""
+        """Return whether events have classes."""
         return self.label is not None
 
     @property

@@ -1,8 +1,8 @@
-"""Rows of a user's tables on disk, in the order in which they came, and sorted there by ranges of a key.
+"""External distribution sort: rows of a user's tables are written to disk and sorted there by buckets of a key.
 
-They are first written down as they come, while rows of each key are counted. The counts tell where in one file those of
-any range of keys will lie; so they are written there in a second pass, and in a third each range, small enough to fit,
-is sorted in memory. Memory does not grow with the number of rows.
+Pass 1 writes the rows in the order of the input and counts the rows of each key. The counts give each bucket's place in
+one file. Pass 2 writes each row into its bucket. Pass 3 sorts each bucket, which fits into memory. Memory does not grow
+with the number of rows.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,12 +24,12 @@ Rows = dict[str, np.ndarray]
 
 
 class DiskBuffer:
-    """Edges on disk, in the order in which they came.
+    """Edges on disk, in the order of the input.
 
     Attributes:
         num_edges: written so far.
-        touched: whether each row is named by an edge.
-        fields: what is known of an edge, by name: the type of a value.
+        touched: whether any edge names each row.
+        fields: the dtype of each field of an edge, by name.
     """
 
     what = "edge"
@@ -42,7 +42,7 @@ class DiskBuffer:
         self._files: dict[str, BinaryIO] = {}
 
     def fill(self, source: EdgeSource, ids: RowLookup, progress: Progress) -> None:
-        """Write down the edges of a file."""
+        """Write the edges of a file."""
         try:
             self._files = {name: path.open("wb") for name, path in self.paths.items()}
             for batch in source.batches(progress):
@@ -55,7 +55,7 @@ class DiskBuffer:
             raise ValueError(f"{source.path} holds no {self.what}; expected at least one")
 
     def read(self, *names: str) -> Iterator[Rows]:
-        """Read some fields, or all, of the edges in the order in which they came, some at a time."""
+        """Yield some fields (default: all) of the edges in the order of the input, in batches."""
         fields = {name: kind for name, kind in self.fields.items() if not names or name in names}
         for start in range(0, self.num_edges, _RANGE_EDGES):
             yield {
@@ -64,19 +64,19 @@ class DiskBuffer:
             }
 
     def remove(self) -> None:
-        """Remove it from disk."""
+        """Delete the files."""
         for path in self.paths.values():
             path.unlink()
 
     def _rows(self, src: np.ndarray, dst: np.ndarray, batch: EdgeBatch) -> Rows:
-        """What is written down of a batch."""
+        """Return the fields of a batch that are written."""
         return {"src": src, "dst": dst} | ({} if batch.weight is None else {"weight": batch.weight})
 
     def _append(self, rows: Rows) -> None:
         src, dst = rows["src"], rows["dst"]
         count = int(max(src.max(initial=-1), dst.max(initial=-1))) + 1
         if count > self.touched.size:
-            self.touched = grown(self.touched, 2 * count)
+            self.touched = zero_padded(self.touched, 2 * count)
         self.touched[src] = True
         self.touched[dst] = True
         self.num_edges += src.size
@@ -84,21 +84,21 @@ class DiskBuffer:
             file.write(rows[name].astype(self.fields[name], copy=False).data)
 
 
-def grown(values: np.ndarray, size: int) -> np.ndarray:
-    """The values, and zeros after them."""
+def zero_padded(values: np.ndarray, size: int) -> np.ndarray:
+    """Return the values padded with zeros to a size."""
     return np.concatenate([values, np.zeros(size - values.size, values.dtype)])
 
 
 class KeyBuckets:
-    """Ranges of keys, each of as many rows as fit into memory, or of one key.
+    """Ranges of keys; each has as many rows as fit into memory, or is one key.
 
     Attributes:
-        bounds: (R + 1,) int32, where ranges of keys begin and end.
-        before: (R + 1,) how many rows there are before each range.
+        bounds: (R + 1,) int32, the first key of each bucket, and the end of the last.
+        before: (R + 1,) the number of rows before each bucket.
     """
 
     def __init__(self, ends: np.ndarray) -> None:
-        """``ends`` (K,) says how many rows have passed after each key."""
+        """``ends`` (K,) is the cumulative number of rows up to and with each key."""
         bounds = [0]
         while bounds[-1] < ends.size:
             begun = ends[bounds[-1] - 1] if bounds[-1] else 0
@@ -108,7 +108,7 @@ class KeyBuckets:
         self.before = np.where(self.bounds > 0, ends[self.bounds - 1], 0)
 
     def distribute(self, batches: Iterable[Rows], key: str, folder: Path, progress: Progress) -> None:
-        """Write each row, of fields of 4 bytes, into the range of its key; rows of a range stay in order."""
+        """Write each row, of 4-byte fields, into the bucket of its key; rows of a bucket stay in order."""
         filled, done = self.before[:-1].copy(), 0
         self._paths: dict[str, Path] = {}
         files: dict[str, BinaryIO] = {}
@@ -125,7 +125,7 @@ class KeyBuckets:
                 file.close()
 
     def read(self, fields: Mapping[str, Kind], progress: Progress) -> Iterator[tuple[int, int, Rows]]:
-        """The rows of each range, and its first key and the one after its last; what was read is removed at the end."""
+        """Yield first key, end key and rows of each bucket; delete the files at the end."""
         for part in range(self.bounds.size - 1):
             count, offset = int(self.before[part + 1] - self.before[part]), 4 * int(self.before[part])
             rows = {
@@ -138,7 +138,7 @@ class KeyBuckets:
             path.unlink()
 
     def _write(self, rows: Rows, key: str, filled: np.ndarray, files: Mapping[str, BinaryIO]) -> None:
-        """Write rows to the places that their ranges are ``filled`` up to, and move these on."""
+        """Write rows to their buckets at the offsets ``filled``, and advance these."""
         owner = (np.searchsorted(self.bounds, rows[key], side="right") - 1).astype(np.int32)
         order, starts = by_key(owner, filled.size)
         for name, file in files.items():
@@ -150,7 +150,7 @@ class KeyBuckets:
 
 
 def by_key(key: np.ndarray, num_keys: int) -> tuple[np.ndarray, np.ndarray]:
-    """A stable order of rows by key, int32 from 0, and where the rows of each key begin in it, (K + 1,)."""
+    """Return a stable order of rows by key, int32 from 0, and the first row of each key in it, (K + 1,)."""
     keys = torch.from_numpy(key)
     csr = native.build_csr(keys, keys, num_rows=num_keys, origin=True)
     assert csr.origin is not None

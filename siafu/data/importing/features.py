@@ -1,4 +1,4 @@
-"""Features as a stream of rows, whatever file they come from, and their way into a store."""
+"""Read features in batches of rows from any supported file, and write them to a store."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ _BLOCK_VALUES = 1 << 22
 
 
 class FeatureRows(NamedTuple):
-    """Some rows: their ids, None where they are in order of row number, and (n, F) numbers."""
+    """A batch of rows: their ids (None if in order of row number), and (n, F) numbers."""
 
     ids: pa.Array | None
     x: np.ndarray
@@ -46,7 +46,7 @@ class FeatureSource(Protocol):
 
     @property
     def num_rows(self) -> int | None:
-        """How many rows there are, where that is known and they are row numbers."""
+        """The number of rows, if known and if rows are numbered."""
 
     def rows(self, progress: Progress) -> Iterator[FeatureRows]:
         """Read the rows."""
@@ -83,7 +83,7 @@ class ArrayFeatures:
 
 @dataclass(frozen=True)
 class SparseFeatures:
-    """Features in compressed rows; they are written out in full."""
+    """Features in compressed sparse rows; they are stored dense."""
 
     path: Path
     indptr: np.ndarray
@@ -118,7 +118,7 @@ class SparseFeatures:
 
 @dataclass(frozen=True)
 class TableFeatures:
-    """Features in a table: its id column, if it has one, and the others, all numbers."""
+    """Features in a table: an optional id column, and numeric columns."""
 
     table: Table
     id_column: str | None
@@ -190,7 +190,7 @@ def write_features(
     dtype: FeatureDType,
     progress: Progress,
 ) -> int:
-    """Write ``x`` row by row, giving new ids their rows; returns the number of rows."""
+    """Write ``x`` row by row, and add new ids to the map; return the number of rows."""
     x = store.array("x", dtype, row=(len(source.columns),))
     scale = store.array("x_scale", "float32") if dtype == "int8" else None
     for block in source.rows(progress):
@@ -222,7 +222,7 @@ def _add_ids(ids: IdMap, block: FeatureRows, source: FeatureSource) -> None:
 
 
 def _finite(block: FeatureRows, columns: tuple[str, ...], dtype: FeatureDType) -> Tensor:
-    """The rows, in the type in which they are kept; in float32 where that is yet to be made of them."""
+    """Return the rows in the stored dtype, or float32 before quantisation; refuse numbers that are not finite."""
     with np.errstate(over="ignore"):
         x = torch.from_numpy(np.ascontiguousarray(block.x, dtype=np.float32))
     x = x.to(torch.bfloat16) if dtype == "bfloat16" else x

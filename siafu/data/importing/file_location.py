@@ -1,4 +1,4 @@
-"""Where in a user's file something stands, for messages; and which format a file is, by its name."""
+"""The place of rows in a user's file, for messages; and the format of a file, by its name."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +19,12 @@ _SUFFIXES: dict[str, Format] = {
 
 @dataclass(frozen=True)
 class FileLocation:
-    """Rows of a file.
+    """The place of some rows in a file.
 
     Attributes:
         file: as the user gave it.
-        unit: what rows are called there: ``line`` in text, ``row`` elsewhere.
-        first: the number of the first of them.
+        unit: the word for a row there: ``line`` in text, ``row`` elsewhere.
+        first: the number of the first row.
     """
 
     file: Path
@@ -32,12 +32,12 @@ class FileLocation:
     first: int = 0
 
     def at(self, row: int) -> str:
-        """Name the row, counted from the first of these."""
+        """Format the place of a row, counted from the first."""
         return f"{self.file}: {self.unit} {self.first + row}"
 
 
 def format_of(path: Path, field: str) -> Format:
-    """Tell the format of a file or folder that must be there; ``field`` is what it was given as."""
+    """Return the format of an existing file or folder; ``field`` is the option that named it."""
     if not path.exists():
         raise FileNotFoundError(f"{field}: {path} does not exist")
     if path.is_dir():
@@ -53,7 +53,7 @@ def format_of(path: Path, field: str) -> Format:
 
 
 def parquet_files(path: Path) -> list[Path]:
-    """List the Parquet files of a folder by name; a file is itself the list."""
+    """List the Parquet files of a folder by name; for a file, list the file itself."""
     if not path.is_dir():
         return [path]
     return sorted(file for file in path.iterdir() if file.suffix.lower() in (".parquet", ".pq"))

@@ -1,4 +1,4 @@
-"""A graph from files into a store."""
+"""Import a static graph from files into a store."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -45,16 +45,16 @@ def import_graph(
 ) -> Store:
     """Import a graph from files into a new store; on any failure nothing is left behind.
 
-    Ids are row numbers beside features (or, without features, labels or a split) that come as arrays. They
-    are the user's own, integers or strings, beside a table of features or labels with an id column, or where
-    edges have strings: then nodes are numbered by first appearance in the features, the labels, the edges,
-    and the ids
-        are kept
-    as ``node_names``. Integers in edges alone are row numbers if at least a quarter of the numbers up to the
-    largest is in use, else the user's own. In a CSV file a first line that names a column that is looked for,
-    or whose leading ids are not all integers, is a header; so string ids need a header. Ids in text are integers if
-    all are, also where they are written as floats (``2.0`` is ``2``). Else they keep their text, in every table: one
-    id such as ``A7`` or ``007`` is enough. A row number may have zeros in front.
+    Ids are row numbers if features come as an array (or, without features, if labels or a split do). Ids are the
+    user's own, integers or strings, if a table of features or labels has an id column, or if edges have strings.
+    Nodes are then numbered by first appearance in the features, the labels and the edges, and the ids are stored as
+    ``node_names``. Integers in edges alone are row numbers if at least a quarter of the numbers up to the largest is
+    in use, else the user's own.
+
+    The first line of a CSV file is a header if it names an expected column, or if its leading ids are not all
+    integers; so string ids need a header. Ids in text are integers if all are, also if written as floats (``2.0`` is
+    ``2``). Otherwise ids keep their text in every table: one id such as ``A7`` or ``007`` is enough. A row number may
+    have leading zeros.
 
     Args:
         out: the folder to make.
@@ -72,38 +72,38 @@ def import_graph(
         undirected: whether to add the reverse of each edge and drop repeated edges (the first weight is
             kept).
         name: what to call the graph; None for the name of the folder.
-        progress: told how far it is.
-        feature_dtype: how to keep the features.
-        label_kind: what labels are: ``class``, ``multilabel`` or ``number``. Without it, one column of words or of
+        progress: callback for progress.
+        feature_dtype: the stored dtype of the features.
+        label_kind: the kind of labels: ``class``, ``multilabel`` or ``number``. Without it, one column of words or of
             whole numbers, also if written as floats, is of classes; more than 50 classes of fewer than 4 nodes each
             are refused.
-        limits: on what files claim and unpack to.
+        limits: on sizes that files claim and unpack to.
 
-    Which columns were read as what stands in ``manifest.provenance.columns`` of the store.
+    ``manifest.provenance.columns`` of the store records the role of each column.
     """
     check_label_kind(label_kind)
     if feature_dtype not in get_args(FeatureDType):
         raise ValueError(f"feature_dtype is {feature_dtype!r}; expected one of {get_args(FeatureDType)}")
-    given = ImportRequest(*(Path(edges), _path(features), _path(labels), _path(split)), label_kind, limits)
+    request = ImportRequest(*(Path(edges), _path(features), _path(labels), _path(split)), label_kind, limits)
     target = _Target(Path(out), name or Path(out).name, undirected, feature_dtype)
-    return with_readings(lambda reading: _import_as(reading, given, target, progress))
+    return retry_id_parsing(lambda parsing: _import_as(parsing, request, target, progress))
 
 
-def with_readings(read: Callable[[IdParsing], T]) -> T:
-    """Import with ids as integers, and again from the start where a text turns out to need another reading."""
-    reading = IdParsing()
+def retry_id_parsing(read: Callable[[IdParsing], T]) -> T:
+    """Import with integer ids; restart from the beginning if a text needs another way of parsing ids."""
+    parsing = IdParsing()
     while True:
         try:
-            return read(reading)
+            return read(parsing)
         except TextIdsError as error:
-            if reading.text:
+            if parsing.text:
                 raise
-            reading = reading.after(error)
+            parsing = parsing.after(error)
 
 
 @dataclass(frozen=True)
 class _Target:
-    """The store to make: its place, its name, whether edges hold both ways, and how features are kept."""
+    """The store to write: its path and name, edge direction, and the dtype of features."""
 
     out: Path
     name: str
@@ -111,15 +111,15 @@ class _Target:
     feature_dtype: FeatureDType
 
 
-def _import_as(reading: IdParsing, given: ImportRequest, target: _Target, progress: Progress) -> Store:
-    """Import with ids that are read in one way."""
+def _import_as(parsing: IdParsing, request: ImportRequest, target: _Target, progress: Progress) -> Store:
+    """Import with one way of parsing ids."""
     with StoreWriter(target.out) as store:
-        inputs, ids = read_ids(open_inputs(given, store.scratch), given, reading)
+        inputs, ids = read_ids(open_inputs(request, store.scratch), request, parsing)
         import_features(inputs, ids, store, target.feature_dtype, progress)
         labelled = read_labels(inputs, ids, progress)
         known, ids = _import_edges(inputs, ids, store, target.undirected, progress)
-        refuse_lone_labels(inputs, labelled, known)
-        labels = import_labels(inputs, labelled, ids.count, store, given.label_kind)
+        refuse_orphan_labels(inputs, labelled, known)
+        labels = import_labels(inputs, labelled, ids.count, store, request.label_kind)
         _import_split(inputs, ids, store, progress)
         if isinstance(ids, IdMap):
             for array, values in names_to_arrays(ids.names()).items():
@@ -131,7 +131,7 @@ def _import_as(reading: IdParsing, given: ImportRequest, target: _Target, progre
             name=target.name,
             undirected=target.undirected or inputs.both_directions,
             class_names=None if labels is None else labels.class_names,
-            sources=given.sources(),
+            sources=request.sources(),
             columns=columns,
         )
 
@@ -141,25 +141,25 @@ def _path(path: str | Path | None) -> Path | None:
 
 
 def read_ids(
-    inputs: Inputs, given: ImportRequest, reading: IdParsing
+    inputs: Inputs, request: ImportRequest, parsing: IdParsing
 ) -> tuple[Inputs, RowNumbers | InferredRowNumbers | IdMap]:
-    """The inputs, whose ids are read alike, and what knows the row of each id."""
-    ids = ids_for(inputs, given)
+    """Return the inputs with ids parsed alike, and the lookup from ids to rows."""
+    ids = choose_ids(inputs, request)
     if isinstance(ids, RowNumbers):  # zeros in front of a row number change nothing
         return inputs, ids
-    inputs = inputs.read_ids(reading)
-    return inputs, ids_for(inputs, given)
+    inputs = inputs.read_ids(parsing)
+    return inputs, choose_ids(inputs, request)
 
 
-def ids_for(inputs: Inputs, given: ImportRequest) -> RowNumbers | InferredRowNumbers | IdMap:
-    """What knows the row of each id: see :func:`import_graph`."""
-    counted = inputs.counted(given)
+def choose_ids(inputs: Inputs, request: ImportRequest) -> RowNumbers | InferredRowNumbers | IdMap:
+    """Choose the lookup from ids to rows: see :func:`import_graph`."""
+    counted = inputs.counted(request)
     if counted is not None:
         count, by = counted
         if not 1 <= count <= MAX_NODES:
             raise ValueError(f"{by} counts {count} nodes; expected 1 to {MAX_NODES}")
         if inputs.bare_count:
-            given.limits.check_nodes(count, by, inputs.edges.most_edges)
+            request.limits.check_nodes(count, by, inputs.edges.most_edges)
         return RowNumbers(count, by)
     if (
         inputs.edges.strings
@@ -177,13 +177,13 @@ def import_features(
     dtype: FeatureDType,
     progress: Progress,
 ) -> None:
-    """Write the features, a row a node; where they name the nodes, no others may come."""
+    """Write the features, one row per node; if they define the nodes, no further nodes are accepted."""
     if inputs.features is None:
         return
     new_ids = ids if isinstance(ids, IdMap) else None
     rows = write_features(inputs.features, store, new_ids, dtype, progress)
     if new_ids is not None:
-        new_ids.closed_by = str(inputs.features.path)
+        new_ids.defined_by = str(inputs.features.path)
     if rows != ids.count:
         by = ids.counted_by if isinstance(ids, RowNumbers) else "the ids"
         raise ValueError(
@@ -194,7 +194,7 @@ def import_features(
 def read_labels(
     inputs: Inputs, ids: RowNumbers | InferredRowNumbers | IdMap, progress: Progress
 ) -> NodeValues | None:
-    """Read a table of labels; it comes before the edges, since it may be what names the nodes."""
+    """Read a table of labels; it is read before the edges, since it may define the nodes."""
     if not isinstance(inputs.labels, NodeTable):
         return None
     return read_nodes(inputs.labels, ids, label="labels", progress=progress)
@@ -207,7 +207,7 @@ def _import_edges(
     undirected: bool,
     progress: Progress,
 ) -> tuple[DiskBuffer, RowNumbers | IdMap]:
-    """Write the edges; returns what is known of them, and the ids of all nodes."""
+    """Write the edges; return their buffer, and the ids of all nodes."""
     spool, known = fill(
         lambda: EdgeBuffer(store.scratch, weighted=inputs.edges.weighted, undirected=undirected),
         inputs,
@@ -221,25 +221,25 @@ def _import_edges(
 def fill(
     make: Callable[[], S], inputs: Inputs, ids: RowNumbers | InferredRowNumbers | IdMap, progress: Progress
 ) -> tuple[S, RowNumbers | IdMap]:
-    """Write down the edges of the inputs; returns them, and the ids of all nodes. It may take a second reading."""
+    """Write the edges of the inputs to a buffer, maybe in a second attempt; return it and the ids of all nodes."""
     path = str(inputs.edges.path)
     spool = make()
     try:
         spool.fill(inputs.edges, ids, progress)
         if isinstance(ids, InferredRowNumbers):
-            ids = ids.settled(path)
+            ids = ids.confirmed(path)
     except SparseIdsError:
         ids = IdMap(strings=False)
         spool = make()
         spool.fill(inputs.edges, ids, progress)
-    if isinstance(ids, IdMap) and ids.closed_by is None:
-        ids.closed_by = path
+    if isinstance(ids, IdMap) and ids.defined_by is None:
+        ids.defined_by = path
     assert not isinstance(ids, InferredRowNumbers)
     return spool, ids
 
 
-def refuse_lone_labels(inputs: Inputs, labelled: NodeValues | None, edges: DiskBuffer) -> None:
-    """Refuse a label whose id nothing else has: it is a slip of the pen more likely than a node."""
+def refuse_orphan_labels(inputs: Inputs, labelled: NodeValues | None, edges: DiskBuffer) -> None:
+    """Refuse a label whose id occurs nowhere else: more likely a typing error than a node."""
     if labelled is None or inputs.features is not None or inputs.num_nodes is not None:
         return
     assert isinstance(inputs.labels, NodeTable)
@@ -262,7 +262,7 @@ def import_labels(
     store: ArrayFolderWriter,
     kind: LabelKind | None,
 ) -> Labels | None:
-    """Write the labels, and return them."""
+    """Write the labels and return them."""
     if inputs.labels is None:
         return None
     if isinstance(inputs.labels, Labels):

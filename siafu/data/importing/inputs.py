@@ -1,4 +1,4 @@
-"""Open what a user gave to import: which file holds what, and how its ids are to be read."""
+"""Open the user's input files, and decide how their ids are parsed."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -51,7 +51,7 @@ _NPZ = (
 
 @dataclass(frozen=True)
 class ImportRequest:
-    """The paths that a user gave, what labels are (None: they tell it themselves), and limits on what files claim."""
+    """The user's paths, the kind of labels (None: inferred), and limits on what files claim."""
 
     edges: Path
     features: Path | None = None
@@ -61,20 +61,20 @@ class ImportRequest:
     limits: Limits = DEFAULT
 
     def sources(self) -> dict[str, str]:
-        """Name the files, for the provenance of the store."""
+        """Return the files by name, for the provenance of the store."""
         fields = {"edges": self.edges, "features": self.features, "labels": self.labels, "split": self.split}
         return {name: str(path) for name, path in fields.items() if path is not None}
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What is to be imported.
+    """The opened inputs of an import.
 
     Attributes:
-        edges, features: streams.
-        labels, split: by row number where they came as arrays, else tables that have yet to be read.
-        num_nodes: N where something other than features, labels and split says so, and what that is.
-        both_directions: whether the edges are said to stand in both directions already.
+        edges, features: read in batches.
+        labels, split: arrays by row number, or tables that are read later.
+        num_nodes: N and its source, if anything other than features, labels and split gives it.
+        both_directions: whether the file says that each edge is stored in both directions.
     """
 
     edges: EdgeSource
@@ -84,19 +84,19 @@ class Inputs:
     num_nodes: tuple[int, str] | None = None
     both_directions: bool = False
 
-    def counted(self, given: ImportRequest) -> tuple[int, str] | None:
-        """Return N and what says so, where ids are row numbers; None where they must be mapped or guessed."""
+    def counted(self, request: ImportRequest) -> tuple[int, str] | None:
+        """Return N and its source if ids are row numbers; None if ids must be mapped or inferred."""
         counts = [] if self.num_nodes is None else [self.num_nodes]
         if self.features is not None and self.features.num_rows is not None:
             counts.append((self.features.num_rows, str(self.features.path)))
         if isinstance(self.features, TableFeatures) and self.features.id_column is not None:
             return None
         if isinstance(self.labels, Labels):
-            counts.append((self.labels.y.shape[0], str(given.labels or given.edges)))
+            counts.append((self.labels.y.shape[0], str(request.labels or request.edges)))
         elif isinstance(self.labels, NodeTable) and not counts:
             return None
         if isinstance(self.split, dict):
-            counts.append((len(next(iter(self.split.values()))), str(given.split or given.edges)))
+            counts.append((len(next(iter(self.split.values()))), str(request.split or request.edges)))
         for count, file in counts[1:]:
             if count != counts[0][0]:
                 raise ValueError(
@@ -106,28 +106,28 @@ class Inputs:
 
     @property
     def bare_count(self) -> bool:
-        """Whether nothing with a row for each node stands behind the number of nodes."""
+        """True if no array with a row per node supports the number of nodes."""
         rows = (self.features is not None, isinstance(self.labels, Labels), isinstance(self.split, dict))
         return self.num_nodes is not None and not any(rows)
 
     @property
     def strings(self) -> bool:
-        """Whether any of the ids are strings."""
+        """True if any of the ids are strings."""
         kinds = [table.type_of(column) for table, column in self._id_columns()]
         return self.edges.strings or any(is_string(value_type(kind)) for kind in kinds)
 
-    def read_ids(self, reading: "IdParsing") -> "Inputs":
-        """Read the ids of every text in one way: as strings where some of them are, else as integers."""
-        reading = replace(reading, text=True) if self.strings else reading
+    def read_ids(self, parsing: "IdParsing") -> "Inputs":
+        """Parse the ids of all texts alike: as strings if any of them are, else as integers."""
+        parsing = replace(parsing, text=True) if self.strings else parsing
         edges, features, labels, split = self.edges, self.features, self.labels, self.split
         if isinstance(edges, TableEdges):
-            edges = replace(edges, table=reading.of(edges.table, edges.columns))
+            edges = replace(edges, table=parsing.of(edges.table, edges.columns))
         if isinstance(features, TableFeatures) and features.id_column is not None:
-            features = replace(features, table=reading.of(features.table, (features.id_column,)))
+            features = replace(features, table=parsing.of(features.table, (features.id_column,)))
         if isinstance(labels, NodeTable):
-            labels = replace(labels, table=reading.of(labels.table, (labels.id_column,)))
+            labels = replace(labels, table=parsing.of(labels.table, (labels.id_column,)))
         if isinstance(split, NodeTable):
-            split = replace(split, table=reading.of(split.table, (split.id_column,)))
+            split = replace(split, table=parsing.of(split.table, (split.id_column,)))
         return replace(self, edges=edges, features=features, labels=labels, split=split)
 
     def _id_columns(self) -> list[tuple[Table, str]]:
@@ -140,10 +140,10 @@ class Inputs:
 
 @dataclass(frozen=True)
 class IdParsing:
-    """How ids in text are read.
+    """The way to parse ids in text.
 
     Attributes:
-        text: whether as strings, since some need their text.
+        text: whether as strings, since some ids differ only as text.
         whole: the tables whose ids may be written as floats, such as ``2.0``.
     """
 
@@ -151,13 +151,13 @@ class IdParsing:
     whole: frozenset[Path] = frozenset()
 
     def after(self, error: TextIdsError) -> "IdParsing":
-        """The next one to try, after a table was found to need it."""
+        """Return the parsing to try next, after a table turned out to need it."""
         if error.needs == "whole" and error.path not in self.whole:
             return replace(self, whole=self.whole | {error.path})
         return replace(self, text=True)
 
     def of(self, table: Table, columns: tuple[str, ...]) -> Table:
-        """The table, whose columns of ids are read so."""
+        """Return the table with its id columns parsed this way."""
         if not table.csv:
             return table
         if self.text:
@@ -168,50 +168,52 @@ class IdParsing:
         return replace(table, watched=columns)
 
 
-def open_inputs(given: ImportRequest, scratch: Path) -> Inputs:
-    """Open every file that was given; arrays in an archive are unpacked into ``scratch``."""
-    inputs = _open_edges(given, scratch)
-    if given.features is not None:
-        inputs = replace(inputs, features=open_features(given.features, scratch, given.limits))
-    if given.labels is not None:
-        inputs = replace(inputs, labels=_open_labels(given.labels, given))
-    if given.split is not None:
-        inputs = replace(inputs, split=_open_split(given.split, inputs.num_nodes, given.limits))
+def open_inputs(request: ImportRequest, scratch: Path) -> Inputs:
+    """Open all input files; arrays in an archive are unpacked into ``scratch``."""
+    inputs = _open_edges(request, scratch)
+    if request.features is not None:
+        inputs = replace(inputs, features=open_features(request.features, scratch, request.limits))
+    if request.labels is not None:
+        inputs = replace(inputs, labels=_open_labels(request.labels, request))
+    if request.split is not None:
+        inputs = replace(inputs, split=_open_split(request.split, inputs.num_nodes, request.limits))
     return inputs
 
 
-def _open_edges(given: ImportRequest, scratch: Path) -> Inputs:
-    path = given.edges
+def _open_edges(request: ImportRequest, scratch: Path) -> Inputs:
+    path = request.edges
     match format_of(path, "edges"):
         case "npy":
             return Inputs(array_edges(open_npy(path)))
         case "npz":
-            return _open_npz(given, unpack_npz(path, scratch / "npz", _NPZ, given.limits))
+            return _open_npz(request, unpack_npz(path, scratch / "npz", _NPZ, request.limits))
         case "ogb":
-            ogb = open_ogb(path, scratch / "ogb", given.label_kind, given.limits)
-            split = None if given.split else read_ogb_split(path, ogb.num_nodes)
+            ogb = open_ogb(path, scratch / "ogb", request.label_kind, request.limits)
+            split = None if request.split else read_ogb_split(path, ogb.num_nodes)
             return Inputs(ogb.edges, ogb.features, ogb.labels, split, (ogb.num_nodes, f"{path / 'raw'}"))
         case _:
-            return Inputs(table_edges(path, given.limits))
+            return Inputs(table_edges(path, request.limits))
 
 
-def _open_npz(given: ImportRequest, arrays: dict[str, NpyFile]) -> Inputs:
-    path = given.edges
+def _open_npz(request: ImportRequest, arrays: dict[str, NpyFile]) -> Inputs:
+    path = request.edges
     if "edge_index" not in arrays:
         raise ValueError(
             f"{path} holds {', '.join(names_in_npz(path)) or 'no array'}; expected the array edge_index, (2, E)"
         )
     features: FeatureSource | None = None
-    if given.features is None and "x" in arrays:
+    if request.features is None and "x" in arrays:
         features = array_features(arrays["x"])
-    elif given.features is None and {"x_indptr", "x_indices", "x_data", "x_shape"} <= arrays.keys():
-        features = sparse_features(path, arrays, prefix="x_", limits=given.limits)
+    elif request.features is None and {"x_indptr", "x_indices", "x_data", "x_shape"} <= arrays.keys():
+        features = sparse_features(path, arrays, prefix="x_", limits=request.limits)
     masks = {name: arrays[name] for name in MASKS if name in arrays}
     return Inputs(
         array_edges(arrays["edge_index"], weight=arrays.get("edge_weight")),
         features,
-        labels_of_array(arrays["y"], given.label_kind) if given.labels is None and "y" in arrays else None,
-        _masks(masks) if given.split is None and masks else None,
+        labels_of_array(arrays["y"], request.label_kind)
+        if request.labels is None and "y" in arrays
+        else None,
+        _masks(masks) if request.split is None and masks else None,
         (scalar(arrays["num_nodes"]), f"{path / 'num_nodes'}") if "num_nodes" in arrays else None,
         both_directions="undirected" in arrays and scalar(arrays["undirected"]) == 1,
     )
@@ -230,14 +232,14 @@ def open_features(path: Path, scratch: Path, limits: Limits) -> FeatureSource:
             return table_features(_id_table(path, limits))
 
 
-def _open_labels(path: Path, given: ImportRequest) -> Labels | NodeTable:
+def _open_labels(path: Path, request: ImportRequest) -> Labels | NodeTable:
     match format_of(path, "labels"):
         case "npy":
-            return labels_of_array(open_npy(path), given.label_kind)
+            return labels_of_array(open_npy(path), request.label_kind)
         case "npz" | "ogb":
             raise ValueError(f"labels: {path} is no table of labels; expected .npy, .parquet, .csv or .tsv")
         case _:
-            return open_label_table(path, given.limits)
+            return open_label_table(path, request.limits)
 
 
 def open_label_table(path: Path, limits: Limits) -> NodeTable:
@@ -258,7 +260,7 @@ def _open_split(path: Path, num_nodes: tuple[int, str] | None, limits: Limits) -
 
 
 def _id_table(path: Path, limits: Limits) -> Table:
-    """Open a table of nodes; ids in a text that are no integers are read as strings."""
+    """Open a table of nodes; ids in text that are no integers are read as strings."""
     table = open_table(path, wanted=("id",), limits=limits)
     id_column = "id" if "id" in table.names else table.names[0]
     if table.csv and not is_number(table.type_of(id_column)):

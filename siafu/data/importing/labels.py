@@ -1,4 +1,4 @@
-"""Labels of nodes: classes by number or by name, many labels as 0 and 1, or numbers to regress on."""
+"""Labels of nodes: classes by number or name, multi-label columns of 0 and 1, or regression targets."""
 
 from collections.abc import Callable
 from typing import Literal, NamedTuple, get_args
@@ -20,14 +20,14 @@ _OPTION = "--label-kind class|multilabel|number (label_kind in Python) says what
 
 
 class Labels(NamedTuple):
-    """What is known of the nodes: ``y`` as in :class:`siafu.graph.Graph`, and the names of the classes."""
+    """Labels of all nodes: ``y`` as in :class:`siafu.graph.Graph`, and the names of the classes."""
 
     y: np.ndarray
     class_names: tuple[str, ...] | None
 
 
 def check_label_kind(kind: str | None) -> None:
-    """Refuse a kind of labels that there is not."""
+    """Refuse an unknown kind of labels."""
     if kind is not None and kind not in get_args(LabelKind):
         raise ValueError(f"label_kind is {kind!r}; expected one of {get_args(LabelKind)}")
 
@@ -43,7 +43,7 @@ def label_table(table: Table) -> NodeTable:
 
 
 def labels_of_array(array: NpyFile, kind: LabelKind | None = None) -> Labels:
-    """Read (N,) or (N, C) labels, one a row."""
+    """Read (N,) or (N, C) labels, one row per node."""
     values = array.read()
     if values.ndim == 2 and values.shape[1] == 1 and kind != "multilabel":
         values = values[:, 0]
@@ -55,7 +55,7 @@ def labels_of_array(array: NpyFile, kind: LabelKind | None = None) -> Labels:
 def labels_of_nodes(
     values: NodeValues, source: NodeTable, num_nodes: int, kind: LabelKind | None = None
 ) -> Labels:
-    """Put the labels of a table in the place of their nodes; a node that is not there has none."""
+    """Scatter the labels of a table to their nodes; nodes without a row are unlabelled."""
     if len(source.columns) == 1 and kind != "multilabel":
         return _one_column(values, source, num_nodes, kind)
     columns = [_numbers(values.columns[name], values, name, kind) for name in source.columns]
@@ -67,9 +67,9 @@ def labels_of_nodes(
 
 
 def checked_labels(values: np.ndarray, at: Callable[[int], str], kind: LabelKind | None = None) -> np.ndarray:
-    """Return labels as a graph keeps them; ``at`` names a row of a label that is refused.
+    """Convert labels to their stored form; ``at`` names the row of a label that is refused.
 
-    Without a kind, floats are numbers, several columns are many labels, and one column of integers is of classes.
+    Without a kind, floats are regression targets, several columns are multi-label, and one integer column is classes.
     """
     if kind == "number" or (kind is None and values.dtype.kind == "f"):
         with np.errstate(over="ignore"):
@@ -83,7 +83,7 @@ def checked_labels(values: np.ndarray, at: Callable[[int], str], kind: LabelKind
 
 
 def whole_classes(values: np.ndarray) -> np.ndarray:
-    """Floats that are whole as integers, NaN being -1; floats with a fraction or below -1 stay as they are."""
+    """Convert whole floats to integers, NaN to -1; floats with a fraction or below -1 stay floats."""
     if values.dtype.kind != "f":
         return values
     with np.errstate(invalid="ignore"):
@@ -93,7 +93,7 @@ def whole_classes(values: np.ndarray) -> np.ndarray:
 
 
 def _classes(values: np.ndarray, at: Callable[[int], str], kind: LabelKind | None) -> np.ndarray:
-    """One class a node, int64; more of them than their nodes make likely are refused unless the kind is given."""
+    """Return one class per node, int64; refuse implausibly many classes unless the kind is given."""
     if values.ndim != 1:
         raise ValueError(f"labels are {values.shape}; expected (N,) where they are classes: {_OPTION}")
     values = whole_classes(values)
@@ -128,7 +128,7 @@ def _one_column(values: NodeValues, source: NodeTable, num_nodes: int, kind: Lab
 
 
 def _named(column: pa.ChunkedArray) -> tuple[tuple[str, ...], np.ndarray]:
-    """Return the words of a column in order, and the number of each; an empty one is -1."""
+    """Return the sorted words of a column and the number of each row's word; -1 for an empty one."""
     column = pc.if_else(pc.equal(column, ""), pa.scalar(None, column.type), column)
     names = sorted(name for name in pc.unique(column).to_pylist() if name is not None)
     found = pc.index_in(column, value_set=pa.array(names, column.type), skip_nulls=True)

@@ -35,7 +35,7 @@ class Limits:
             )
 
     def check_nodes(self, count: int, counted_by: str, most_edges: int) -> None:
-        """Refuse a bare number of nodes that nothing else in the files justifies."""
+        """Refuse a number of nodes that nothing else in the files supports."""
         most = max(_ROOM_NODES, _NODES_AN_EDGE * most_edges) if self.nodes is None else self.nodes
         if count > most:
             raise ValueError(
@@ -44,7 +44,7 @@ class Limits:
             )
 
     def too_long(self, what: str) -> str:
-        """The message for a line that is too long."""
+        """Return the error message for a line that is too long."""
         return (
             f"{what} has a line of more than {self.line_bytes:,} bytes; if that is right, raise the limit with "
             "--max-line-bytes"

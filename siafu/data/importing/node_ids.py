@@ -1,4 +1,4 @@
-"""From the ids that users write to rows: row numbers as they are, or a map by first appearance."""
+"""From the user's ids to rows: row numbers as they are, or a map by first appearance."""
 
 from itertools import repeat
 from typing import Any, Protocol
@@ -12,14 +12,14 @@ from siafu.store.node_names import is_string
 from siafu.user_input import MAX_NODES
 
 _MAX_GUESSED = 1 << 29
-_SPARSE = 4
+_MAX_SPARSITY = 4
 
 
 class RowLookup(Protocol):
-    """Knows the row of each id."""
+    """Maps ids to rows."""
 
     def rows(self, ids: pa.Array, place: FileLocation, column: str) -> np.ndarray:
-        """Return the rows of some ids, (n,) int32; ``place`` and ``column`` say where they stand."""
+        """Return the rows of some ids, (n,) int32; ``place`` and ``column`` locate them for errors."""
 
     def pairs(
         self, src: pa.Array, dst: pa.Array, place: FileLocation, columns: tuple[str, str]
@@ -28,7 +28,7 @@ class RowLookup(Protocol):
 
 
 class SparseIdsError(Exception):
-    """Integer ids turned out to be no row numbers."""
+    """Integer ids are too sparse to be row numbers."""
 
 
 class RowNumbers:
@@ -62,11 +62,11 @@ class RowNumbers:
 
 
 class InferredRowNumbers:
-    """Integer ids that nothing counts: row numbers, as long as at least a quarter of them is in use."""
+    """Integer ids without a known count: taken as row numbers while at least a quarter of them is in use."""
 
     def __init__(self, most_edges: int) -> None:
-        """``most_edges`` bounds the edges, and so how many ids can be in use."""
-        self._most = min(_MAX_GUESSED, _SPARSE * 2 * most_edges)
+        """``most_edges`` bounds the number of edges, and so of ids in use."""
+        self._most = min(_MAX_GUESSED, _MAX_SPARSITY * 2 * most_edges)
         self._seen = np.zeros(1024, dtype=bool)
         self.count = 0
 
@@ -88,9 +88,9 @@ class InferredRowNumbers:
         """See :class:`RowLookup`."""
         return [self.rows(src, place, columns[0]), self.rows(dst, place, columns[1])]
 
-    def settled(self, path: str) -> RowNumbers:
-        """Return the row numbers, now that all edges were seen; too few of them in use are none."""
-        if self.count > _SPARSE * int(np.count_nonzero(self._seen)):
+    def confirmed(self, path: str) -> RowNumbers:
+        """Return the row numbers after all edges were read; refuse ids that are too sparse."""
+        if self.count > _MAX_SPARSITY * int(np.count_nonzero(self._seen)):
             raise SparseIdsError
         return RowNumbers(self.count, path)
 
@@ -99,18 +99,18 @@ class IdMap:
     """Ids of one kind, integers or strings, numbered by first appearance.
 
     Attributes:
-        strings: whether they are strings.
-        closed_by: the file that named all nodes; None while further ones may come.
+        strings: whether ids are strings.
+        defined_by: the file that defined all nodes; None while new ids are accepted.
     """
 
     def __init__(self, *, strings: bool) -> None:
         self._table: _Strings | _Integers = _Strings() if strings else _Integers()
         self.strings = strings
-        self.closed_by: str | None = None
+        self.defined_by: str | None = None
 
     @property
     def count(self) -> int:
-        """N so far."""
+        """The number of nodes so far."""
         return self._table.count
 
     def names(self) -> pa.Array:
@@ -125,11 +125,11 @@ class IdMap:
         new = rows < 0
         of_id = encoded.indices.to_numpy(zero_copy_only=False)
         if new.any():
-            if self.closed_by is not None:
+            if self.defined_by is not None:
                 row = int(new[of_id].argmax())
                 raise ValueError(
                     f"{place.at(row)}, column {column!r}: there is no node {ids[row].as_py()!r} in "
-                    f"{self.closed_by}: add it there or drop the row"
+                    f"{self.defined_by}: add it there or drop the row"
                 )
             rows[new] = self._add(different.filter(pa.array(new)), place)
         return rows[of_id].astype(np.int32)
@@ -137,9 +137,9 @@ class IdMap:
     def pairs(
         self, src: pa.Array, dst: pa.Array, place: FileLocation, columns: tuple[str, str]
     ) -> list[np.ndarray]:
-        """See :class:`RowLookup`; where ids are new, an edge's source comes before its target."""
+        """See :class:`RowLookup`; an edge's source is numbered before its target."""
         src, dst = self._checked(src, place, columns[0]), self._checked(dst, place, columns[1])
-        if self.closed_by is not None:
+        if self.defined_by is not None:
             return [self.rows(src, place, columns[0]), self.rows(dst, place, columns[1])]
         turns = np.arange(2 * len(src)).reshape(2, -1).T.ravel()  # src 0, dst 0, src 1, dst 1, ...
         rows = self.rows(pa.concat_arrays([src, dst]).take(pa.array(turns)), place, columns[0])

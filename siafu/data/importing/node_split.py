@@ -1,4 +1,4 @@
-"""Which nodes train, validate and test, as users write it: numbers 0 to 3, or words."""
+"""Train, validation and test splits as users write them: numbers 0 to 3, or words."""
 
 import numpy as np
 import pyarrow as pa
@@ -45,7 +45,7 @@ def masks_of_array(array: NpyFile) -> dict[str, np.ndarray]:
 
 
 def masks_of_nodes(values: NodeValues, source: NodeTable, num_nodes: int) -> dict[str, np.ndarray]:
-    """Put the splits of a table in the place of their nodes; a node that is not there is in none."""
+    """Scatter the splits of a table to their nodes; nodes without a row are in no split."""
     (name,) = source.columns
     column = values.columns[name]
     if pa.types.is_dictionary(column.type):

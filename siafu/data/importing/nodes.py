@@ -1,4 +1,4 @@
-"""Tables with a row for each of some nodes: whose row it is, and what stands there."""
+"""Tables with a row per node: an id column, and columns of values."""
 
 from bisect import bisect_right
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from siafu.store.node_names import is_string
 
 @dataclass(frozen=True)
 class NodeTable:
-    """A table of nodes: its id column, and those that hold what is told of them."""
+    """A table of nodes: its id column and its value columns."""
 
     table: Table
     id_column: str
@@ -36,12 +36,12 @@ class NodeTable:
 
 @dataclass(frozen=True)
 class NodeValues:
-    """What a table of nodes held.
+    """The contents of a table of nodes.
 
     Attributes:
         rows: (n,) int32, the node of each row, each at most once.
-        columns: the values, n of each column.
-        starts, places: where in which file the rows stand, by ranges.
+        columns: n values for each column.
+        starts, places: the file locations of the rows, by ranges.
     """
 
     rows: np.ndarray
@@ -50,13 +50,13 @@ class NodeValues:
     places: tuple[FileLocation, ...]
 
     def at(self, row: int) -> str:
-        """Name a row, for messages."""
+        """Format the location of a row, for messages."""
         part = bisect_right(self.starts, row) - 1
         return self.places[part].at(row - self.starts[part])
 
 
 def node_table(table: Table, *, named: tuple[str, ...]) -> NodeTable:
-    """Find the columns of a table of nodes: ``id``, else the first; one of some names, else all others."""
+    """Find the columns of a table of nodes: ``id``, else the first; one with a given name, else all others."""
     id_column = column_named(table, "id", 0)
     refuse_numbers_as_names(table, id_column)
     others = tuple(name for name in table.names if name != id_column)
@@ -69,7 +69,7 @@ def node_table(table: Table, *, named: tuple[str, ...]) -> NodeTable:
 
 
 def read_nodes(source: NodeTable, ids: RowLookup, *, label: str, progress: Progress) -> NodeValues:
-    """Read a table of nodes; a node that stands there twice is refused."""
+    """Read a table of nodes; refuse a node with two rows."""
     rows: list[np.ndarray] = []
     batches, starts, places = [], [0], []
     for batch in source.table.batches((source.id_column, *source.columns), label=label, progress=progress):

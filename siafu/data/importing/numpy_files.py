@@ -1,4 +1,4 @@
-"""Read NumPy's files a range of rows at a time; nothing in them is ever unpickled."""
+"""Read NumPy files a range of rows at a time; nothing in them is ever unpickled."""
 
 import re
 import shutil
@@ -23,8 +23,8 @@ class NpyFile:
     """A ``.npy`` file of numbers.
 
     Attributes:
-        path: where it lies.
-        shown: how to name it in messages.
+        path: of the file.
+        shown: its name in messages.
         shape, dtype: of the array.
     """
 
@@ -34,7 +34,7 @@ class NpyFile:
     dtype: np.dtype[np.generic]
 
     def read(self, *index: slice | int) -> np.ndarray:
-        """Read a part; the file is mapped only meanwhile, so that what was read does not stay in memory."""
+        """Read a part of the array; the file is mapped only meanwhile, so that its pages do not stay in memory."""
         return np.array(_load(self.path, self.shown)[index])
 
 
@@ -48,7 +48,7 @@ def open_npy(path: Path, *, shown: Path | None = None) -> NpyFile:
 
 
 def unpack_npz(path: Path, folder: Path, names: Collection[str], limits: Limits) -> dict[str, NpyFile]:
-    """Unpack those of the named arrays that an ``.npz`` file has, if of numbers, into a folder; their CRC is checked.
+    """Unpack those of the named numeric arrays that an ``.npz`` file has into a folder; CRCs are checked.
 
     No other member is unpacked.
     """
@@ -58,14 +58,14 @@ def unpack_npz(path: Path, folder: Path, names: Collection[str], limits: Limits)
     arrays = {}
     for place, name in enumerate(members):
         unpacked, shown = folder / f"{place}.npy", path / name
-        _telling(path, partial(_unpack, path, f"{name}.npy", unpacked))
+        _naming_file(path, partial(_unpack, path, f"{name}.npy", unpacked))
         if _load(unpacked, shown).dtype.kind in "biuf":
             arrays[name] = open_npy(unpacked, shown=shown)
     return arrays
 
 
 def text_in_npz(path: Path, name: str) -> str | None:
-    """Read a short text from an ``.npz`` file, None where there is none, or a long one."""
+    """Read a short text from an ``.npz`` file; None if it is missing or long."""
     if names_in_npz(path).get(name, _TEXT_BYTES) >= _TEXT_BYTES:
         return None
     with np.load(path, allow_pickle=False) as arrays:
@@ -74,14 +74,14 @@ def text_in_npz(path: Path, name: str) -> str | None:
 
 
 def names_in_npz(path: Path) -> dict[str, int]:
-    """The arrays of an ``.npz`` file, and the bytes that each unpacks to; nothing is unpacked."""
+    """List the arrays of an ``.npz`` file with their unpacked sizes, without unpacking."""
 
     def read() -> dict[str, int]:
         with zipfile.ZipFile(path) as archive:
             there = [entry for entry in archive.infolist() if entry.filename.endswith(".npy")]
             return {entry.filename.removesuffix(".npy"): entry.file_size for entry in there}
 
-    return _telling(path, read)
+    return _naming_file(path, read)
 
 
 def _unpack(path: Path, name: str, unpacked: Path) -> None:
@@ -89,7 +89,7 @@ def _unpack(path: Path, name: str, unpacked: Path) -> None:
         shutil.copyfileobj(packed, file, 1 << 22)
 
 
-def _telling(path: Path, read: Callable[[], _T]) -> _T:
+def _naming_file(path: Path, read: Callable[[], _T]) -> _T:
     try:
         return read()
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:

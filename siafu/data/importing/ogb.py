@@ -21,7 +21,7 @@ _PARTS = {"train": TRAIN, "valid": VALIDATION, "test": TEST}
 
 @dataclass(frozen=True)
 class OgbFolder:
-    """What lies in the folder; ids are row numbers."""
+    """The contents of the folder; ids are row numbers."""
 
     edges: EdgeSource
     num_nodes: int
@@ -43,7 +43,7 @@ def open_ogb(folder: Path, scratch: Path, kind: LabelKind | None, limits: Limits
 
 
 def read_ogb_split(folder: Path, num_nodes: int) -> dict[str, np.ndarray] | None:
-    """Read the masks of ``split/<scheme>/`` (or of the scheme's own folder), None where there is no split."""
+    """Read the masks of ``split/<scheme>/`` (or of a scheme's own folder); None if there is no split."""
     scheme = _scheme(folder)
     if scheme is None:
         return None
@@ -102,7 +102,7 @@ def _one_graph(counts: np.ndarray, path: Path) -> int:
 
 
 def _labels(values: np.ndarray, path: Path, kind: LabelKind | None) -> Labels:
-    """Make classes of whole numbers, NaN being none, whatever type they are kept as."""
+    """Convert whole numbers of any dtype to classes, NaN to unlabelled."""
     values = whole_classes(values) if kind is None else values
     values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 and kind != "multilabel" else values
     return Labels(checked_labels(values, lambda row: f"{path}: row {row}", kind), None)

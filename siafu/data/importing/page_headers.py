@@ -1,6 +1,6 @@
-"""The sizes that the page headers of a Parquet file claim: the footer may claim less, and Arrow unpacks by the headers.
+"""The unpacked sizes in the page headers of a Parquet file: Arrow unpacks by these, and the footer may claim less.
 
-A header is a Thrift struct in the compact protocol. Of it three fields matter here, the others are passed over.
+A page header is a Thrift struct in the compact protocol. Two fields of it are read, the others are skipped.
 """
 
 from collections.abc import Iterator
@@ -20,13 +20,13 @@ class _Kind(IntEnum):
 
 
 def unpacked_bytes(path: Path, chunks: list[Any]) -> int:
-    """How many bytes the pages of some column chunks unpack to by their own headers; raises ValueError."""
+    """Add up the unpacked page sizes of some column chunks, by their page headers; raises ValueError."""
     with path.open("rb") as file:
         return sum(size for chunk in chunks for size in _pages(file, chunk, path))
 
 
 def _pages(file: BinaryIO, chunk: Any, path: Path) -> Iterator[int]:
-    """The unpacked size of each page of a column chunk."""
+    """Yield the unpacked size of each page of a column chunk."""
     starts = [chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset]
     place = min(starts)
     end = place + chunk.total_compressed_size
@@ -43,7 +43,7 @@ def _pages(file: BinaryIO, chunk: Any, path: Path) -> Iterator[int]:
 
 
 def _read_header(file: BinaryIO, place: int) -> tuple[int, dict[int, int]]:
-    """The length of a header, and its fields that are integers; raises IndexError where it does not end."""
+    """Return a header's length and its integer fields; raises IndexError if it does not end."""
     size = _FIRST_BYTES
     while True:
         file.seek(place)
@@ -58,7 +58,7 @@ def _read_header(file: BinaryIO, place: int) -> tuple[int, dict[int, int]]:
 
 
 class _Header:
-    """A struct that was read; a byte beyond the data raises IndexError."""
+    """A parsed struct; a byte beyond the data raises IndexError."""
 
     def __init__(self, data: bytes) -> None:
         self.data, self.place, self.fields = data, 0, dict[int, int]()
@@ -75,7 +75,7 @@ class _Header:
                 into[field] = value
 
     def _value(self, kind: int, depth: int) -> int | None:
-        """Pass over a value; an integer is returned."""
+        """Skip a value; return it if it is an integer."""
         match kind:
             case _Kind.I16 | _Kind.I32 | _Kind.I64:
                 return self._signed()

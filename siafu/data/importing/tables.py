@@ -26,7 +26,13 @@ import pyarrow.parquet as pq
 from siafu.data.importing.file_location import FileLocation, parquet_files
 from siafu.data.importing.limits import BLOCK_BYTES, DEFAULT, Limits
 from siafu.data.importing.page_headers import unpacked_bytes
-from siafu.data.importing.text_ids import Needs, PaddedIdScanner, TextIdsError, has_padded_ids, whole_numbers
+from siafu.data.importing.text_ids import (
+    NeededParsing,
+    PaddedIdScanner,
+    TextIdsError,
+    has_padded_ids,
+    whole_numbers,
+)
 from siafu.event_log import Progress, no_progress
 from siafu.store.node_names import is_string
 
@@ -40,7 +46,7 @@ _INTEGER = re.compile(r"\s*[+-]?\d+(\.0*)?\s*")
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of a table, and where they stand."""
+    """A batch of rows of a table, and its location."""
 
     columns: pa.RecordBatch
     place: FileLocation
@@ -76,7 +82,7 @@ class Table:
 
     @property
     def most_rows(self) -> int:
-        """A bound on its rows, known without reading them."""
+        """An upper bound on the number of rows, known without reading them."""
         if not self.csv:
             return sum(_num_rows(file) for file in self.files)
         size = self.path.stat().st_size
@@ -98,7 +104,7 @@ class Table:
         return replace(types, whole=tuple(columns) if whole else ())
 
     def batches(self, columns: Sequence[str], *, label: str, progress: Progress) -> Iterator[Batch]:
-        """Read the named columns, a batch at a time, telling ``progress`` the bytes or the rows read."""
+        """Yield the named columns in batches; report the bytes or rows read to ``progress``."""
         read = self._csv_batches if self.csv else self._parquet_batches
         for batch in read(columns, label, progress):
             yield batch if not self.whole else Batch(self._with_whole(batch), batch.place)
@@ -110,14 +116,14 @@ class Table:
             columns = columns.set_column(columns.schema.get_field_index(name), name, ids)
         return columns
 
-    def _fail(self, needs: Needs, message: str) -> None:
+    def _fail(self, needs: NeededParsing, message: str) -> None:
         raise TextIdsError(self.path, needs, message) if self.watched else ValueError(message)
 
     def _csv_batches(self, columns: Sequence[str], label: str, progress: Progress) -> Iterator[Batch]:
         types = {name: pa.string() if name in self.whole else self.type_of(name) for name in columns}
         total, line = self.path.stat().st_size, self.skipped + 1
         watches = any(name in self.watched and pa.types.is_integer(kind) for name, kind in types.items())
-        with _telling(self.path, self.names, self.watched, self.limits), pa.OSFile(str(self.path)) as raw:
+        with _naming_file(self.path, self.names, self.watched, self.limits), pa.OSFile(str(self.path)) as raw:
             stream = PaddedIdScanner(_unpacked(raw, self.path), watch=watches)
             for columns_read in _open_csv(stream, self, types):
                 progress(label, raw.tell(), total)
@@ -129,7 +135,7 @@ class Table:
                 line += columns_read.num_rows
 
     def _refuse_padded_ids(self) -> None:
-        """Look whether any id has zeros in front, now that some field has."""
+        """Check whether an id has leading zeros, after some field turned out to have them."""
         text = replace(self.read_as(dict.fromkeys(self.watched, pa.string())), watched=(), whole=())
         for batch in text.batches(self.watched, label="ids", progress=no_progress):
             for name in self.watched:
@@ -140,15 +146,15 @@ class Table:
         done, total = 0, sum(_num_rows(file) for file in self.files)
         for file in self.files:
             row = written_out = 0
-            with _telling(file, self.names), _open_parquet_file(file) as source:
+            with _naming_file(file, self.names), _open_parquet_file(file) as source:
                 _check_columns(source, columns, file)
                 size = file.stat().st_size
-                self.limits.check_unpacked(str(file), _claimed(source, columns, file), size)
+                self.limits.check_unpacked(str(file), _claimed_bytes(source, columns, file), size)
                 strings = [
                     name for name in columns if is_string(_values(source.schema_arrow.field(name).type))
                 ]
                 for batch in _read_groups(source, file, columns, strings):
-                    written_out += sum(_written_out(batch.column(name)) for name in strings)
+                    written_out += sum(_decoded_bytes(batch.column(name)) for name in strings)
                     self.limits.check_unpacked(str(file), written_out, size)
                     yield Batch(batch.select(list(columns)), FileLocation(file, "row", row))
                     row += batch.num_rows
@@ -159,7 +165,7 @@ class Table:
 def open_table(
     path: Path, *, wanted: Sequence[str], header: bool | None = None, limits: Limits = DEFAULT
 ) -> Table:
-    """Open a table; ``wanted`` are its id columns, ``header`` is None where the first line decides."""
+    """Open a table; ``wanted`` are its id columns; with ``header`` None the first line decides."""
     if path.is_dir() or path.suffix.lower() in (".parquet", ".pq"):
         return replace(_open_parquet(path), limits=limits)
     fields, line = _first_fields(path, limits)
@@ -169,14 +175,14 @@ def open_table(
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"{path}: line 1 names the column {twice!r} twice; expected different names")
-    with _telling(path, names, (), limits), pa.OSFile(str(path)) as raw:
+    with _naming_file(path, names, (), limits), pa.OSFile(str(path)) as raw:
         skipped = line if header else line - 1
         table = Table(path, (path,), names, (), csv=True, header=header, skipped=skipped, limits=limits)
         return replace(table, types=tuple(_open_csv(_unpacked(raw, path), table, {}).schema.types))
 
 
 def refuse_ids_as_names(table: Table, batch: Batch, columns: Sequence[str]) -> None:
-    """Refuse a text of string ids without header: the words of its first line are ids as well."""
+    """Refuse a text of string ids without a header: its first line would be read as column names."""
     if not table.header:
         return
     for column, word in product(columns, columns):
@@ -189,7 +195,7 @@ def refuse_ids_as_names(table: Table, batch: Batch, columns: Sequence[str]) -> N
 
 
 def refuse_numbers_as_names(table: Table, id_column: str) -> None:
-    """Refuse a table of nodes with string ids but no header: its columns would be called after numbers."""
+    """Refuse a table of nodes with string ids but no header: its columns would be named by numbers."""
     others = [name for name in table.names if name != id_column]
     if table.header and id_column not in ("id", "") and any(map(_NUMBER.fullmatch, others)):
         raise ValueError(
@@ -200,7 +206,7 @@ def refuse_numbers_as_names(table: Table, id_column: str) -> None:
 
 def _open_parquet(path: Path) -> Table:
     files = tuple(parquet_files(path))
-    with _telling(files[0], ()):
+    with _naming_file(files[0], ()):
         schema = pq.read_schema(files[0])
     return Table(path, files, tuple(schema.names), tuple(schema.types))
 
@@ -213,7 +219,7 @@ def _open_parquet_file(file: Path, *, read_dictionary: Sequence[str] = ()) -> pq
 
 
 def _num_rows(file: Path) -> int:
-    with _telling(file, ()):
+    with _naming_file(file, ()):
         return pq.read_metadata(file).num_rows
 
 
@@ -229,12 +235,12 @@ def _delimiter(path: Path) -> str:
 
 
 def _first_fields(path: Path, limits: Limits) -> tuple[list[str], int]:
-    """Read the first line that is not empty, and count the lines up to it."""
-    with _telling(path, ()), gzip.open(path) if _is_packed(path) else path.open("rb") as file:
+    """Read the fields of the first non-empty line, and the number of that line."""
+    with _naming_file(path, ()), gzip.open(path) if _is_packed(path) else path.open("rb") as file:
         start = file.read(limits.line_bytes + 1)
     if len(start) > limits.line_bytes and not re.search(rb"[\r\n]", start.lstrip(b"\r\n")):
         raise ValueError(limits.too_long(str(path)))
-    with _telling(path, ()):
+    with _naming_file(path, ()):
         text = io.TextIOWrapper(io.BytesIO(start), encoding="utf-8-sig", newline="")
         rows = csv.reader(text, delimiter=_delimiter(path))
         fields = next((row for row in rows if row), [])
@@ -251,8 +257,8 @@ def _is_packed(path: Path) -> bool:
     return path.suffix.lower() == ".gz"
 
 
-def _claimed(source: pq.ParquetFile, columns: Sequence[str], file: Path) -> int:
-    """How many bytes some columns of a Parquet file take by its own words: as pages, or as numbers of 8 bytes."""
+def _claimed_bytes(source: pq.ParquetFile, columns: Sequence[str], file: Path) -> int:
+    """Return the unpacked size of some Parquet columns by the file's own words: page sizes, or 8 bytes per value."""
     groups = [source.metadata.row_group(place) for place in range(source.metadata.num_row_groups)]
     places = range(source.metadata.num_columns)
     chunks = [group.column(place) for group in groups for place in places]
@@ -265,7 +271,7 @@ def _claimed(source: pq.ParquetFile, columns: Sequence[str], file: Path) -> int:
 def _read_groups(
     source: pq.ParquetFile, file: Path, columns: Sequence[str], strings: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Read some columns, so many rows at a time that strings which repeat fit into memory once written out."""
+    """Read some columns in batches so small that repeated strings fit into memory once decoded."""
     rows = _rows_at_a_time(source, file, strings)
     for count, groups in groupby(range(len(rows)), rows.__getitem__):
         how: dict[str, Any] = {"columns": list(columns), "use_threads": False}
@@ -273,24 +279,24 @@ def _read_groups(
 
 
 def _rows_at_a_time(source: pq.ParquetFile, file: Path, strings: Sequence[str]) -> list[int]:
-    """The rows to read at a time of each row group, by the longest strings of its dictionaries."""
+    """Return the batch size for each row group, by the longest strings of its dictionaries."""
     if not strings:
         return [_BATCH_ROWS] * source.num_row_groups
     with _open_parquet_file(file, read_dictionary=strings) as encoded:
-        longest = [_longest(encoded, group, strings) for group in range(source.num_row_groups)]
+        longest = [_longest_strings(encoded, group, strings) for group in range(source.num_row_groups)]
     return [max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, length))) for length in longest]
 
 
-def _longest(encoded: pq.ParquetFile, group: int, strings: Sequence[str]) -> int:
-    """The bytes of the longest strings in the dictionaries of a row group, of which Arrow reads all with one row."""
+def _longest_strings(encoded: pq.ParquetFile, group: int, strings: Sequence[str]) -> int:
+    """Return the longest strings in a row group's dictionaries in bytes; Arrow reads all of them with one row."""
     for batch in encoded.iter_batches(1, row_groups=[group], columns=list(strings), use_threads=False):
         lengths = (pc.max(pc.binary_length(batch.column(name).dictionary)).as_py() for name in strings)
         return sum(length or 0 for length in lengths)
     return 0
 
 
-def _written_out(column: pa.Array) -> int:
-    """The bytes of strings, were they not in a dictionary."""
+def _decoded_bytes(column: pa.Array) -> int:
+    """Return the size of strings after dictionary decoding."""
     if not pa.types.is_dictionary(column.type):
         return int(column.nbytes)
     lengths = pc.binary_length(column.dictionary)
@@ -318,17 +324,17 @@ def _open_csv(stream: Any, table: Table, types: Mapping[str, pa.DataType]) -> pa
 
 
 @contextmanager
-def _telling(
+def _naming_file(
     file: Path, names: Sequence[str], watched: Sequence[str] = (), limits: Limits = DEFAULT
 ) -> Iterator[None]:
-    """Turn what goes wrong inside a file's bytes into an error that names file, line and column."""
+    """Convert errors about a file's bytes to errors that name file, line and column."""
     try:
         yield
     except pa.ArrowException as error:
         if "straddles two block boundaries" in str(error):
             raise ValueError(limits.too_long(str(file))) from None
         if (found := _CONVERSION.search(str(error))) and names[int(found["column"])] in watched:
-            needs: Needs = "whole" if _INTEGER.fullmatch(found["value"]) else "text"
+            needs: NeededParsing = "whole" if _INTEGER.fullmatch(found["value"]) else "text"
             raise TextIdsError(file, needs, _explain(file, names, str(error))) from None
         raise ValueError(_explain(file, names, str(error))) from None
     except (OSError, EOFError, zlib.error) as error:
@@ -364,12 +370,12 @@ def _plain(kind: str) -> str:
 
 
 def column_named(table: Table, name: str, otherwise: int) -> str:
-    """Return the column of that name, else the one at a place."""
+    """Return the column ``name`` if there is one, else the column at index ``otherwise``."""
     if name in table.names:
         return name
     return table.names[otherwise]
 
 
 def decoded(values: Any) -> pa.Array:
-    """Return the values of a column that may be dictionary-encoded, in one piece."""
+    """Return the values of a column, decoded if it is dictionary-encoded, in one piece."""
     return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values

@@ -1,4 +1,4 @@
-"""Ids in text that are no plain integers: zeros in front keep their text, floats that are whole are integers."""
+"""Ids in text that are no plain integers: zero-padded ids keep their text, whole floats become integers."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from siafu.data.importing.file_location import FileLocation
 
-Needs = Literal["whole", "text"]
+NeededParsing = Literal["whole", "text"]
 _PIECE = 1 << 17
 _PADDED = r"^\s*[+-]?0[0-9]"
 _WHOLE = r"^(-?(?:0|[1-9][0-9]*))\.0*$"
@@ -18,22 +18,22 @@ _INTEGER = r"^-?(?:0|[1-9][0-9]{0,17})$"
 
 
 class TextIdsError(ValueError):
-    """A column of ids that was read as integers needs another reading.
+    """Ids that were parsed as integers need another parsing.
 
     Attributes:
         path: the table.
-        needs: ``whole``: it has floats that are whole; ``text``: it has ids that only their text tells apart.
+        needs: ``whole``: some ids are written as floats; ``text``: some ids differ only as text.
     """
 
-    def __init__(self, path: Path, needs: Needs, message: str) -> None:
+    def __init__(self, path: Path, needs: NeededParsing, message: str) -> None:
         super().__init__(message)
         self.path, self.needs = path, needs
 
 
 class PaddedIdScanner:
-    """A stream of text that is counted, and that notices fields with a zero before another digit, such as ``007``.
+    """A text stream that counts its bytes and detects fields with a leading zero, such as ``007``.
 
-    It knows no columns, so a date or a time may be what it notices.
+    It knows no columns, so a date or a time may also be detected.
 
     Attributes:
         num_bytes: read so far.
@@ -48,11 +48,11 @@ class PaddedIdScanner:
         self.num_bytes, self.padded = 0, False
 
     def read(self, size: int) -> bytes:
-        """The next bytes of the stream."""
+        """Read the next bytes of the stream."""
         return self.read_buffer(size).to_pybytes()
 
     def read_buffer(self, size: int) -> pa.Buffer:
-        """The next bytes of the stream, without a copy."""
+        """Read the next bytes of the stream without a copy."""
         block = self._stream.read_buffer(size)
         self.num_bytes += block.size
         if self._watch and not self.padded and block.size:
@@ -62,7 +62,7 @@ class PaddedIdScanner:
         return block
 
     def close(self) -> None:
-        """Nothing: whoever opened the stream closes it."""
+        """Do nothing: the owner of the stream closes it."""
 
 
 def _has_padding(values: np.ndarray) -> bool:
@@ -76,16 +76,16 @@ def _has_padding(values: np.ndarray) -> bool:
 
 
 def has_padded_ids(ids: pa.Array) -> bool:
-    """Whether any of the ids, strings, has zeros in front."""
+    """Return whether any of the string ids has leading zeros."""
     return bool(pc.any(pc.match_substring_regex(ids, _PADDED)).as_py())
 
 
 def whole_numbers(
-    ids: pa.Array, place: FileLocation, column: str, fail: Callable[[Needs, str], None]
+    ids: pa.Array, place: FileLocation, column: str, fail: Callable[[NeededParsing, str], None]
 ) -> pa.Array:
-    """Ids that are integers, or floats that are whole, as int64: ``2`` and ``2.0`` are the same; an empty one is null.
+    """Convert ids that are integers or whole floats to int64; ``2`` and ``2.0`` are equal, empty ones are null.
 
-    Others are told to ``fail``, which raises.
+    Any other id is reported to ``fail``, which raises.
     """
     if pa.types.is_integer(ids.type):
         return ids

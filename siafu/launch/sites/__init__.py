@@ -1,6 +1,8 @@
-"""Sites: organisations that keep their nodes to themselves, as ranks of one group over mutually authenticated TLS.
+"""Transport among sites: organisations are ranks of one group, connected by gRPC over mutually authenticated TLS.
 
 Reading order: ``config`` (settings of a site and of a federation), ``schema`` (messages of the coordinator), ``rpc``
-(the one file that names gRPC), ``frames`` (a tensor as messages), ``inbox`` (what is taken in), ``policy``, ``ledger``
-and ``guard`` (what may leave, what has left), ``transport`` (what carries a Comm). Keys are in ``siafu.wire``.
+(client and server; the only file that names gRPC), ``frame_stream`` (tensors as messages), ``site_inbox`` (limits on
+received messages), ``policy`` (the data that may leave), ``ledger`` (the audit log of data that left), ``egress`` (the
+guard that every sent message passes), ``site_transport`` (the transport of a Comm). Certificates are in ``siafu.wire``.
+The service and the coordinator are in ``siafu.sites``.
 """

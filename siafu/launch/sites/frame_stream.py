@@ -1,4 +1,4 @@
-"""Frames between sites: those of ranks, each one message of gRPC."""
+"""Frames between sites: the frames of ranks, each as one gRPC message."""
 
 from torch import Tensor
 
@@ -15,20 +15,20 @@ _RECORD_BYTES, _PREFIX_BYTES = 22 + 9, 5
 
 
 class FrameEncoder:
-    """Makes the frames of one connection, numbered as they are made."""
+    """Encodes the messages of one connection into numbered frames."""
 
     def __init__(self) -> None:
         self._sequence = 0
 
     def message(self, envelope: Envelope, values: Tensor) -> list[bytes]:
-        """The frames of a message; its bytes are copied."""
+        """Encode a message into frames; its bytes are copied."""
         splitter, frames = MessageSplitter(envelope, values), list[bytes]()
         while not splitter.is_at_end:
             frames.append(b"".join(splitter.next_frame(self._next())))
         return frames
 
     def control(self, kind: FrameKind) -> bytes:
-        """A frame that says that this side failed (ABORT), or ends in good order (BYE)."""
+        """Encode a control frame: this side failed (ABORT), or ends in good order (BYE)."""
         return pack(kind, self._next(), pack_control_head(0, ""))
 
     def _next(self) -> int:
@@ -37,7 +37,7 @@ class FrameEncoder:
 
 
 class FrameDecoder:
-    """Takes in the frames of one connection."""
+    """Decodes the frames of one connection into messages."""
 
     def __init__(self, peer: int, inbox: ReceiveQueue) -> None:
         self._assembler = MessageAssembler(peer, inbox, kinds=_MESSAGES)
@@ -45,7 +45,7 @@ class FrameDecoder:
         self._over = False
 
     def take(self, data: bytes) -> FrameKind | None:
-        """Take a frame in; returns its kind where it is no part of a message. Raises FrameError."""
+        """Decode a frame; returns its kind if it is a control frame, else None. Raises FrameError."""
         header, head, payload = split_frame(data)
         check_head(data, head, sequence=self._sequence)
         self._sequence += 1
@@ -61,7 +61,7 @@ class FrameDecoder:
 
 
 def split_frame(data: bytes) -> tuple[Header, bytes, memoryview]:
-    """Header, head and payload of a frame, which must be all there is; raises FrameError."""
+    """Split exactly one frame into header, head and payload; raises FrameError."""
     if len(data) < HEADER_BYTES:
         raise FrameError(f"{len(data)} bytes that are no frame; expected at least {HEADER_BYTES}")
     header = unpack_header(data, max_head=MAX_HEAD_BYTES, max_payload=CHUNK_BYTES)
@@ -72,6 +72,6 @@ def split_frame(data: bytes) -> tuple[Header, bytes, memoryview]:
 
 
 def wire_bytes(message: bytes) -> int:
-    """The bytes that a message takes above TCP: itself, its prefix, and the headers of HTTP/2 and TLS around it."""
+    """Count the bytes of a message above TCP: payload, gRPC prefix, and the headers of HTTP/2 and TLS."""
     whole = len(message) + _PREFIX_BYTES
     return whole + -(-whole // _RECORD) * _RECORD_BYTES

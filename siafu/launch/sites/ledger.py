@@ -1,8 +1,8 @@
-"""The ledger of a site: every byte that left, to whom, which tensor, which rows. A line of JSON each.
+"""The ledger of a site, an audit log: receiver, tensor, bytes and rows of every message that left, one JSON line each.
 
-A line is handed to the system before its bytes are handed to the network, so the ledger never says less than what
-left. Rows are ids of own nodes; a set of them is written out once and then called by its checksum. The ids are why
-nobody but its owner may read the file.
+A line is written before its bytes are handed to the network, so the ledger never shows less than what left. Rows are
+ids of own nodes; a set of ids is written out once and then referred to by its checksum. Because of the ids only the
+owner may read the file.
 """
 
 import errno
@@ -20,35 +20,35 @@ from torch import Tensor
 from xxhash import xxh3_64_hexdigest
 
 from siafu.comm.tensor_bytes import byte_view
-from siafu.launch.sites.policy import Refused, What
+from siafu.launch.sites.policy import DataKind, EgressRefused
 
 
 @dataclass(frozen=True)
-class Sent:
-    """One message.
+class LedgerEntry:
+    """One message that leaves.
 
     Attributes:
-        run: which run it was for.
-        to: the site, or the coordinator.
-        label: the phase it belongs to.
-        what: what it is.
+        run: the run that it belongs to.
+        to: the receiver, a site or the coordinator.
+        label: its phase.
+        kind: the kind of its data.
         tensor: its dtype and shape, such as "float32 (3, 4)"; or the name of a file.
-        num_bytes: on the wire.
-        rows: (R,) int64, the ids of the own nodes that it tells of; None where it tells of none.
+        num_bytes: its bytes on the wire.
+        rows: (R,) int64, the ids of the own nodes whose rows it holds; None if it holds none.
     """
 
     run: str
     to: str
     label: str
-    what: What
+    kind: DataKind
     tensor: str
     num_bytes: int
     rows: Tensor | None = None
 
 
 @dataclass
-class Totals:
-    """What left so far, in bytes."""
+class LedgerTotals:
+    """Sums of the bytes that have left."""
 
     all: int = 0
     by_what: dict[str, int] = field(default_factory=lambda: defaultdict(int))
@@ -56,10 +56,10 @@ class Totals:
     by_run: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     by_label: dict[str, dict[str, int]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(int))
-    )  # of each run
+    )  # by run
 
     def add(self, line: dict[str, Any]) -> None:
-        """Count a line of a ledger; one that names rows has no bytes."""
+        """Count a line of a ledger; a line that lists row ids has no bytes."""
         count = int(line.get("bytes", 0))
         self.all += count
         if count:
@@ -70,12 +70,12 @@ class Totals:
 
 
 class Ledger:
-    """Appends to the file of a ledger; what it held before counts too."""
+    """Appends to the file of a ledger; the totals include its earlier lines."""
 
     def __init__(self, path: Path, *, max_bytes: int | None = None) -> None:
         self.path, self.max_bytes = path, max_bytes
-        self._lock, self._sets = threading.Lock(), set[str]()
-        self.totals = Totals()
+        self._lock, self._row_sets = threading.Lock(), set[str]()
+        self.totals = LedgerTotals()
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = os.fdopen(_open_private(path), "r+b", buffering=0)
         try:
@@ -84,49 +84,49 @@ class Ledger:
             self._file.close()
             raise
 
-    def write(self, sent: Sent) -> None:
-        """Note a message that is about to leave; raises Refused where it may not, or where it cannot be noted."""
+    def write(self, sent: LedgerEntry) -> None:
+        """Record a message that is about to leave; raises EgressRefused at the cap, or if it cannot be recorded."""
         line: dict[str, Any] = {
-            "time": time.time(), "run": sent.run, "to": sent.to, "label": sent.label, "what": sent.what,
+            "time": time.time(), "run": sent.run, "to": sent.to, "label": sent.label, "what": sent.kind,
             "tensor": sent.tensor, "bytes": sent.num_bytes,
         }  # fmt: skip
         with self._lock:
             if self._file.closed:
-                raise Refused("the site ends, so nothing more is sent")
+                raise EgressRefused("the site ends, so nothing more is sent")
             self._check_cap(sent)
             try:
                 if sent.rows is not None:
-                    line |= {"rows": self._named(sent.rows), "num_rows": sent.rows.numel()}
+                    line |= {"rows": self._row_set_name(sent.rows), "num_rows": sent.rows.numel()}
                 self._append(line)
             except OSError as error:
-                raise Refused(
+                raise EgressRefused(
                     f"the ledger {self.path} cannot be written ({error.strerror}), so nothing more is sent; make room "
                     "there, then start the federation again"
                 ) from error
             self.totals.add(line)
 
     def close(self) -> None:
-        """Close the file; nothing more is sent."""
+        """Close the file; after that every message is refused."""
         with self._lock:
             self._file.close()
 
-    def _check_cap(self, sent: Sent) -> None:
-        """Data must stay below the cap; reports go on, so that the site can say why it stopped."""
-        if self.max_bytes is None or sent.what == "control":
+    def _check_cap(self, sent: LedgerEntry) -> None:
+        """Refuse data above the cap; control messages pass, so that the site can report why it stopped."""
+        if self.max_bytes is None or sent.kind == "control":
             return
         if self.totals.all + sent.num_bytes > self.max_bytes:
-            raise Refused(
+            raise EgressRefused(
                 f"max_bytes is {self.max_bytes:,} and {self.totals.all:,} bytes have left, so nothing more is sent; "
                 "raise max_bytes in site.toml, or begin a new ledger"
             )
 
-    def _named(self, rows: Tensor) -> str:
-        """The name of a set of rows, which is written out where it is new."""
+    def _row_set_name(self, rows: Tensor) -> str:
+        """Return the name of a set of rows; write the set out if it is new."""
         ids = rows.contiguous()
         name = xxh3_64_hexdigest(byte_view(ids))
-        if name not in self._sets:
+        if name not in self._row_sets:
             self._append({"rows": name, "ids": ids.tolist()})
-            self._sets.add(name)
+            self._row_sets.add(name)
         return name
 
     def _append(self, line: dict[str, Any]) -> None:
@@ -143,18 +143,18 @@ class Ledger:
         for line in _parse(data, self.path):
             self.totals.add(line)
             if "ids" in line:
-                self._sets.add(line["rows"])
-        if data and not data.endswith(b"\n"):  # a kill cut the last line off
+                self._row_sets.add(line["rows"])
+        if data and not data.endswith(b"\n"):  # the process was killed while it wrote the last line
             self._file.write(b"\n")
 
 
 def read_ledger(path: Path) -> list[dict[str, Any]]:
-    """The lines of a ledger; one that a kill cut off is left out, since its bytes did not leave."""
+    """Read the lines of a ledger; an incomplete last line is left out, since its bytes did not leave."""
     return _parse(path.read_bytes(), path)
 
 
 def _open_private(path: Path) -> int:
-    """Open a ledger for appending, a new one for its owner alone; raises ValueError for a link or another's file."""
+    """Open a ledger for appending, readable by its owner alone; raises ValueError for a link or another user's file."""
     try:
         file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -169,7 +169,7 @@ def _open_private(path: Path) -> int:
             f"{path}: the ledger belongs to user {found.st_uid}, but this is user {os.geteuid()}; expected an own one"
         )
     if stat.S_ISREG(found.st_mode) and found.st_mode & 0o077:
-        os.fchmod(file, 0o600)  # it was written before ledgers were private
+        os.fchmod(file, 0o600)  # written by an older version, which left it readable
     return file
 
 

@@ -1,12 +1,12 @@
-"""What a message is, by its label, and whether a site lets it out. An unknown label never passes."""
+"""The kind of data in a message, by its label, and whether a site's policy lets it out. Unknown labels never pass."""
 
 from typing import Literal
 
-from siafu.launch.sites.config import Policy
+from siafu.launch.sites.config import SitePolicy
 
-What = Literal["features", "labels", "embeddings", "structure", "ids", "parameters", "totals", "control"]
+DataKind = Literal["features", "labels", "embeddings", "structure", "ids", "parameters", "totals", "control"]
 
-_LABELS: dict[str, What] = {
+_LABELS: dict[str, DataKind] = {
     "halo": "features",  # end to end: inputs, hidden rows and their gradients alike
     "evaluate halo": "features",
     "fetch": "features",
@@ -33,35 +33,35 @@ _LABELS: dict[str, What] = {
     "report": "control",
     "about": "control",
 }
-_BY_STAGE = ("halo", "gradients", "weights")  # labels that the number of a stage of lazy training may follow
+_BY_STAGE = ("halo", "gradients", "weights")  # labels that a stage number of lazy training may follow
 
 
-class Refused(ValueError):
-    """A site does not send what it was asked for; the text holds no data, so that it may be told to others."""
+class EgressRefused(ValueError):
+    """A message that must not leave the site; the text holds no data, so that others may read it."""
 
 
-def what_of(label: str) -> What:
-    """What messages of a label carry; raises Refused for a label that is not known."""
+def kind_of_label(label: str) -> DataKind:
+    """Return the kind of data that messages of a label hold; raises EgressRefused for an unknown label."""
     name, _, stage = label.rpartition(" ")
     if name in _BY_STAGE and stage.isascii() and stage.isdigit():
-        later = name == "halo" and int(stage) > 1  # what the first stage reads are inputs
+        later = name == "halo" and int(stage) > 1  # the first stage reads inputs
         return "embeddings" if later else _LABELS[name]
     if label not in _LABELS:
-        raise Refused(f"nothing is known of messages that are called {label!r}, so none is sent")
+        raise EgressRefused(f"messages labelled {label!r} are unknown, so none is sent")
     return _LABELS[label]
 
 
-def check(policy: Policy, label: str) -> What:
-    """What a message is, where the policy lets it out; raises Refused where it does not."""
-    what = what_of(label)
+def check_label(policy: SitePolicy, label: str) -> DataKind:
+    """Return the kind of data in a message that may leave; raises EgressRefused if the policy forbids it."""
+    kind = kind_of_label(label)
     allowed = {
         "features": policy.features != "never",
         "embeddings": policy.embeddings != "never",
         "labels": False,
         "structure": policy.structure == "sampled",
     }
-    if not allowed.get(what, True):
-        wanted = "sampled" if what == "structure" else "boundary"
-        advice = "labels never leave" if what == "labels" else f"set policy.{what} to {wanted} to allow it"
-        raise Refused(f"the policy lets no {what} out, but {label!r} would send some; {advice}")
-    return what
+    if not allowed.get(kind, True):
+        wanted = "sampled" if kind == "structure" else "boundary"
+        advice = "labels never leave" if kind == "labels" else f"set policy.{kind} to {wanted} to allow it"
+        raise EgressRefused(f"the policy lets no {kind} out, but {label!r} would send some; {advice}")
+    return kind

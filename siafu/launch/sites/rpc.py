@@ -1,8 +1,8 @@
-"""Calls between sites over mutually authenticated TLS 1.3, by gRPC: the one file that names it. Bytes in, bytes out.
+"""Remote calls between sites: gRPC over mutually authenticated TLS 1.3, bytes in and out. Only this file names gRPC.
 
-Who is not listed is refused in the handshake: each side trusts nothing but the listed certificates themselves. Who is
-listed is known by its certificate, and may make only the calls that are its own. A call is refused before a byte of
-what it carries is looked at, and gRPC reads no message that is longer than allowed.
+Each side trusts only the listed certificates themselves, so the handshake refuses any other caller. A listed caller is
+identified by its certificate and may make only the calls that its role allows. A call is refused before its payload is
+read, and gRPC reads no message above the size limit.
 """
 
 import os
@@ -18,7 +18,7 @@ from siafu.launch.sites.schema import MAX_MESSAGE_BYTES, BadMessage
 from siafu.wire.certificates import SiteCertificate, dns_name, parse_certificate
 from siafu.wire.tls import Certificate
 
-# Ciphers of TLS before 1.3 that need an RSA key, which no site has: so nothing before 1.3 can be agreed on.
+# A cipher of earlier TLS versions that needs an RSA key. No site has one, so only TLS 1.3 can be negotiated.
 _NO_EARLIER_TLS = "ECDHE-RSA-AES128-GCM-SHA256"
 _SERVICE = "/siafu.sites.Site/"
 _OPTIONS = [
@@ -30,82 +30,82 @@ _OPTIONS = [
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
     ("grpc.http2.lookahead_bytes", 4 << 20),
-    ("grpc.http2.bdp_probe", 0),  # which would answer every message with a ping
+    ("grpc.http2.bdp_probe", 0),  # it would answer every message with a ping
     ("grpc.enable_http_proxy", 0),
     ("grpc.so_reuseport", 0),
 ]
 
 
 class CallFailed(ConnectionError):
-    """A call that was not answered; ``refused`` where the other side said why."""
+    """A remote call that failed; ``refused`` if the other side rejected it with a reason."""
 
     def __init__(self, text: str, *, refused: bool) -> None:
         super().__init__(text)
         self.refused = refused
 
 
-class NotNow(Exception):
-    """The server does not answer this call; its text is told to the caller. ``busy`` where it may do so later."""
+class CallRejected(Exception):
+    """The server rejects a call; the caller gets the text. ``busy`` if a later call may succeed."""
 
     def __init__(self, text: str, *, busy: bool = False) -> None:
         super().__init__(text)
         self.busy = busy
 
 
-class Service(Protocol):
-    """What a site answers; ``peer`` is who called, as its certificate says."""
+class SiteProtocol(Protocol):
+    """The calls that a site answers; ``peer`` is the name in the caller's certificate."""
 
     def describe(self, data: bytes) -> bytes:
-        """What is here."""
+        """Describe the site. From the coordinator."""
         ...
 
     def begin(self, pieces: Iterator[bytes]) -> bytes:
-        """Begin a part of a run."""
+        """Begin an attempt. From the coordinator."""
         ...
 
     def follow(self, data: bytes, is_active: Callable[[], bool]) -> Iterator[bytes]:
-        """How it goes on."""
+        """Yield reports of an attempt. From the coordinator."""
         ...
 
     def stop(self, data: bytes) -> bytes:
-        """End it."""
+        """End an attempt. From the coordinator."""
         ...
 
     def exchange(self, peer: str, incoming: Iterator[bytes], cancel: Callable[[], None]) -> Iterator[bytes]:
-        """Frames from and to another site."""
+        """Exchange frames with another site."""
         ...
 
 
 @dataclass(frozen=True)
-class Listed:
-    """Who may call: the certificates of each, by name."""
+class TrustedPeers:
+    """The parties that may call: their certificates, by name."""
 
     pins: Mapping[str, tuple[SiteCertificate, ...]]
 
     @property
     def roots(self) -> bytes:
-        """All of them, PEM."""
+        """All certificates, PEM."""
         return b"".join(pin.pem for pins in self.pins.values() for pin in pins)
 
     def name_of(self, fingerprint: str) -> str | None:
-        """Whose certificate it is."""
+        """The name of the party that a certificate belongs to, or None."""
         for name, pins in self.pins.items():
             if any(pin.fingerprint == fingerprint for pin in pins):
                 return name
         return None
 
 
-class Server:
-    """Answers calls at an address, until it is stopped.
+class SiteServer:
+    """Answers calls at an address until it is stopped.
 
-    ``credentials`` is asked at every handshake, so that keys and lists may change while it runs.
+    ``credentials`` is called at every handshake, so that keys and trusted peers may change while the server runs.
     """
 
     def __init__(
         self,
         listen: str,
-        service: Service,
-        credentials: Callable[[], tuple[Certificate, Listed]],
+        service: SiteProtocol,
+        credentials: Callable[[], tuple[Certificate, TrustedPeers]],
         *,
         refused: Callable[[str], None],
     ) -> None:
@@ -123,7 +123,7 @@ class Server:
             options=_OPTIONS,
             maximum_concurrent_rpcs=16 + 4 * callers,
         )
-        self._server.add_generic_rpc_handlers((_handlers(grpc, service, self._who),))
+        self._server.add_generic_rpc_handlers((_handlers(grpc, service, self._authenticate),))
         tls = grpc.dynamic_ssl_server_credentials(current(), current, require_client_authentication=True)
         host, _, _ = listen.rpartition(":")
         try:
@@ -138,11 +138,11 @@ class Server:
         self._server.start()
 
     def stop(self) -> None:
-        """Answer no more; calls under way are cut off."""
+        """Stop answering; running calls are cut off."""
         self._server.stop(0).wait(10)
 
-    def _who(self, context: Any, *, coordinator: bool) -> str:
-        """Who calls; ends the call of who may not make it, before anything that it carries is read."""
+    def _authenticate(self, context: Any, *, coordinator: bool) -> str:
+        """Return the caller's name; abort a call that it may not make, before its payload is read."""
         grpc = _grpc()
         facts = context.auth_context()
         pem = next(iter(facts.get("x509_pem_cert", [])), b"")
@@ -153,40 +153,40 @@ class Server:
             else None
         )
         if name is None or version != b"TLSv1.3" or (name == COORDINATOR) != coordinator:
-            self._refused(f"a call by {name or 'somebody who is not listed'} that it may not make")
+            self._refused(f"a call by {name or 'an unlisted party'} that it may not make")
             context.abort(grpc.StatusCode.PERMISSION_DENIED, "you may not make this call")
         assert name is not None
         return name
 
 
-def _handlers(grpc: Any, service: Service, who: Callable[..., str]) -> Any:
+def _handlers(grpc: Any, service: SiteProtocol, authenticate: Callable[..., str]) -> Any:
     def answered(call: Callable[[], bytes], context: Any) -> bytes:
         try:
             return call()
         except BadMessage:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "not a message of the schema")
-        except NotNow as error:
+        except CallRejected as error:
             context.abort(_code(grpc, error), str(error))
         raise AssertionError
 
     def describe(data: bytes, context: Any) -> bytes:
-        who(context, coordinator=True)
+        authenticate(context, coordinator=True)
         return answered(lambda: service.describe(data), context)
 
     def begin(pieces: Iterator[bytes], context: Any) -> bytes:
-        who(context, coordinator=True)
+        authenticate(context, coordinator=True)
         return answered(lambda: service.begin(pieces), context)
 
     def stop(data: bytes, context: Any) -> bytes:
-        who(context, coordinator=True)
+        authenticate(context, coordinator=True)
         return answered(lambda: service.stop(data), context)
 
     def follow(data: bytes, context: Any) -> Iterator[bytes]:
-        who(context, coordinator=True)
+        authenticate(context, coordinator=True)
         return _streamed(grpc, context, lambda: service.follow(data, context.is_active))
 
     def exchange(incoming: Iterator[bytes], context: Any) -> Iterator[bytes]:
-        peer = who(context, coordinator=False)
+        peer = authenticate(context, coordinator=False)
         return _streamed(grpc, context, lambda: service.exchange(peer, incoming, context.cancel))
 
     unary, many = grpc.unary_unary_rpc_method_handler, grpc.stream_unary_rpc_method_handler
@@ -205,16 +205,16 @@ def _streamed(grpc: Any, context: Any, call: Callable[[], Iterator[bytes]]) -> I
         yield from call()
     except BadMessage:
         context.abort(grpc.StatusCode.INVALID_ARGUMENT, "not a message of the schema")
-    except NotNow as error:
+    except CallRejected as error:
         context.abort(_code(grpc, error), str(error))
 
 
-def _code(grpc: Any, error: NotNow) -> Any:
+def _code(grpc: Any, error: CallRejected) -> Any:
     return grpc.StatusCode.UNAVAILABLE if error.busy else grpc.StatusCode.FAILED_PRECONDITION
 
 
 class SiteConnection:
-    """A connection to one site, made when it is first needed and again when it was lost."""
+    """A connection to one site, opened on first use and opened again after it was lost."""
 
     def __init__(
         self, address: str, name: str, pins: tuple[SiteCertificate, ...], identity: Certificate
@@ -234,51 +234,48 @@ class SiteConnection:
         self._channel = grpc.secure_channel(address, tls, options=options)
 
     def ask(self, method: str, data: bytes, *, timeout_s: float) -> bytes:
-        """One message there and one back; raises CallFailed."""
-        with self._told():
+        """Send one message, receive one (unary call); raises CallFailed."""
+        with _TranslatedErrors(self):
             return self._channel.unary_unary(_SERVICE + method)(data, timeout=timeout_s)
 
     def give(self, method: str, pieces: Iterator[bytes], *, timeout_s: float) -> bytes:
-        """Many messages there and one back; raises CallFailed."""
-        with self._told():
+        """Send many messages, receive one (client streaming); raises CallFailed."""
+        with _TranslatedErrors(self):
             return self._channel.stream_unary(_SERVICE + method)(pieces, timeout=timeout_s)
 
-    def follow(self, data: bytes) -> "Call":
-        """One message there and many back."""
-        return Call(self, self._channel.unary_stream(_SERVICE + "Follow")(data))
+    def follow(self, data: bytes) -> "ResponseStream":
+        """Send one message, receive many (server streaming)."""
+        return ResponseStream(self, self._channel.unary_stream(_SERVICE + "Follow")(data))
 
-    def exchange(self, outgoing: Iterator[bytes]) -> "Call":
-        """Frames both ways."""
-        return Call(self, self._channel.stream_stream(_SERVICE + "Exchange")(outgoing))
+    def exchange(self, outgoing: Iterator[bytes]) -> "ResponseStream":
+        """Exchange frames with a site (bidirectional streaming)."""
+        return ResponseStream(self, self._channel.stream_stream(_SERVICE + "Exchange")(outgoing))
 
     def close(self) -> None:
-        """End the connection and all calls."""
+        """Close the connection and end all its calls."""
         self._channel.close()
 
-    def _told(self) -> "_Told":
-        return _Told(self)
 
+class ResponseStream:
+    """The messages that a streaming call returns; iterating raises CallFailed if the call breaks."""
 
-class Call:
-    """What comes back over a call, message by message; iterating raises CallFailed where it breaks."""
-
-    def __init__(self, dialled: SiteConnection, call: Any) -> None:
-        self._dialled, self._call = dialled, call
+    def __init__(self, connection: SiteConnection, call: Any) -> None:
+        self._connection, self._call = connection, call
 
     def __iter__(self) -> Iterator[bytes]:
-        with _Told(self._dialled):
+        with _TranslatedErrors(self._connection):
             yield from self._call
 
     def cancel(self) -> None:
-        """Cut it off."""
+        """Cancel the call."""
         self._call.cancel()
 
 
-class _Told:
-    """Makes our error of gRPC's."""
+class _TranslatedErrors:
+    """Turns errors of gRPC into CallFailed."""
 
-    def __init__(self, dialled: SiteConnection) -> None:
-        self._dialled = dialled
+    def __init__(self, connection: SiteConnection) -> None:
+        self._connection = connection
 
     def __enter__(self) -> None:
         pass
@@ -286,18 +283,18 @@ class _Told:
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
         grpc = _grpc()
         if isinstance(error, grpc.RpcError):
-            codes, dialled = grpc.StatusCode, self._dialled
+            codes, connection = grpc.StatusCode, self._connection
             code = error.code() if hasattr(error, "code") else codes.UNKNOWN
             refused = code in (codes.PERMISSION_DENIED, codes.FAILED_PRECONDITION, codes.INVALID_ARGUMENT)
             details = (error.details() or "") if hasattr(error, "details") else str(error)
-            why = details if refused else _plainly(details, code.name)
-            text = f"{dialled.name} at {dialled.address}: {why}"
+            why = details if refused else _explain_status(details, code.name)
+            text = f"{connection.name} at {connection.address}: {why}"
             raise CallFailed(text, refused=refused) from None
         if isinstance(error, ValueError) and "closed channel" in str(error):
-            raise CallFailed(f"{self._dialled.name}: the connection was closed", refused=False) from None
+            raise CallFailed(f"{self._connection.name}: the connection was closed", refused=False) from None
 
 
-def _plainly(details: str, code: str) -> str:
+def _explain_status(details: str, code: str) -> str:
     for found, said in (
         ("certificate has expired", "its certificate has expired"),
         ("CERTIFICATE_VERIFY_FAILED", "it shows another certificate than the one that is listed for it"),
@@ -312,7 +309,7 @@ def _plainly(details: str, code: str) -> str:
 
 
 def _grpc() -> Any:
-    """The package, which reads two settings from the environment alone, when it is first imported."""
+    """Import gRPC; it reads two settings from the environment when it is first imported."""
     os.environ.setdefault("GRPC_SSL_CIPHER_SUITES", _NO_EARLIER_TLS)
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     with require_extra("training among sites", "grpc"):

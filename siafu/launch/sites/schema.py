@@ -1,8 +1,8 @@
-"""Messages to and from the coordinator, and the greeting of sites: fixed protobuf schemas, nowhere compiled.
+"""Protobuf messages between coordinator and sites, and the greeting between sites, built at import without protoc.
 
-Tensors travel in the frames of ranks (``frames``). A message is parsed only after TLS has shown who sent it, and only
-if it is not larger than allowed. Fields 30 to 39 of ``Order`` are left free for secure aggregation and differential
-privacy; whoever does not know them must refuse a message that has them, not skip them.
+Tensors travel as frames (``frame_stream``). A message is parsed only after TLS has authenticated its sender, and only
+if it is within the size limit. Fields 30 to 39 of ``Order`` are reserved for secure aggregation and differential
+privacy; a version that does not know a field refuses the message instead of ignoring the field.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ from siafu.wire.frames import FrameError
 PROTOCOL = 2
 MAX_MESSAGE_BYTES = CHUNK_BYTES + (1 << 16)  # of one message of gRPC, header included
 
-_ROOM, _WITH_ROOM = range(30, 40), ("Order",)  # for what a later version may agree on
+_ROOM, _WITH_ROOM = range(30, 40), ("Order",)  # reserved for later versions
 
 _KINDS = descriptor_pb2.FieldDescriptorProto
 _TYPES = {
@@ -33,7 +33,7 @@ _TYPES = {
     "double": _KINDS.TYPE_DOUBLE,
 }
 
-# Of each message its fields, numbered from 1 as they stand; "*" means any number of them.
+# The fields of each message, numbered from 1 in this order; "*" marks a repeated field.
 _MESSAGES: dict[str, tuple[str, ...]] = {
     "Hello": ("uint32 protocol", "string version", "bytes attempt"),
     "Ask": ("uint32 protocol", "string version", "double time"),
@@ -94,7 +94,7 @@ _MESSAGES: dict[str, tuple[str, ...]] = {
 
 
 class BadMessage(FrameError):
-    """Bytes that are no message of the schema."""
+    """Bytes that are not a message of the schema."""
 
 
 def _classes() -> dict[str, Any]:
@@ -123,17 +123,17 @@ _CLASSES = _classes()
 
 
 def make(name: str, /, **fields: Any) -> Any:
-    """A message of the schema."""
+    """Make a message of the schema."""
     return _CLASSES[name](**fields)
 
 
 def pack(message: Any) -> bytes:
-    """A message as bytes."""
+    """Serialise a message."""
     return message.SerializeToString()
 
 
 def unpack(name: str, data: bytes) -> Any:
-    """The message in some bytes; raises BadMessage for what is none, or has fields that nobody knows here."""
+    """Parse a message; raises BadMessage for other bytes, or for fields that this version does not know."""
     if len(data) > MAX_MESSAGE_BYTES:
         raise BadMessage(f"a message of {len(data)} bytes; expected at most {MAX_MESSAGE_BYTES}")
     try:

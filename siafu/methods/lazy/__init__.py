@@ -1,16 +1,16 @@
-"""Lazy message passing: one exchange of rows a layer, not one an epoch.
+"""Lazy message passing (RETEXO, https://arxiv.org/abs/2302.13053): one exchange of rows per layer, not one per epoch.
 
-After RETEXO (https://arxiv.org/abs/2302.13053). ``config`` has the settings, ``stage`` the parts of a recipe,
-``reading`` the rows that a stage reads and their exchange, ``updates`` the averaging of weights, ``procedure`` trains;
-``frugal`` is a recipe of its own, of ``ridge``, ``hops``, ``smooth`` and ``refit``. Clients that come and go:
-``clients`` and ``frugal_clients``, with the rows that they know of each other, ``known``, and their local steps,
-``local`` and ``stacked``.
+StageInputs order: ``config`` (settings), ``stage_specs`` (the stages of a recipe), ``stage_inputs`` (rows that a stage
+reads, and their exchange), ``averaging`` (federated averaging of weights), ``procedure`` (training), ``traffic`` (bytes
+of rows and of parameters). The frugal recipe: ``frugal``, ``frugal_procedure``, made of ``ridge`` (closed-form heads),
+``hop_features``, ``degree_heads``, ``smoothing``, ``self_training``, ``validation``. Simulated clients: ``clients``,
+``frugal_clients``, ``delivery_history`` (rows that clients have received), ``local_steps`` and ``stacked``.
 """
 
 import torch
 from torch import Tensor, nn
 
-from siafu.methods.lazy.clients import ClientsProcedure, owners
+from siafu.methods.lazy.clients import ClientsProcedure, assign_clients
 from siafu.methods.lazy.config import DEFAULTS, LazyConfig
 from siafu.methods.lazy.frugal_clients import FrugalClientsProcedure
 from siafu.methods.lazy.frugal_procedure import FrugalProcedure, unfitted_model
@@ -29,7 +29,7 @@ class Lazy(Method):
     defaults = DEFAULTS
 
     def check(self, config: ConfigLike) -> None:
-        """Refuse a precision of rows that is not that of lazy.bits."""
+        """Refuse comm.precision; lazy.bits sets the precision of rows."""
         if config.comm.precision != "fp32":
             raise ValueError(
                 f"comm.precision is {config.comm.precision}, but method lazy sends rows as lazy.bits says; set that "
@@ -51,7 +51,7 @@ class Lazy(Method):
     def _build_frugal(self, config: ConfigLike, lazy: LazyConfig, inputs: NodeInputs) -> Procedure:
         part, block, x, task = inputs
         if lazy.clients != "none" and not isinstance(x, Streamed):
-            owner = owners(part.own, lazy.clients, by=config.partition.by, ranks=config.ranks)
+            owner = assign_clients(part.own, lazy.clients, by=config.partition.by, ranks=config.ranks)
             return FrugalClientsProcedure(part, block, x, task, seed=config.seed, lazy=lazy, owner=owner)
         return FrugalProcedure(part, block, x, task, seed=config.seed, features=lazy.features)
 
@@ -66,7 +66,7 @@ class Lazy(Method):
             return LazyProcedure(
                 model, part, block, x, task, config.train, lazy=lazy, seed=config.seed, wire=config.comm
             )
-        owner = owners(part.own, lazy.clients, by=config.partition.by, ranks=config.ranks)
+        owner = assign_clients(part.own, lazy.clients, by=config.partition.by, ranks=config.ranks)
         return ClientsProcedure(
             model,
             part,
@@ -90,7 +90,7 @@ class Lazy(Method):
         return build_staged(config.model, lazy, in_features=in_features, out_features=out_features)
 
     def max_epochs(self, config: ConfigLike) -> int:
-        """As many rounds as epochs in each stage."""
+        """The most rounds of all stages; a round counts as an epoch."""
         return config.train.epochs * config.of(LazyConfig).num_stages(config.model)
 
     def streams_inputs(self, config: ConfigLike) -> bool:

@@ -1,4 +1,4 @@
-"""How lazy training runs."""
+"""Settings of lazy training."""
 
 from typing import Any, Literal
 
@@ -8,10 +8,10 @@ from pydantic_core import PydanticCustomError
 from siafu.comm.config import Precision
 from siafu.nn.config import ModelConfig
 
-# What rows travel as.
+# The wire precision of rows, by lazy.bits.
 PRECISIONS: dict[int, Precision] = {32: "fp32", 16: "bf16", 8: "int8", 4: "int4"}
 
-# What other settings are where nobody gave them: as published, but for fewer and smaller updates.
+# Defaults of other settings for this method: those of the publication, but with fewer and smaller updates.
 DEFAULTS: dict[str, dict[str, Any]] = {
     "model": {"norm": "layer"},
     "train": {"patience": 10},
@@ -20,26 +20,26 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 
 
 class LazyConfig(BaseModel):
-    """What is exchanged, in how many bits, and how often ranks agree on the weights."""
+    """Recipe, precision of rows, local steps, and the simulation of clients."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    # hidden rows are passed on; scores of classes; or heads in closed form are smoothed
+    # rows between stages: hidden rows, class scores, or (frugal) smoothed scores of closed-form heads
     recipe: Literal["published", "logits", "frugal"] = "published"
-    bits: Literal[32, 16, 8, 4] = 32  # of a number in rows that travel
-    local_epochs: int = Field(1, ge=1)  # steps that a rank takes alone before weights are averaged
-    features: bool = True  # whether features of boundary nodes may travel
-    gate: bool = True  # pass over a stage that the validation nodes find worse than one before it
-    clients: int | Literal["none", "node"] = "none"  # one a node, or so many
+    bits: Literal[32, 16, 8, 4] = 32  # per value of a row on the wire
+    local_epochs: int = Field(1, ge=1)  # local steps before weights are averaged
+    features: bool = True  # whether features of boundary nodes may be sent
+    gate: bool = True  # skip a stage whose validation score is worse than an earlier one's
+    clients: int | Literal["none", "node"] = "none"  # one per node, or their number
     participation: float = Field(1.0, gt=0, le=1)  # share of the training clients drawn for a round
-    away: float = Field(0.0, ge=0, lt=1)  # chance of a client to be away for a stage
-    quorum: float = Field(0.0, ge=0, le=1)  # share of the clients that must be there for a stage
-    local_lr: float = Field(0.1, gt=0)  # of the plain steps that a client takes, where they are several
-    missing: Literal["mask", "last"] = "mask"  # do without the rows of who is away, or with the last known
+    away: float = Field(0.0, ge=0, lt=1)  # probability that a client is away for a stage
+    quorum: float = Field(0.0, ge=0, le=1)  # share of the clients that a stage needs
+    local_lr: float = Field(0.1, gt=0)  # of clients' SGD steps, if local_epochs is above 1
+    missing: Literal["mask", "last"] = "mask"  # drop edges from absent clients, or use their last rows
 
     @field_validator("clients", mode="plain")
     @classmethod
-    def _known(cls, value: Any) -> Any:
+    def _check_clients(cls, value: Any) -> Any:
         number = isinstance(value, int) and not isinstance(value, bool) and value >= 1
         if not number and value not in ("none", "node"):
             raise PydanticCustomError(
@@ -48,7 +48,7 @@ class LazyConfig(BaseModel):
         return value
 
     def num_stages(self, model: ModelConfig) -> int:
-        """How many stages a model of such a recipe has."""
+        """The number of stages of a model with this recipe."""
         match self.recipe:
             case "published":
                 return model.layers + (model.jump != "none")
@@ -59,5 +59,5 @@ class LazyConfig(BaseModel):
 
     @property
     def precision(self) -> Precision:
-        """How rows travel."""
+        """The wire precision of rows."""
         return PRECISIONS[self.bits]

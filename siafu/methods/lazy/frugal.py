@@ -1,21 +1,21 @@
-"""The frugal recipe: closed-form heads and a few rounds of smoothing, each kept only where validation says so.
+"""The frugal recipe: closed-form heads and a few rounds of smoothing; validation selects the best candidate.
 
-A few megabytes in all, where training end to end sends gigabytes. What is tried, in this order:
+It sends a few megabytes in all, where end-to-end training sends gigabytes. The candidates, in this order:
 
-- a ridge head on the inputs, without any message of rows; and what it says, smoothed (A);
-- a ridge head on inputs of two hops, blended with the first, and that smoothed (B);
-- where smoothing did harm, as among nodes whose neighbours are unlike them: a head on inputs of all hops whose weights
-  depend on a node's degree (D);
-- where it helped: a head on the inputs that is fitted anew, on what the best smoothed is surest of; smoothed (C).
+- a ridge head on the inputs, which needs no message of rows; and its predictions, smoothed (A);
+- a ridge head on the features of the last hop, blended with the first head; and its predictions, smoothed (B);
+- if smoothing harmed, as on heterophilous graphs: a head on the features of all hops whose weights depend on a node's
+  degree (D);
+- if smoothing helped: a head on the inputs refitted on the most confident smoothed predictions; smoothed (C).
 
-So few validation nodes tell such things with an error: smoothing helped where it is a standard error above the head on
-inputs, and no more than one below the best that is not smoothed. It did harm where it is half of one below that; a
-whole one, where it made of the head on inputs something three errors better, so that neighbours are alike. As with
-other stages (``trainer.py``), D is kept where it is no more than an error below the best: it is asked where it is due.
+The decisions allow for the standard error of validation scores. Smoothing helped if the best smoothed candidate is more
+than one error above the head on inputs, and at most one below the best candidate that is not smoothed. It harmed if it
+is more than half an error below that one; or more than a whole error, if smoothing improves the head on inputs by three
+errors, a sign of homophily. D is kept if it is at most one error below the best, like other stages (``procedure.py``).
 
-What is tried is sent, and counted, whether it is kept or not. Penalties, rounds of conjugate gradients and blends cost
-no rows: they are tried on the nodes that a rank has. Known labels are learned from, but not put in the place of what is
-said of training nodes while it is smoothed: the model would then know its nodes, and be good for no others.
+All traffic is counted, also that of rejected candidates. Penalties, rounds of conjugate gradients and blends cost no
+rows: they are compared on the nodes that a rank has. Known labels are training targets, but do not replace predictions
+during smoothing: the model would then depend on its training nodes and not transfer to other graphs.
 """
 
 from collections.abc import Callable
@@ -32,22 +32,28 @@ from siafu.comm.compressed_halo import CompressedHalo
 from siafu.comm.config import Precision
 from siafu.comm.route import Route
 from siafu.graph import Block
-from siafu.methods.lazy.degree_heads import ByDegree, beside_each_other, by_hop, knots_of, scales_of_hops
-from siafu.methods.lazy.hop_features import hop_rows
-from siafu.methods.lazy.ridge import Head, Picked, Ridge, fit_head
-from siafu.methods.lazy.self_training import confident
+from siafu.methods.lazy.degree_heads import (
+    DegreeScaledRows,
+    concat_hops,
+    count_knots,
+    hop_scales,
+    split_by_hop,
+)
+from siafu.methods.lazy.hop_features import compute_hop_features
+from siafu.methods.lazy.ridge import LinearHead, RidgeRegression, RowSubset, fit_head
+from siafu.methods.lazy.self_training import confident_targets
 from siafu.methods.lazy.smoothing import search_smoothing
-from siafu.methods.lazy.validation import first_best, val_scores
+from siafu.methods.lazy.validation import index_of_best, val_scores
 from siafu.nn.aggregates import gcn_scales
 from siafu.nn.propagated import Propagated, of_unit_length, shares_of_knots
 from siafu.nn.streamed import Rows
 from siafu.training.task import Task
 
-_BLENDS = tuple(step / 10 for step in range(10, -1, -1))  # how much of the hops; of equals, the most
+_BLENDS = tuple(step / 10 for step in range(10, -1, -1))  # weight of hop features; the largest wins a tie
 
 
 class FrugalConfig(BaseModel):
-    """What the frugal recipe tries, and in how many bits it sends."""
+    """The search ranges of the frugal recipe, and the precision of its messages."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -57,20 +63,22 @@ class FrugalConfig(BaseModel):
     temperatures: tuple[float, ...] = Field((8.0, 16.0), min_length=1)
     smooth_rounds: int = Field(10, ge=1)
     smooth_patience: int = Field(2, ge=1)
-    share: float = Field(0.1, gt=0, lt=1)  # of a node's own probabilities in each round
-    hops: int = Field(2, ge=0)  # 0: no features travel, and B is left out
-    confident: float = Field(0.8, gt=0, le=1)  # share of nodes that are fitted anew on
-    sums: Precision = "int8"  # of the matrices of the heads
+    share: float = Field(
+        0.1, gt=0, lt=1
+    )  # weight of a node's own probabilities in each round (PageRank's alpha)
+    hops: int = Field(2, ge=0)  # 0: no features are sent, and B is left out
+    confident: float = Field(0.8, gt=0, le=1)  # share of other nodes that C is refitted on
+    sums: Precision = "int8"  # of the matrices that heads are fitted from
     sums_by_degree: Precision = (
-        "fp32"  # of those whose weights depend on the degree, which rounding costs more
+        "fp32"  # of those of degree-dependent heads, which are more sensitive to rounding
     )
     scores: Precision = "int8"  # of features and scores of hops
-    probabilities: Precision = "int4"  # of what is smoothed
+    probabilities: Precision = "int4"  # of smoothed probabilities
 
 
 @dataclass(frozen=True)
-class Tried:
-    """One thing that was tried: its name, its score on the validation nodes, and what this rank sent for it."""
+class CandidateReport:
+    """The report of one candidate: its name, its validation score, and the bytes that this rank sent for it."""
 
     name: str
     score: float
@@ -78,36 +86,36 @@ class Tried:
 
     @property
     def sent_bytes(self) -> int:
-        """All that was sent."""
+        """The sum over labels."""
         return sum(self.sent.values())
 
 
 @dataclass(frozen=True, eq=False)
-class Frugal:
-    """What came of the recipe.
+class FrugalResult:
+    """The result of the recipe.
 
     Attributes:
-        model: the best that was tried.
-        out: (D, C), what it says of the nodes here.
-        block: the block whose halo travels packed; on it the model says ``out`` again, in the fewest bytes.
-        tried: what was tried, in order.
-        chosen: the place of the best among them.
+        model: the model of the chosen candidate.
+        out: (D, C), its output for the nodes here.
+        block: the block with a compressed halo, on which the model computes ``out`` again in the fewest bytes.
+        tried: the candidates, in order.
+        chosen: the index of the chosen candidate.
         sent: bytes that this rank sent, by label.
     """
 
     model: Propagated
     out: Tensor
     block: Block
-    tried: tuple[Tried, ...]
+    tried: tuple[CandidateReport, ...]
     chosen: int
     sent: dict[str, int]
 
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """Weights of hops, how what they say is smoothed, and what comes of it.
+    """A candidate model: weights by hop, smoothing, and outputs.
 
-    ``z`` and ``q`` are (D, C) float64: scores, and smoothed probabilities where there are rounds.
+    ``z`` and ``q`` are (D, C) float64: scores, and smoothed probabilities if there are rounds.
     """
 
     weights: dict[int, Tensor]
@@ -120,12 +128,14 @@ class Candidate:
     knots: int = 1
 
 
-def train_frugal(comm: Comm, block: Block, route: Route, x: Rows, task: Task, config: FrugalConfig) -> Frugal:
+def train_frugal(
+    comm: Comm, block: Block, route: Route, x: Rows, task: Task, config: FrugalConfig
+) -> FrugalResult:
     """Fit the frugal recipe on one rank's part of a graph. Collective.
 
-    ``route`` is that of the block's halo. Inputs that are streamed are not passed on over the graph: B is left out.
+    ``route`` is that of the block's halo. Streamed inputs are not propagated over the graph: B and D are left out.
     """
-    return Recipe(comm, block, route, x, task, config).run()
+    return FrugalRecipe(comm, block, route, x, task, config).run()
 
 
 def _check(task: Task) -> None:
@@ -141,8 +151,8 @@ def _check(task: Task) -> None:
         )
 
 
-class Recipe:
-    """What is tried, one after another, on the nodes of one rank."""
+class FrugalRecipe:
+    """Fits the candidates one after another on the nodes of one rank."""
 
     def __init__(
         self, comm: Comm, block: Block, route: Route, x: Rows, task: Task, config: FrugalConfig
@@ -154,97 +164,99 @@ class Recipe:
         others = None if block.others is None else self.halo
         self.block = replace(block, others=others, memo={})
         self.train, self.val = task.rows["train"], task.rows["val"]
-        self.known = one_hot(task.y[self.train], task.num_outputs).double()
-        self.there = torch.ones(block.num_dst, dtype=torch.bool)  # nodes of those who take part
+        self.train_targets = one_hot(task.y[self.train], task.num_outputs).double()
+        self.available = torch.ones(block.num_dst, dtype=torch.bool)  # nodes that take part
         self.best: Candidate | None = None
-        self.made: list[Candidate] = []
-        self.tried: list[Tried] = []
+        self.candidates: list[Candidate] = []
+        self.tried: list[CandidateReport] = []
         self.before = comm.meter.sent
 
-    def run(self) -> Frugal:
-        """Try everything. Collective."""
+    def run(self) -> FrugalResult:
+        """Fit all candidates and choose one. Collective."""
         self.halo.begin("halo degrees")
         gcn_scales(self.block, torch.float64)
-        plain = self._try("head on inputs", lambda: self._plain(self.train, self.known))
+        plain = self._try("head on inputs", lambda: self._input_head(self.train, self.train_targets))
         self._try("A: the same, smoothed", lambda: self._smoothed(plain))
         if isinstance(self.x, Tensor) and self.config.hops:
             self._try_hops(plain, self.x)
-        if self._above(plain) > 1 and self._gain() >= -1:
-            rows, target = confident(
-                self.smoothest.q, self.task, share=self.config.confident, among=self.there
+        if self._smoothing_gain_over(plain) > 1 and self._smoothing_gain() >= -1:
+            rows, target = confident_targets(
+                self.best_smoothed.q, self.task, share=self.config.confident, among=self.available
             )
-            again = self._try("head fitted anew", lambda: self._plain(rows, target))
+            again = self._try("head fitted anew", lambda: self._input_head(rows, target))
             self._try("C: the same, smoothed", lambda: self._smoothed(again))
         return self._result()
 
     def _try_hops(self, plain: Candidate, x: Tensor) -> None:
-        """Heads on inputs of hops. Collective."""
+        """Fit the heads on hop features. Collective."""
         rows, last = list[Tensor](), self.config.hops
 
         def of_last() -> Candidate:
             rows.extend(self._hop_rows(x))
-            return self._blended(plain, last, rows[-1], x)
+            return self._blended_head(plain, last, rows[-1], x)
 
         made = self._try(f"heads on inputs and {last} hops", of_last)
         self._try("B: the same, smoothed", lambda: self._smoothed(made))
-        if self._does_harm(plain):
-            before = self.kept
-            by_degree = self._try("D: heads on hops by degree", lambda: self._by_degree(rows, x))
-            if self._errors(before, by_degree) >= -1:
+        if self._smoothing_harms(plain):
+            before = self.best_so_far
+            by_degree = self._try("D: heads on hops by degree", lambda: self._degree_head(rows, x))
+            if self._standard_errors(before, by_degree) >= -1:
                 self.best = by_degree
 
-    def _does_harm(self, plain: Candidate) -> bool:
-        alike = self._errors(plain, self.made[1]) >= 3
-        return self._above(plain) <= 1 or self._gain() < (-1 if alike else -0.5)
+    def _smoothing_harms(self, plain: Candidate) -> bool:
+        alike = self._standard_errors(plain, self.candidates[1]) >= 3
+        return self._smoothing_gain_over(plain) <= 1 or self._smoothing_gain() < (-1 if alike else -0.5)
 
-    def _gain(self) -> float:
-        """By how many standard errors the best smoothed candidate is above the best other."""
-        others = [each for each in self.made if not each.rounds]
-        return self._above(max(others, key=lambda each: each.score))
+    def _smoothing_gain(self) -> float:
+        """The standard errors by which the best smoothed candidate is above the best that is not smoothed."""
+        others = [each for each in self.candidates if not each.rounds]
+        return self._smoothing_gain_over(max(others, key=lambda each: each.score))
 
-    def _above(self, other: Candidate) -> float:
-        """By how many standard errors the best smoothed candidate is above another."""
-        return self._errors(other, self.smoothest)
+    def _smoothing_gain_over(self, other: Candidate) -> float:
+        """The standard errors by which the best smoothed candidate is above another candidate."""
+        return self._standard_errors(other, self.best_smoothed)
 
-    def _errors(self, of: Candidate, other: Candidate) -> float:
-        """By how many standard errors of the first's score the second is above it."""
+    def _standard_errors(self, of: Candidate, other: Candidate) -> float:
+        """The standard errors of the first candidate's score by which the second is above it."""
         error = sqrt(max(1e-9, of.score * (1 - of.score)) / self.task.count["val"])
         return (other.score - of.score) / error
 
     @property
-    def smoothest(self) -> Candidate:
-        """The best so far that is smoothed."""
-        return max((each for each in self.made if each.rounds), key=lambda each: each.score)
+    def best_smoothed(self) -> Candidate:
+        """The best smoothed candidate so far."""
+        return max((each for each in self.candidates if each.rounds), key=lambda each: each.score)
 
     @property
-    def kept(self) -> Candidate:
-        """The best so far."""
+    def best_so_far(self) -> Candidate:
+        """The best candidate so far."""
         assert self.best is not None
         return self.best
 
-    def _result(self) -> Frugal:
-        best, model = self.kept, self._model(self.kept)
-        sent = _since(self.before, self.comm.meter.sent)
-        chosen = next(place for place, made in enumerate(self.made) if made is best)
-        return Frugal(model, model.said(best.z, best.q), self.block, tuple(self.tried), chosen, sent)
+    def _result(self) -> FrugalResult:
+        best, model = self.best_so_far, self._model(self.best_so_far)
+        sent = _bytes_since(self.before, self.comm.meter.sent)
+        chosen = next(place for place, made in enumerate(self.candidates) if made is best)
+        return FrugalResult(model, model.said(best.z, best.q), self.block, tuple(self.tried), chosen, sent)
 
     def _try(self, name: str, make: Callable[[], Candidate]) -> Candidate:
-        """Make a candidate, count what that sends, and keep it if it is better than all before. Collective."""
+        """Fit a candidate, count its traffic, and keep it if it is better than all before. Collective."""
         before = self.comm.meter.sent
         made = make()
-        self.tried.append(Tried(name, made.score, _since(before, self.comm.meter.sent)))
-        self.made.append(made)
+        self.tried.append(CandidateReport(name, made.score, _bytes_since(before, self.comm.meter.sent)))
+        self.candidates.append(made)
         if self.best is None or made.score > self.best.score:
             self.best = made
         return made
 
-    def _plain(self, rows: Tensor, target: Tensor) -> Candidate:
-        """A head on the inputs of some rows."""
-        head = self._head(Picked(self.x, rows), target, Picked(self.x, self.val))
-        z = Picked(self.x).times(head.weight) + head.bias.double()
+    def _input_head(self, rows: Tensor, target: Tensor) -> Candidate:
+        """Fit a head on the inputs of some rows."""
+        head = self._fit_head(RowSubset(self.x, rows), target, RowSubset(self.x, self.val))
+        z = RowSubset(self.x).matmul(head.weight) + head.bias.double()
         return self._candidate({0: head.weight}, head.bias, head.score, z)
 
-    def _head(self, rows: Picked, target: Tensor, rows_val: Picked, *, sums: Precision | None = None) -> Head:
+    def _fit_head(
+        self, rows: RowSubset, target: Tensor, rows_val: RowSubset, *, sums: Precision | None = None
+    ) -> LinearHead:
         config, weight = self.config, None
         if self.task.class_weight is not None:
             weight = target @ self.task.class_weight.double()
@@ -257,43 +269,47 @@ class Recipe:
             patience=config.ridge_patience,
         )
 
-    def _ridge(self, rows: Picked, target: Tensor, weight: Tensor | None, *, sums: Precision) -> Ridge:
-        return Ridge(rows, target, self.comm, precision=sums, weight=weight)
+    def _ridge(
+        self, rows: RowSubset, target: Tensor, weight: Tensor | None, *, sums: Precision
+    ) -> RidgeRegression:
+        return RidgeRegression(rows, target, self.comm, precision=sums, weight=weight)
 
     def _hop_rows(self, x: Tensor) -> list[Tensor]:
-        """Inputs of each hop, of training nodes, then of validation nodes."""
+        """Compute the features of each hop, for training nodes, then validation nodes. Collective."""
         config, wanted = self.config, torch.cat([self.train, self.val])
-        return hop_rows(
+        return compute_hop_features(
             self.comm, self.block, self.route, x, wanted=wanted, hops=config.hops, precision=config.scores
         )
 
-    def _blended(self, made: Candidate, hop: int, rows: Tensor, x: Tensor) -> Candidate:
-        """A head on the inputs of a hop, mixed with a candidate as the validation nodes find best."""
+    def _blended_head(self, made: Candidate, hop: int, rows: Tensor, x: Tensor) -> Candidate:
+        """Fit a head on the features of a hop, and blend it with a candidate by validation score."""
         train, val = torch.arange(rows.shape[0]).split([self.train.numel(), self.val.numel()])
-        head = self._head(Picked(rows, train), self.known, Picked(rows, val))
-        z_val = Picked(rows, val).times(head.weight) + head.bias.double()
+        head = self._fit_head(RowSubset(rows, train), self.train_targets, RowSubset(rows, val))
+        z_val = RowSubset(rows, val).matmul(head.weight) + head.bias.double()
         mixed = [made.z[self.val].lerp(z_val, blend) for blend in _BLENDS]
-        blend = _BLENDS[first_best(val_scores(self.task, mixed))]
+        blend = _BLENDS[index_of_best(val_scores(self.task, mixed))]
         weights = {each: (1 - blend) * weight for each, weight in made.weights.items() if blend < 1}
         if blend > 0:
             weights[hop] = blend * head.weight
-        return self._as_said(self._candidate(weights, made.bias.lerp(head.bias, blend), 0.0, made.z), x)
+        return self._with_model_scores(
+            self._candidate(weights, made.bias.lerp(head.bias, blend), 0.0, made.z), x
+        )
 
-    def _by_degree(self, rows: list[Tensor], x: Tensor) -> Candidate:
-        """A head on the inputs of all hops whose weights depend on a node's degree."""
-        knots = knots_of(self.block, self.comm, among=self.there)
+    def _degree_head(self, rows: list[Tensor], x: Tensor) -> Candidate:
+        """Fit a head on the features of all hops whose weights depend on a node's degree."""
+        knots = count_knots(self.block, self.comm, among=self.available)
         nodes = torch.cat([self.train, self.val])
         train, val = torch.arange(nodes.numel()).split([self.train.numel(), self.val.numel()])
-        scales = scales_of_hops([each[train] for each in rows], self.comm)
-        beside, shares = beside_each_other(rows, scales), shares_of_knots(self.block, knots)[nodes]
-        rows_train, rows_val = (ByDegree(beside, shares, some) for some in (train, val))
-        head = self._head(rows_train, self.known, rows_val, sums=self.config.sums_by_degree)
-        weights, bias = by_hop(head, scales, knots=knots)
-        made = self._candidate(weights, bias, head.score, self.kept.z)
-        return self._as_said(replace(made, knots=knots), x)
+        scales = hop_scales([each[train] for each in rows], self.comm)
+        beside, shares = concat_hops(rows, scales), shares_of_knots(self.block, knots)[nodes]
+        rows_train, rows_val = (DegreeScaledRows(beside, shares, some) for some in (train, val))
+        head = self._fit_head(rows_train, self.train_targets, rows_val, sums=self.config.sums_by_degree)
+        weights, bias = split_by_hop(head, scales, knots=knots)
+        made = self._candidate(weights, bias, head.score, self.best_so_far.z)
+        return self._with_model_scores(replace(made, knots=knots), x)
 
-    def _as_said(self, made: Candidate, x: Tensor) -> Candidate:
-        """A candidate with what its model says, scores rounded on their way. Collective."""
+    def _with_model_scores(self, made: Candidate, x: Tensor) -> Candidate:
+        """Recompute a candidate's scores with its model, which rounds them between hops. Collective."""
         self.halo.begin("halo scores")
         z = self._model(made).scores(self.block, x)
         (score,) = val_scores(self.task, [z[self.val]])
@@ -331,6 +347,6 @@ class Recipe:
         )
 
 
-def _since(before: dict[str, int], now: dict[str, int]) -> dict[str, int]:
-    """What was sent between two looks at a meter."""
+def _bytes_since(before: dict[str, int], now: dict[str, int]) -> dict[str, int]:
+    """Subtract two readings of a byte meter."""
     return {label: count - before.get(label, 0) for label, count in now.items() if count != before.get(label)}

@@ -1,4 +1,4 @@
-"""The frugal recipe as a procedure. Its candidates, tried one after another, count as its stages."""
+"""The frugal recipe as a procedure. Its candidates, fitted one after another, are reported as stages."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from siafu.graph import Block
-from siafu.methods.lazy.frugal import Frugal, FrugalConfig, Tried, train_frugal
+from siafu.methods.lazy.frugal import CandidateReport, FrugalConfig, FrugalResult, train_frugal
 from siafu.methods.lazy.traffic import message_bytes, parameter_bytes
 from siafu.nn.aggregates import widened
 from siafu.nn.propagated import Propagated
@@ -20,7 +20,7 @@ from siafu.training.task import Task
 class FrugalProcedure(Procedure):
     """Fits the frugal recipe on one rank's part, in closed form: there are no epochs.
 
-    There is no checkpoint: it takes seconds, and a run that was killed begins anew and ends with the same bytes.
+    It writes no checkpoint: fitting takes seconds, and a killed run starts again and ends with the same bytes.
     """
 
     num_stages = 0
@@ -61,10 +61,10 @@ class FrugalProcedure(Procedure):
         tried = {"epochs": len(self._stages), "best_epoch": chosen}
         return {**counts, **tried, "stage": chosen, "stages": self._stages}
 
-    def _fit(self, config: FrugalConfig) -> Frugal:
+    def _fit(self, config: FrugalConfig) -> FrugalResult:
         return train_frugal(self.comm, self.block, self._route, self.x_src, self.task, config)
 
-    def _describe(self, number: int, tried: Tried) -> dict[str, Any]:
+    def _describe(self, number: int, tried: CandidateReport) -> dict[str, Any]:
         """Describe one candidate, with the traffic of all ranks. Collective."""
         here = torch.tensor([message_bytes(tried.sent), parameter_bytes(tried.sent)])
         messages, parameters = self.comm.all_reduce(here, label="control").tolist()
@@ -80,5 +80,5 @@ class FrugalProcedure(Procedure):
 
 
 def unfitted_model(in_features: int, out_features: int) -> Propagated:
-    """The model before anything is fitted."""
+    """Build the model before fitting, with zero weights."""
     return Propagated({0: torch.zeros(in_features, out_features)}, torch.zeros(out_features))

@@ -1,6 +1,6 @@
-"""Inputs of some hops for some nodes: ``S^k X`` of the rows asked for, and of no others.
+"""Hop features: ``S^k X`` for some nodes, S being the normalised adjacency of GCN.
 
-Ranks first tell each other which rows they will need, hop by hop backwards; only those travel, packed.
+Ranks first request the rows that they need, hop by hop from the last to the first; only those are sent, compressed.
 """
 
 from dataclasses import dataclass
@@ -17,17 +17,17 @@ from siafu.comm.route import Route
 from siafu.graph import Block
 from siafu.nn.aggregates import Scales, edge_weights, gcn_scales
 
-_ASKS, _ROWS = "halo asks", "halo features"
+_REQUESTS, _ROWS = "halo asks", "halo features"
 
 
 @dataclass(frozen=True, eq=False)
-class _Hop:
-    """What one hop reads.
+class _HopPlan:
+    """The rows that one hop reads.
 
     Attributes:
-        count: of the own rows that the hop gives; the first of those that it reads.
+        count: the number of own rows that the hop computes; they are the first of those that it reads.
         halo: (H,) bool, the halo rows that it reads.
-        route: that brings them.
+        route: the route that brings these halo rows.
     """
 
     count: int
@@ -35,31 +35,31 @@ class _Hop:
     route: Route
 
 
-def hop_rows(
+def compute_hop_features(
     comm: Comm, block: Block, route: Route, x_own: Tensor, *, wanted: Tensor, hops: int, precision: Precision
 ) -> list[Tensor]:
-    """``S X``, …, ``S^hops X`` of the own rows ``wanted``, (W,) int64: (D, F) -> each (W, F). Collective.
+    """Compute ``S X``, …, ``S^hops X`` of the own rows ``wanted``, (W,) int64: (D, F) -> each (W, F). Collective.
 
-    Inputs travel as they are. What hops make of them is rounded to ``precision``, here as elsewhere.
+    Inputs are sent exactly. The results of hops are rounded to ``precision``, on their own rank as on the wire.
     """
     by = gcn_scales(block, torch.float64)
     order, plan = _plan(comm, block, route, wanted, hops)
     rows, found = x_own[order], []
     for number, hop in enumerate(plan):
         rows = rows if number == 0 else quantize_dequantize(rows.double(), precision).to(rows.dtype)
-        rows = _pass_on(comm, block, by, order[: rows.shape[0]], rows, hop)
+        rows = _propagate(comm, block, by, order[: rows.shape[0]], rows, hop)
         found.append(rows[: wanted.numel()])
     return found
 
 
-def _plan(comm: Comm, block: Block, route: Route, wanted: Tensor, hops: int) -> tuple[Tensor, list[_Hop]]:
-    """The own rows that are read, those that later hops read first; and the hops, from the first."""
+def _plan(comm: Comm, block: Block, route: Route, wanted: Tensor, hops: int) -> tuple[Tensor, list[_HopPlan]]:
+    """Plan the hops. Returns the own rows that are read, ordered by the last hop that reads them; and the hops."""
     order, plan = wanted, []
     for _ in range(hops):
         read = native.mark_columns(block.csr, order, num_cols=block.num_src)
         halo = read[block.num_dst :]
-        some = subset_route(comm, route, halo, label=_ASKS)
-        plan.append(_Hop(order.numel(), halo, some))
+        some = subset_route(comm, route, halo, label=_REQUESTS)
+        plan.append(_HopPlan(order.numel(), halo, some))
         new = read[: block.num_dst]
         new[some.index] = True
         new[order] = False
@@ -67,8 +67,8 @@ def _plan(comm: Comm, block: Block, route: Route, wanted: Tensor, hops: int) -> 
     return order, plan[::-1]
 
 
-def _pass_on(comm: Comm, block: Block, by: Scales, order: Tensor, rows: Tensor, hop: _Hop) -> Tensor:
-    """``S`` times rows, for the first of them: (R, F) -> (count, F)."""
+def _propagate(comm: Comm, block: Block, by: Scales, order: Tensor, rows: Tensor, hop: _HopPlan) -> Tensor:
+    """Multiply rows by ``S``, for the first ``count`` of them: (R, F) -> (count, F)."""
     place = torch.zeros(block.num_src, dtype=torch.int32)
     place[order] = torch.arange(order.numel(), dtype=torch.int32)
     index = place[hop.route.index].long()

@@ -1,8 +1,8 @@
-"""Lazy message passing: a model learned stage by stage, with one exchange of rows before each (RETEXO).
+"""Lazy message passing (RETEXO): a model is trained stage by stage, with one exchange of rows before each stage.
 
-While a stage is learned nothing of the graph travels: what it reads was exchanged and aggregated before. Ranks send
-each other updates of the weights of that stage alone. Its best weights on the validation nodes stay; then it passes on
-its rows, computed without dropout. The model answers with the last stage that the validation nodes find good enough.
+The inputs of a stage are exchanged and aggregated before it trains; then ranks send each other only updates of its
+weights. The stage keeps the weights with the best validation score and computes the rows of the next stage without
+dropout. The model's output is that of the last stage that passes the gate (:meth:`LazyProcedure._passes_gate`).
 """
 
 import time
@@ -14,10 +14,16 @@ from torch import Tensor
 
 from siafu.comm.config import CommConfig
 from siafu.graph import Block
-from siafu.methods.lazy.averaging import average, flat
+from siafu.methods.lazy.averaging import average_weights, flat_parameters
 from siafu.methods.lazy.config import LazyConfig
-from siafu.methods.lazy.stage_inputs import StageInputs, exchange, read_alone, settle, without
-from siafu.methods.lazy.stage_specs import stages_of
+from siafu.methods.lazy.stage_inputs import (
+    StageInputs,
+    detach_halo,
+    drop_edges_from,
+    edgeless_inputs,
+    gather_source_rows,
+)
+from siafu.methods.lazy.stage_specs import stage_specs
 from siafu.methods.lazy.traffic import MESSAGES, PARAMETERS, message_bytes, parameter_bytes
 from siafu.nn.aggregates import widened
 from siafu.nn.dropout import set_keys
@@ -34,7 +40,7 @@ from siafu.training.task import Task
 
 
 class LazyProcedure(Procedure):
-    """Trains the stages of ``model`` in turn on one rank's part; a round of a stage is an epoch."""
+    """Trains the stages of ``model`` one after another on one rank's part; a round of a stage counts as an epoch."""
 
     checkpoint_at_once = False  # within a stage a checkpoint may send more than a round does
     model: Staged
@@ -56,19 +62,19 @@ class LazyProcedure(Procedure):
         self.block, self.in_features = block.with_static(x_own), x_own.shape[1]
         self.optimizer = DistributedOptimizer(model, config, task.comm, wire=wire)
         self.sent = ByteCounter(task.comm)
-        self.lazy, self.stages = lazy, stages_of(model, lazy)
+        self.lazy, self.stages = lazy, stage_specs(model, lazy)
         self.num_stages = len(self.stages)
         self.current, self._epochs_before = 0, 0  # the stage that trains, and the epochs before it
-        self.results: list[dict[str, Any]] = []  # of each stage that has ended
+        self.results: list[dict[str, Any]] = []  # one entry per stage that has ended
         if not lazy.features and self.stages[0].sends != "nothing":
             raise ValueError(
                 "lazy.features is false, but the first stage of this recipe sends features; set lazy.recipe to "
                 "logits or frugal"
             )
         self._route, self._wire = part.route, wire
-        self._settled: Block | None = None
-        self._rows = [widened(x_own)]  # of own nodes: the inputs, then what each stage passed on
-        self._reading: StageInputs | None = None  # of the stage that is being learned
+        self._local_block: Block | None = None
+        self._rows = [widened(x_own)]  # of own nodes: the inputs, then the output rows of each stage
+        self._inputs: StageInputs | None = None  # of the current stage
         self._output: Tensor | None = None  # of the chosen stage
 
     def begin_stage(self, number: int, *, epoch: int) -> None:
@@ -77,42 +83,42 @@ class LazyProcedure(Procedure):
 
     def step(self, epochs: range, position: EpochPosition) -> list[EpochStats]:
         """Train one round of the current stage."""
-        self._open()
+        self._current_inputs()
         start = time.perf_counter()  # the exchange of rows before a stage is not part of a round
         loss = self.train_round(epochs.start)
         return [EpochStats(loss, time.perf_counter() - start)]
 
     def train_round(self, epoch: int) -> float:
         """Train one round; returns its loss. Collective."""
-        self._open()
+        self._current_inputs()
         self.model.train()
         self.optimizer.set_lr(epoch - self._epochs_before)
         if self.lazy.local_epochs > 1:
-            return self._step_apart(epoch)
-        self._begin_step(epoch)
-        loss = self._sum_of_losses() / self.task.weight["train"]
+            return self._step_locally(epoch)
+        self._start_step(epoch)
+        loss = self._loss_sum() / self.task.weight["train"]
         return self.optimizer.learn_from(loss, label=self._label("gradients"))
 
     @torch.no_grad()
     def outputs(self) -> Tensor:
-        """For every own row what the stage at hand says, or between stages the chosen one. Collective."""
+        """Compute the output of the current stage for every own row; between stages, of the chosen one. Collective."""
         self.model.eval()
-        if self._reading is not None:
-            return self.model.output(self.current, self._reading.block, self._reading.x_src)
+        if self._inputs is not None:
+            return self.model.output(self.current, self._inputs.block, self._inputs.x_src)
         if self._output is None:
             chosen = int(self.model.chosen) if self.results else 0
-            reading = self._read(chosen)
-            self._output = self.model.output(chosen, reading.block, reading.x_src)
+            inputs = self._inputs_of(chosen)
+            self._output = self.model.output(chosen, inputs.block, inputs.x_src)
         return self._output
 
     def metrics(self, seconds: float) -> dict[str, Any]:
-        """The stage that answers, from 1, and the outcome and traffic of each stage."""
+        """The chosen stage, from 1, and the scores and traffic of each stage."""
         sent = self.sent.by_label
         counts = {"message_bytes": message_bytes(sent), "parameter_bytes": parameter_bytes(sent)}
         return {**counts, "stage": int(self.model.chosen) + 1, "stages": self.stage_results()}
 
     def stage_results(self) -> list[dict[str, Any]]:
-        """The outcome of each stage that has ended, and its traffic as far as it is counted."""
+        """The scores of each stage that has ended, and its traffic as counted so far."""
         sent = self.sent.by_label
         return [
             stage
@@ -124,119 +130,121 @@ class LazyProcedure(Procedure):
     def _label(self, what: str) -> str:
         return f"{what} {self.current + 1}"
 
-    def _open(self) -> StageInputs:
-        """What the current stage reads; exchanged when it is first asked for. Collective then."""
-        if self._reading is None:
-            self._reading = self._read(self.current)
+    def _current_inputs(self) -> StageInputs:
+        """Return the inputs of the current stage; the first call exchanges them and is collective."""
+        if self._inputs is None:
+            self._inputs = self._inputs_of(self.current)
             self.model.requires_grad_(False)
-            for parameter in self._learned():
+            for parameter in self._stage_parameters():
                 parameter.requires_grad_(True)
             rows = self.task.rows["train"]
-            self._training = self._reading.of(rows) if self.model.frozen(self.current) else None
-        return self._reading
+            self._train_inputs = self._inputs.subset(rows) if self.model.frozen(self.current) else None
+        return self._inputs
 
-    def _learned(self) -> list[torch.nn.Parameter]:
+    def _stage_parameters(self) -> list[torch.nn.Parameter]:
         return list(parameters_of(self.model.learned(self.current)))
 
-    def _read(self, stage: int) -> StageInputs:
-        """What a stage reads, after those before it have passed on theirs once more where that is lost. Collective."""
+    def _inputs_of(self, stage: int) -> StageInputs:
+        """Return the inputs of a stage; after a resume, first compute the rows of earlier stages again. Collective."""
         while len(self._rows) <= stage:
             earlier = len(self._rows) - 1
-            self._pass_on(earlier, self._exchanged(earlier))
-        return self._exchanged(stage)
+            self._compute_next_rows(earlier, self._exchange_inputs(earlier))
+        return self._exchange_inputs(stage)
 
     @torch.no_grad()
-    def _exchanged(self, stage: int) -> StageInputs:
-        """What a stage reads: rows of own nodes and of the halo, or their aggregate alone. Collective."""
+    def _exchange_inputs(self, stage: int) -> StageInputs:
+        """Exchange the inputs of a stage: rows of own nodes and of the halo, or only their aggregate. Collective."""
         model, own = self.model, torch.arange(self.block.num_dst)
         if model.sends(stage) == "nothing":
-            return read_alone(self.block, model.given(stage, self._rows), own)
-        if self._settled is None:
+            return edgeless_inputs(self.block, model.given(stage, self._rows), own)
+        if self._local_block is None:
             degrees = any(isinstance(module, Gcn) for module in model.modules())
-            self._settled = settle(self.comm, self._route, self.block, degrees=degrees)
+            self._local_block = detach_halo(self.comm, self._route, self.block, degrees=degrees)
         label = f"{MESSAGES} {stage + 1}"
         precision = self.lazy.precision
-        x_src = exchange(self.comm, self._route, self._rows[stage], precision=precision, label=label)
+        x_src = gather_source_rows(
+            self.comm, self._route, self._rows[stage], precision=precision, label=label
+        )
         self._rows[stage] = x_src[: own.numel()]
-        reading = StageInputs(self._readable(label, x_src).with_static(x_src), x_src)
+        inputs = StageInputs(self._reachable_block(label, x_src).with_static(x_src), x_src)
         if not model.frozen(stage):
-            return reading
-        model.aggregate(stage, reading.block, x_src)
-        return reading.of(own)
+            return inputs
+        model.aggregate(stage, inputs.block, x_src)
+        return inputs.subset(own)
 
-    def _readable(self, label: str, x_src: Tensor) -> Block:
-        """What a stage reads over: without edges from halo rows of which nothing is known, where some are away."""
-        assert self._settled is not None
+    def _reachable_block(self, label: str, x_src: Tensor) -> Block:
+        """Return the block of a stage, without edges from halo rows of absent sites that have never been received."""
+        assert self._local_block is not None
         unknown = self._route.missing_rows(label=label, width=x_src.shape[1])
         if unknown is None:
-            return self._settled
+            return self._local_block
         own = torch.zeros(self.block.num_dst, dtype=torch.bool)
-        return without(self._settled, torch.cat([own, unknown]))
+        return drop_edges_from(self._local_block, torch.cat([own, unknown]))
 
     @torch.no_grad()
-    def _pass_on(self, stage: int, reading: StageInputs) -> None:
-        """Have a stage make the rows that the next one reads."""
+    def _compute_next_rows(self, stage: int, inputs: StageInputs) -> None:
+        """Compute the rows that the next stage reads."""
         self.model.eval()
-        self._rows.append(self.model.passed(stage, reading.block, reading.x_src))
+        self._rows.append(self.model.passed(stage, inputs.block, inputs.x_src))
 
-    def _begin_step(self, step: int) -> None:
+    def _start_step(self, step: int) -> None:
         set_keys(self.model, seed=self.seed, step=step)
         self.optimizer.zero_grad()
 
-    def _sum_of_losses(self) -> Tensor:
-        """Of this rank's training nodes."""
+    def _loss_sum(self) -> Tensor:
+        """Sum the losses of this rank's training nodes."""
         rows, stage = self.task.rows["train"], self.current
-        if self._training is not None:
-            few = self._training
+        if self._train_inputs is not None:
+            few = self._train_inputs
             return self.task.loss_of(self.model.output(stage, few.block, few.x_src), rows)
-        reading = self._open()
-        return self.task.loss_of(self.model.output(stage, reading.block, reading.x_src)[rows], rows)
+        inputs = self._current_inputs()
+        return self.task.loss_of(self.model.output(stage, inputs.block, inputs.x_src)[rows], rows)
 
-    def _step_apart(self, epoch: int) -> float:
-        """Steps of each rank on its own nodes, then the mean of all ranks' weights. Collective."""
-        learned, weight = self._learned(), self.task.weight_of(self.task.rows["train"])
-        before, share, losses = flat(learned), weight / self.task.weight["train"], []
+    def _step_locally(self, epoch: int) -> float:
+        """Take local steps on own nodes, then average the weights of all ranks. Collective."""
+        learned, weight = self._stage_parameters(), self.task.weight_of(self.task.rows["train"])
+        before, share, losses = flat_parameters(learned), weight / self.task.weight["train"], []
         for local in range(self.lazy.local_epochs if weight else 0):
-            self._begin_step((epoch << 32) + local)
-            loss = self._sum_of_losses() / weight
+            self._start_step((epoch << 32) + local)
+            loss = self._loss_sum() / weight
             loss.backward()
             self.optimizer.step()
             losses.append(float(loss.detach()))
-        average(learned, before, self.optimizer.sums, share=share, label=self._label("weights"))
+        average_weights(learned, before, self.optimizer.sums, share=share, label=self._label("weights"))
         mean = share * sum(losses) / max(len(losses), 1)
         here = torch.tensor([mean], dtype=torch.float64)
         return float(self.comm.all_reduce(here, label=self._label("weights")))
 
     def end_stage(self, stage: Stage, monitor: Monitor) -> Selection | None:
-        """Keep the best weights of a stage, decide whether it answers, and pass on its rows."""
-        reading = self._open()
+        """Load the best weights of a stage, apply the gate, and compute the rows of the next stage."""
+        inputs = self._current_inputs()
         if stage.best:
             self.model.load_state_dict(stage.best | {"chosen": self.model.chosen})
-        self._decide(self.outputs(), stage)
+        self._gate_stage(self.outputs(), stage)
         if stage.number + 1 < self.num_stages:
-            self._pass_on(stage.number, reading)
-        self._forget()
-        selected = self._complete() if stage.number + 1 == self.num_stages else None
+            self._compute_next_rows(stage.number, inputs)
+        self._clear_stage()
+        selected = self._select_stage() if stage.number + 1 == self.num_stages else None
         self._write_event(monitor, epoch=stage.last_epoch)
         return selected
 
-    def _decide(self, out: Tensor, ended: Stage) -> None:
-        """Record how good a stage is, and choose it if it is good enough. Collective."""
+    def _gate_stage(self, out: Tensor, ended: Stage) -> None:
+        """Record the scores of a stage, and choose the stage if it passes the gate. Collective."""
         stage = self.stages[ended.number]
         scores, val_loss = self.task.evaluate(out)
         found: dict[str, Any] = {"stage": stage.number, "sends": stage.sends, "bits": stage.bits}
         found |= {"fits": stage.fits}
         found |= {"rounds": ended.epochs, "best_epoch": ended.best_epoch or ended.last_epoch}
         found |= {f"{split}_score": score for split, score in scores.items()} | {"val_loss": val_loss}
-        if self._is_good(found):
+        if self._passes_gate(found):
             self.model.chosen.fill_(ended.number)
             self._output = out
         self.results.append(found)
 
-    def _is_good(self, found: dict[str, Any]) -> bool:
-        """Whether the validation nodes find a stage as good as all before it, as far as so few can tell.
+    def _passes_gate(self, found: dict[str, Any]) -> bool:
+        """Return whether a stage's validation score is at most a standard error below that of every earlier stage.
 
-        Scores are the best of many rounds, so a stage is passed over only where it lacks more than a standard error.
+        Each score is the best of many rounds; without this tolerance, chance would decide.
         """
         before = [stage["val_score"] or 0.0 for stage in self.results]
         if not self.lazy.gate or not self.task.count["val"] or not before:
@@ -247,13 +255,13 @@ class LazyProcedure(Procedure):
         best = max(before)
         return score >= best - sqrt(max(0.0, best * (1 - best)) / self.task.count["val"])
 
-    def _forget(self) -> None:
-        """Drop everything of the stage that ended."""
+    def _clear_stage(self) -> None:
+        """Drop the inputs and optimiser state of the stage that ended."""
         self.optimizer.reset()
-        self._reading = self._training = None
+        self._inputs = self._train_inputs = None
 
-    def _complete(self) -> Selection:
-        """End the last stage; returns the epoch and score of the chosen one."""
+    def _select_stage(self) -> Selection:
+        """End the last stage; returns the epoch and score of the chosen stage."""
         chosen = self.results[int(self.model.chosen)]
         self.model.requires_grad_(True)
         return Selection(chosen["best_epoch"], chosen["val_score"])
@@ -268,9 +276,9 @@ class LazyProcedure(Procedure):
         monitor.callbacks.say(text)
 
     def state(self) -> State:
-        """The results of stages, residuals and, where ranks step apart, moments of this rank."""
+        """The results of stages, residuals and, with local steps, this rank's Adam moments."""
         mine = residuals_of(self.block, self.optimizer)
-        if self.lazy.local_epochs > 1:  # then each rank's optimiser has seen other gradients
+        if self.lazy.local_epochs > 1:  # then optimisers differ between ranks
             for slot, values in self.optimizer.adam.state.items():
                 mine |= {f"adam.{slot}.{name}": value for name, value in values.items()}
         return State({"results": self.results}, mine)

@@ -1,4 +1,4 @@
-"""Self-training: what a model is surest of becomes something to learn from."""
+"""Self-training: a model's most confident predictions become training targets (pseudo-labels)."""
 
 import torch
 from torch import Tensor
@@ -9,13 +9,12 @@ from siafu.training.task import Task
 _BINS = 256
 
 
-def confident(q: Tensor, task: Task, *, share: float, among: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows to fit on and their targets: (D, C) float64 -> (R,) int64, (R, C) float64. Collective.
+def confident_targets(q: Tensor, task: Task, *, share: float, among: Tensor) -> tuple[Tensor, Tensor]:
+    """Select rows to fit on and their targets: (D, C) float64 -> (R,) int64, (R, C) float64. Collective.
 
-    These are the training nodes with their labels, and the ``share`` of other nodes ``among``, (D,) bool, whose largest
-    probability is largest, each with its probabilities. Validation nodes are left out, so that they can still judge
-    what comes of it.
-    The bound is the same on all ranks: a bin of a histogram that they add up.
+    The rows are the training nodes with their labels, and the most confident ``share`` of the other nodes ``among``,
+    (D,) bool, with their predicted probabilities. Validation nodes are excluded, so that they can still score the
+    result. The threshold is the same on all ranks: a bin of a histogram that the ranks add up.
     """
     q = q / q.sum(1, keepdim=True).clamp(min=1e-30)
     free = among.clone()
@@ -26,7 +25,7 @@ def confident(q: Tensor, task: Task, *, share: float, among: Tensor) -> tuple[Te
     count = task.comm.all_reduce(
         torch.bincount(bins, minlength=_BINS).to(torch.int32), label="scores confident"
     ).long()
-    from_top = count.flip(0).cumsum(0).flip(0)  # how many nodes have this bin or a higher one
+    from_top = count.flip(0).cumsum(0).flip(0)  # nodes in this bin or a higher one
     fits = (from_top <= share * int(from_top[0])).nonzero()[:, 0]
     least = 0 if share >= 1 or not fits.numel() else int(fits[0])
     rows = rows[bins >= least]

@@ -1,4 +1,4 @@
-"""Predictions passed on over the graph for some rounds, as many as the validation nodes find good."""
+"""Smoothing of predictions over the graph (personalised PageRank); validation chooses temperature and rounds."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ from siafu.training.task import Task
 
 
 @dataclass(frozen=True, eq=False)
-class Smoothing:
-    """How predictions are smoothed best.
+class SmoothingResult:
+    """The best smoothing that was found.
 
     Attributes:
-        temperature: what scores are multiplied by first.
-        rounds: how often they are passed on.
-        score: on the validation nodes.
-        q: (D, C) float64, what comes of it.
+        temperature: the factor of the scores before softmax.
+        rounds: the number of propagation rounds.
+        score: its validation score.
+        q: (D, C) float64, the smoothed probabilities.
     """
 
     temperature: float
@@ -29,8 +29,8 @@ class Smoothing:
     q: Tensor
 
 
-def rounds_of(block: Block, p: Tensor, *, share: float, precision: Precision) -> Iterator[Tensor]:
-    """``q <- (1 - share) S q + share p`` from ``q = p``, round by round: (D, C) float64. Each is collective."""
+def smoothing_rounds(block: Block, p: Tensor, *, share: float, precision: Precision) -> Iterator[Tensor]:
+    """Iterate ``q <- (1 - share) S q + share p`` from ``q = p``: yields (D, C) float64. Each round is collective."""
     q = p
     while True:
         q = smoothed(block, q, p, share=share, precision=precision)
@@ -47,20 +47,20 @@ def search_smoothing(
     patience: int,
     share: float,
     precision: Precision,
-) -> Smoothing:
-    """The temperature and the number of rounds that are best on the validation nodes for scores z (D, C). Collective.
+) -> SmoothingResult:
+    """Find the temperature and number of rounds with the best validation score, for scores z (D, C). Collective.
 
-    A temperature is left where ``patience`` rounds have brought nothing better with it.
+    The search leaves a temperature after ``patience`` rounds without a better score.
     """
-    best = Smoothing(temperatures[0], 0, -1.0, z)
+    best = SmoothingResult(temperatures[0], 0, -1.0, z)
     for temperature in temperatures:
-        passed = rounds_of(block, (temperature * z).softmax(1), share=share, precision=precision)
+        passed = smoothing_rounds(block, (temperature * z).softmax(1), share=share, precision=precision)
         top, top_round = -1.0, 0
         for number in range(1, rounds + 1):
             q = next(passed)
             (score,) = val_scores(task, [q[task.rows["val"]]])
             if score > best.score:
-                best = Smoothing(temperature, number, score, q)
+                best = SmoothingResult(temperature, number, score, q)
             if score > top:
                 top, top_round = score, number
             elif number - top_round >= patience:

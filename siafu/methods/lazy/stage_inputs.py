@@ -1,4 +1,4 @@
-"""What a stage reads: own rows and the halo's, exchanged once, and aggregated once where weights play no part."""
+"""The inputs of a stage: own and halo rows, exchanged once, and aggregated once if the aggregate has no weights."""
 
 from dataclasses import dataclass, replace
 
@@ -16,44 +16,46 @@ from siafu.graph import Block, Whole
 
 @dataclass(frozen=True, eq=False)
 class StageInputs:
-    """Rows that do not change while a stage is learned, and the block over which they are read.
+    """The rows that a stage reads, which do not change while it trains, and the block over which it reads them.
 
     Attributes:
-        block: without others, since all rows are here; ``x_src`` are its static rows.
+        block: it needs no halo exchange, since all rows are here; ``x_src`` are its static rows.
         x_src: (S, F).
     """
 
     block: Block
     x_src: Tensor
 
-    def of(self, rows: Tensor) -> "StageInputs":
-        """The same for some destinations, (R,) int64: what is kept of their aggregates, and none of their edges."""
-        made = read_alone(self.block, native.gather(self.x_src, rows), rows)
+    def subset(self, rows: Tensor) -> "StageInputs":
+        """Restrict the inputs to some destinations, (R,) int64: their cached aggregates, without their edges."""
+        made = edgeless_inputs(self.block, native.gather(self.x_src, rows), rows)
         for name, kept in self.block.memo.items():
             if isinstance(name, tuple) and name[0] == "aggregate":
                 made.block.memo[name] = native.gather(kept, rows)
         return made
 
 
-def read_alone(block: Block, x_rows: Tensor, rows: Tensor) -> StageInputs:
-    """Some destinations of a block, (R,) int64, without edges, with their rows (R, F)."""
+def edgeless_inputs(block: Block, x_rows: Tensor, rows: Tensor) -> StageInputs:
+    """Build inputs of some destinations of a block, (R,) int64, without edges, from their rows (R, F)."""
     node_id = rows if block.node_id is None else block.node_id[rows]
     indptr = torch.zeros(rows.numel() + 1, dtype=torch.int64)
     few = Block(indptr, torch.empty(0, dtype=torch.int32), rows.numel(), node_id=node_id)
     return StageInputs(few.with_static(x_rows), x_rows)
 
 
-def exchange(comm: Comm, route: Route, x_own: Tensor, *, precision: Precision, label: str) -> Tensor:
-    """Own rows, then the halo's, all of them rounded: (D, F) -> (S, F). Collective.
+def gather_source_rows(
+    comm: Comm, route: Route, x_own: Tensor, *, precision: Precision, label: str
+) -> Tensor:
+    """Round own rows, exchange them, and append the halo rows: (D, F) -> (S, F). Collective.
 
-    So all ranks read the same numbers. They travel in the fewest bytes that hold them, sparse rows sparse.
+    Own rows are rounded too, so that all ranks read the same numbers. Rows travel compressed without loss.
     """
     x_own = quantize_dequantize(x_own, precision)
     return torch.cat([x_own, exchange_rows(comm, route, x_own, label=label)])
 
 
-def without(block: Block, unknown: Tensor) -> Block:
-    """A settled block without the edges from some sources, (S,) bool: the others weigh more where a mean is taken."""
+def drop_edges_from(block: Block, unknown: Tensor) -> Block:
+    """Drop the edges from some sources, (S,) bool, of a detached block; in a mean the other edges weigh more."""
     kept = ~unknown[block.indices.long()]
     dst = block.row_edge[kept]
     indptr = torch.zeros_like(block.indptr)
@@ -65,14 +67,12 @@ def without(block: Block, unknown: Tensor) -> Block:
     )
 
 
-def settle(comm: Comm, route: Route, block: Block, *, degrees: bool) -> Block:
-    """The block of a part for which the rows of all sources are here, with their degrees if so asked. Collective."""
+def detach_halo(comm: Comm, route: Route, block: Block, *, degrees: bool) -> Block:
+    """Detach a part's block from halo exchange; with ``degrees``, exchange the degrees of its sources. Collective."""
     whole = None
     if degrees:
         degree = (block.in_degree + block.missing_loop)[:, None]
-        degree_src = exchange(comm, route, degree, precision="fp32", label="halo degrees")[:, 0]
-        degree_src[degree_src == 0] = (
-            1.0  # of a node of which nothing is known, and none of whose edges is read
-        )
+        degree_src = gather_source_rows(comm, route, degree, precision="fp32", label="halo degrees")[:, 0]
+        degree_src[degree_src == 0] = 1.0  # of a node without known rows, whose edges are dropped
         whole = Whole(degree_src, block.missing_loop, block.indptr.diff())
     return replace(block, others=None, whole=whole, static_src=None, memo={})

@@ -1,4 +1,4 @@
-"""What a recipe is made of: stages, as values; and the model that they form."""
+"""The stages of a recipe, as values, and the model that they form."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,14 +10,14 @@ from siafu.nn.staged import Layered, Sends, Staged
 
 
 @dataclass(frozen=True)
-class Stage:
-    """One exchange, and what is fitted on what came.
+class StageSpec:
+    """One stage: an exchange of rows, and the module that is trained on them.
 
     Attributes:
-        number: from 1.
-        sends: what of each boundary node travels, once.
-        bits: of each of its numbers.
-        fits: a layer with a head that is thrown away, the last layer, a dense layer on all that was made, or an MLP.
+        number: its number, from 1.
+        sends: the rows of boundary nodes that are sent, once.
+        bits: the bits of each value on the wire.
+        fits: a layer with a temporary head, the last layer, a dense layer on the outputs of all stages, or an MLP.
     """
 
     number: int
@@ -27,13 +27,13 @@ class Stage:
 
     @property
     def name(self) -> str:
-        """The stage in a few words."""
+        """A short description of the stage."""
         sent = "nothing is sent" if self.sends == "nothing" else f"{self.sends} sent in {self.bits} bits"
         return f"stage {self.number}: {sent}, {self.fits} fitted"
 
 
 def build_staged(config: ModelConfig, lazy: LazyConfig, *, in_features: int, out_features: int) -> Staged:
-    """The model that the stages of a recipe form."""
+    """Build the model that the stages of a recipe form."""
     if config.norm == "batch":
         raise ValueError(
             "model.norm is batch, whose moments would be exchanged in every round; set it to layer, or use method full"
@@ -48,10 +48,10 @@ def build_staged(config: ModelConfig, lazy: LazyConfig, *, in_features: int, out
     return form(config, in_features=in_features, out_features=out_features, precision=lazy.precision)
 
 
-def stages_of(model: Staged, lazy: LazyConfig) -> tuple[Stage, ...]:
-    """The recipe: every stage in turn."""
+def stage_specs(model: Staged, lazy: LazyConfig) -> tuple[StageSpec, ...]:
+    """List the stages of a model in order."""
     return tuple(
-        Stage(stage + 1, model.sends(stage), lazy.bits, _fits(model, stage))
+        StageSpec(stage + 1, model.sends(stage), lazy.bits, _fits(model, stage))
         for stage in range(model.num_stages)
     )
 

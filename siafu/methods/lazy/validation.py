@@ -1,4 +1,4 @@
-"""What the validation nodes say of several outputs, asked in one message."""
+"""Validation scores of several candidate outputs, in one message."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from siafu.training.task import Task
 
 
 def val_scores(task: Task, outs_val: Sequence[Tensor]) -> list[float]:
-    """The task's metric of each output for the validation rows here, (V, C); higher is better. Collective."""
+    """Score each output for this rank's validation rows, (V, C), by the task's metric; higher is better. Collective."""
     rows = task.rows["val"]
     if task.kind == "class" and task.metric in ("accuracy", "micro_f1"):
         right = [int((out.argmax(1) == task.y[rows]).sum()) for out in outs_val]
@@ -25,6 +25,6 @@ def _score(task: Task, out_val: Tensor, rows: Tensor) -> float:
     return score if task.higher_is_better else -score
 
 
-def first_best(scores: Sequence[float]) -> int:
-    """The place of the best score, of equal ones the first."""
+def index_of_best(scores: Sequence[float]) -> int:
+    """Return the index of the best score, the first among equals."""
     return max(range(len(scores)), key=lambda place: (scores[place], -place))

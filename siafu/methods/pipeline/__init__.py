@@ -1,8 +1,8 @@
-"""Full-graph training as a pipeline: graph work on ranks, tensor work on workers, both at once.
+"""Full-graph training as a pipeline: graph work on ranks overlaps with tensor work on workers.
 
 After Dorylus (https://www.usenix.org/conference/osdi21/presentation/thorpe). ``intervals`` cuts a rank's nodes,
-``gate`` says which task may go on, ``rows`` holds the rows that tasks read and write, ``parameters`` the weights,
-``server`` runs the tasks of a rank, ``procedure`` trains.
+``staleness_gate`` decides which interval may go on, ``rows`` holds the rows that tasks read and write, ``parameters``
+the weights; ``server`` runs the tasks of a rank, ``procedure`` trains.
 """
 
 import os
@@ -15,17 +15,17 @@ from siafu.methods.pipeline.config import PipelineConfig
 from siafu.methods.pipeline.procedure import PipelineProcedure
 from siafu.methods.static import build_static_model, require_features, static_inputs
 from siafu.workers.signing import lease_key
-from siafu.workers.worker_pool import BILLED
+from siafu.workers.worker_pool import BILLED_KINDS
 
 
 class Pipeline(Method):
-    """Graph servers aggregate, workers without a graph do the tensor work, in a bounded-asynchronous pipeline."""
+    """Graph servers aggregate and workers without a graph do the tensor work, in a bounded-asynchronous pipeline."""
 
     def check(self, config: ConfigLike) -> None:
-        """Refuse settings with which a pipeline cannot train, among them a missing key of leases."""
+        """Refuse settings with which a pipeline cannot train, and functions without a key for leases."""
         pipeline = config.of(PipelineConfig)
-        if pipeline.workers in BILLED:
-            lease_key(os.environ, pipeline.lease_key_file)  # or it says what to do
+        if pipeline.workers in BILLED_KINDS:
+            lease_key(os.environ, pipeline.lease_key_file)  # raises an error with instructions
         if config.model.norm == "batch":
             raise ValueError(
                 "model.norm is batch, which is not row by row, so that no worker could do it; set it to layer, or use "

@@ -1,24 +1,24 @@
-"""Where the intervals of a rank wait for each other and for other ranks."""
+"""The staleness gates at which the intervals of a rank wait for each other and for other ranks."""
 
 from collections.abc import Mapping
 
 import numpy as np
 
 from siafu.methods.pipeline.intervals import Intervals
-from siafu.methods.pipeline.staleness_gate import Gate
+from siafu.methods.pipeline.staleness_gate import StalenessGate
 from siafu.nn.aggregates import AggregatePass
 
 
-class Gates:
-    """Where intervals wait, by layer.
+class IntervalGates:
+    """The gates of each layer.
 
     Attributes:
-        peers: those that this rank gives gradients back to.
-        rows: for what they aggregate.
-        grads: for the gradients of those that read them.
-        to_peers: where gradients for each peer wait for those that read its rows.
-        collected: for the gradients of all that they read, where these leave something for them.
-        arrivals: for gradients from other ranks.
+        peers: the ranks to which this rank returns gradients.
+        rows: intervals wait for the rows that they aggregate.
+        grads: intervals wait for the gradients of intervals that read them.
+        to_peers: gradients for a peer wait for the intervals that read its rows.
+        collected: intervals wait for the gradients of all that they read, if the aggregate collects parts of them.
+        arrivals: intervals wait for gradients from other ranks.
     """
 
     def __init__(
@@ -34,28 +34,32 @@ class Gates:
         self.peers = list(intervals.halo_of)
         slack = np.zeros(reads.shape[1], dtype=np.int64)
         slack[count:] = staleness
-        of_peers = np.stack([intervals.reads_peer(peer) for peer in self.peers], 1) if self.peers else None
-        collects = reads[:, :count] if of_peers is None else np.concatenate([reads[:, :count], of_peers], 1)
+        reads_peers = np.stack([intervals.reads_peer(peer) for peer in self.peers], 1) if self.peers else None
+        collects = reads[:, :count]
+        if reads_peers is not None:
+            collects = np.concatenate([collects, reads_peers], 1)
         returned = np.stack([intervals.returned(peer) for peer in range(ranks)], 1)
-        self.rows: dict[int, Gate] = {}
-        self.grads: dict[int, Gate] = {}
-        self.to_peers: dict[int, Gate] = {}
-        self.collected: dict[int, Gate] = {}
-        self.arrivals: dict[int, Gate] = {}
+        self.rows: dict[int, StalenessGate] = {}
+        self.grads: dict[int, StalenessGate] = {}
+        self.to_peers: dict[int, StalenessGate] = {}
+        self.collected: dict[int, StalenessGate] = {}
+        self.arrivals: dict[int, StalenessGate] = {}
         for layer, aggregate in aggregates.items():
-            self.rows[layer] = Gate(reads if aggregate.sent else _alone(reads), slack=slack, first=first)
-            own = reads[:, :count] if aggregate.sent else _alone(reads)[:, :count]
-            self.grads[layer] = Gate(np.ascontiguousarray(own.T), first=first)
-            self.to_peers[layer] = Gate(
-                np.zeros((0, count), bool) if of_peers is None else of_peers.T, first=first
+            self.rows[layer] = StalenessGate(
+                reads if aggregate.sent else _only_itself(reads), slack=slack, first=first
             )
-            self.collected[layer] = Gate(collects, first=first)
+            own = reads[:, :count] if aggregate.sent else _only_itself(reads)[:, :count]
+            self.grads[layer] = StalenessGate(np.ascontiguousarray(own.T), first=first)
+            self.to_peers[layer] = StalenessGate(
+                np.zeros((0, count), bool) if reads_peers is None else reads_peers.T, first=first
+            )
+            self.collected[layer] = StalenessGate(collects, first=first)
             back = np.full(returned.shape[1], staleness, dtype=np.int64)
-            self.arrivals[layer] = Gate(
+            self.arrivals[layer] = StalenessGate(
                 returned if aggregate.sent else np.zeros_like(returned), slack=back, first=first
             )
 
 
-def _alone(reads: np.ndarray) -> np.ndarray:
-    """Each reads itself and nobody else."""
+def _only_itself(reads: np.ndarray) -> np.ndarray:
+    """Return a mask in which each interval reads itself alone."""
     return np.eye(*reads.shape, dtype=bool)

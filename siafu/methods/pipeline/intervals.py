@@ -1,4 +1,4 @@
-"""Cut a rank's nodes into intervals, and say which rows each of them reads."""
+"""Cuts a rank's nodes into intervals, and finds the rows that each of them reads and sends."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,17 +11,17 @@ from siafu.comm import Comm
 from siafu.comm.route import Route
 from siafu.graph import Block
 
-_ROW_EDGES = 8  # a row costs as much as so many edges
+_EDGES_PER_ROW = 8  # the cost of a row, in edges
 
 
 @dataclass(frozen=True)
-class Sent:
+class IntervalSend:
     """The rows of one interval that one peer reads.
 
     Attributes:
-        peer: who reads them.
+        peer: the rank that reads them.
         index: (R,) int64, the own rows.
-        place: where they stand among all rows that this peer reads of this rank.
+        place: their positions among all rows of this rank that the peer reads.
     """
 
     peer: int
@@ -33,51 +33,51 @@ class Sent:
 class Intervals:
     """The intervals of a rank.
 
-    Sources are numbered: the own intervals, then those of other ranks of which this one reads rows.
+    Sources are numbered: first the own intervals, then the intervals of other ranks whose rows this rank reads.
 
     Attributes:
-        rows: the own rows of each.
-        reads: (K, sources) bool, whose rows each interval aggregates.
-        halo: for each peer and interval of its own that this rank reads: the number of the source, and its rows
-            among all that this rank reads, own rows first.
-        halo_of: the rows of each peer, among all that this rank reads; only peers that it reads.
-        sends: what each interval sends.
+        rows: the own rows of each interval.
+        reads: (K, sources) bool, the sources whose rows each interval aggregates.
+        halo: for each (peer, interval of that peer) that this rank reads: the number of the source, and its rows
+            among own and halo rows.
+        halo_of: the halo rows of each peer, among own and halo rows; only peers that this rank reads.
+        sends: the rows that each interval sends.
     """
 
     rows: tuple[slice, ...]
     reads: np.ndarray
     halo: dict[tuple[int, int], tuple[int, slice]]
     halo_of: dict[int, slice]
-    sends: tuple[tuple[Sent, ...], ...]
+    sends: tuple[tuple[IntervalSend, ...], ...]
 
     @property
     def count(self) -> int:
-        """K."""
+        """The number of intervals, K."""
         return len(self.rows)
 
     def reads_peer(self, peer: int) -> np.ndarray:
-        """(K,) bool, which intervals read rows of a peer."""
+        """Return a mask, (K,) bool, of the intervals that read rows of a peer."""
         sources = [number for (owner, _), (number, _) in self.halo.items() if owner == peer]
         return np.logical_or.reduce(self.reads[:, sources], axis=1)
 
     def returned(self, peer: int) -> np.ndarray:
-        """(K,) bool, which intervals have rows that a peer reads."""
-        return np.array([any(sent.peer == peer for sent in sends) for sends in self.sends], dtype=bool)
+        """Return a mask, (K,) bool, of the intervals to which a peer returns gradients, since it reads their rows."""
+        return np.array([any(send.peer == peer for send in sends) for sends in self.sends], dtype=bool)
 
 
 def cut_intervals(block: Block, route: Route, comm: Comm, *, count: int) -> Intervals:
-    """Cut a part's rows into at most so many intervals of about the same work. Collective."""
+    """Cut a part's rows into at most ``count`` intervals of about the same work. Collective."""
     rows = _balanced(block.indptr, count)
     sends = _sends(route, rows)
     sizes = torch.zeros(comm.world_size, len(rows), dtype=torch.int64)
-    for interval, of in enumerate(sends):
-        for sent in of:
-            sizes[sent.peer, interval] = sent.index.numel()
+    for interval, of_interval in enumerate(sends):
+        for send in of_interval:
+            sizes[send.peer, interval] = send.index.numel()
     halo, begin, number = {}, block.num_dst, len(rows)
     halo_of: dict[int, slice] = {}
-    for peer, theirs in enumerate(comm.all_gather(sizes, label="intervals")):
+    for peer, peer_sizes in enumerate(comm.all_gather(sizes, label="intervals")):
         start = begin
-        for interval, size in enumerate(theirs[comm.rank].tolist()):
+        for interval, size in enumerate(peer_sizes[comm.rank].tolist()):
             if size:
                 halo[peer, interval] = (number, slice(begin, begin + size))
                 begin, number = begin + size, number + 1
@@ -88,17 +88,17 @@ def cut_intervals(block: Block, route: Route, comm: Comm, *, count: int) -> Inte
 
 
 def _balanced(indptr: Tensor, count: int) -> tuple[slice, ...]:
-    """Ranges of rows that have about the same number of edges and rows; empty ones are left out."""
+    """Cut rows into ranges with about the same number of edges and rows; empty ranges are left out."""
     num_rows = indptr.numel() - 1
-    cost = indptr + _ROW_EDGES * torch.arange(num_rows + 1)
+    cost = indptr + _EDGES_PER_ROW * torch.arange(num_rows + 1)
     goals = torch.linspace(0, float(cost[-1]), count + 1, dtype=torch.float64)[1:-1]
     cuts = torch.searchsorted(cost.double(), goals).tolist()
     bounds = sorted({0, num_rows, *cuts})
     return tuple(slice(begin, end) for begin, end in pairwise(bounds)) or (slice(0, 0),)
 
 
-def _sends(route: Route, rows: tuple[slice, ...]) -> tuple[tuple[Sent, ...], ...]:
-    found: list[list[Sent]] = [[] for _ in rows]
+def _sends(route: Route, rows: tuple[slice, ...]) -> tuple[tuple[IntervalSend, ...], ...]:
+    found: list[list[IntervalSend]] = [[] for _ in rows]
     begin = 0
     for peer, size in enumerate(route.send):
         index = route.index[begin : begin + size]
@@ -106,7 +106,7 @@ def _sends(route: Route, rows: tuple[slice, ...]) -> tuple[tuple[Sent, ...], ...
         cuts = torch.searchsorted(index, torch.tensor([each.stop for each in rows])).tolist()
         for interval, (start, stop) in enumerate(pairwise([0, *cuts])):
             if stop > start:
-                found[interval].append(Sent(peer, index[start:stop], slice(start, stop)))
+                found[interval].append(IntervalSend(peer, index[start:stop], slice(start, stop)))
     return tuple(map(tuple, found))
 
 
@@ -122,7 +122,7 @@ def _reads(
     reads = np.zeros((len(rows), num_sources), dtype=bool)
     for interval, each in enumerate(rows):
         edges = block.indices[int(block.indptr[each.start]) : int(block.indptr[each.stop])]
-        met = torch.bincount(source_of[edges.long()].long(), minlength=num_sources)
-        reads[interval] = (met > 0).numpy()
+        edge_count = torch.bincount(source_of[edges.long()].long(), minlength=num_sources)
+        reads[interval] = (edge_count > 0).numpy()
         reads[interval, interval] = True
     return reads

@@ -1,4 +1,4 @@
-"""What ranks of the pipeline post to each other: which message it is, in 64 bits."""
+"""The messages that ranks of the pipeline post to each other, each identified by a 64-bit tag."""
 
 from enum import IntEnum
 from typing import NamedTuple
@@ -6,27 +6,27 @@ from typing import NamedTuple
 _INTERVAL_BITS, _LAYER_BITS, _EPOCH_BITS = 22, 8, 30
 
 
-class Kind(IntEnum):
-    """What a message holds."""
+class MessageKind(IntEnum):
+    """The content of a message."""
 
     ROWS = 1  # rows of an interval that a layer aggregates
-    GRADS = 2  # gradients of rows that were read
-    SHARE = 3  # a rank's share of some weights' gradients, for the rank that adds them up
-    SUM = 4  # their sum
-    WAITING = 5  # nothing: a sign of life from a rank that waits for its workers
+    GRADS = 2  # gradients of halo rows, for their owner
+    SHARE = 3  # a rank's gradients of some weights, for the rank that sums them
+    SUM = 4  # the sum of these gradients over the ranks
+    WAITING = 5  # nothing: a heartbeat from a rank that waits for its workers
 
 
 class Message(NamedTuple):
-    """Which message it is."""
+    """The identity of a message."""
 
-    kind: Kind
+    kind: MessageKind
     epoch: int
     layer: int = 0
     interval: int = 0
 
     @property
     def tag(self) -> int:
-        """As a number."""
+        """The message as a number."""
         number = int(self.kind)
         for value, bits in (
             (self.epoch, _EPOCH_BITS),
@@ -38,11 +38,11 @@ class Message(NamedTuple):
         return number
 
     @classmethod
-    def of(cls, tag: int) -> "Message":
-        """The message that has a tag."""
+    def from_tag(cls, tag: int) -> "Message":
+        """Return the message with a tag."""
         fields = []
         for bits in (_INTERVAL_BITS, _LAYER_BITS, _EPOCH_BITS):
             fields.append(tag & ((1 << bits) - 1))
             tag >>= bits
         interval, layer, epoch = fields
-        return cls(Kind(tag), epoch, layer, interval)
+        return cls(MessageKind(tag), epoch, layer, interval)

@@ -1,4 +1,4 @@
-"""Notices at once that another rank is lost, while this one waits for whatever comes first."""
+"""Notices at once that another rank is lost, while this one waits for the next event."""
 
 import threading
 from queue import SimpleQueue
@@ -7,8 +7,8 @@ from typing import Any
 from siafu.comm import Comm
 
 
-class Watcher:
-    """Waits, in a thread of its own, for the end of all peers, so that the loss of one is noticed at once."""
+class PeerWatcher:
+    """A thread that waits for the end message of every peer, and reports the loss of one to the inbox at once."""
 
     def __init__(self, comm: Comm, peers: list[int], inbox: "SimpleQueue[tuple[Any, ...]]") -> None:
         self.ended = not peers

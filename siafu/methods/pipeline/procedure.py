@@ -1,9 +1,9 @@
 """Full-graph training as a pipeline of graph and tensor tasks, after Dorylus.
 
-Each rank cuts its nodes into intervals. An interval's rows go through the model on their own: tensor work is done
-by workers, which hold no graph, while the rank aggregates for other intervals. With staleness 0 every epoch is exactly
-one step on the whole graph, as in ``full``. With more, rows and gradients of other ranks, and the weights, may be of
-an epoch that lies so many epochs back.
+Each rank cuts its nodes into intervals. An interval's rows go through the model on their own: workers, which hold no
+graph, do its tensor work while the rank aggregates for other intervals. With staleness 0 every epoch is exactly one
+step on the whole graph, as in ``full``. With staleness S, the weights and the rows and gradients of other ranks may be
+S epochs old.
 """
 
 import gc
@@ -28,12 +28,12 @@ from siafu.comm.route import Route
 from siafu.cost import Meter, charge, read_prices, value
 from siafu.graph import Block
 from siafu.methods.full.procedure import infer_whole
-from siafu.methods.pipeline.autoscaler import Tuned
+from siafu.methods.pipeline.autoscaler import Autoscaler
 from siafu.methods.pipeline.config import PipelineConfig
 from siafu.methods.pipeline.intervals import cut_intervals
 from siafu.methods.pipeline.parameters import Parameters, weights_of
 from siafu.methods.pipeline.rows import KeptRows
-from siafu.methods.pipeline.server import GRAPH_LANE, PATIENCE_S, GraphServer
+from siafu.methods.pipeline.server import GRAPH_LANE, STALL_S, GraphServer
 from siafu.nn.model import Model
 from siafu.nn.streamed import Rows
 from siafu.training.byte_counter import ByteCounter
@@ -45,17 +45,17 @@ from siafu.training.residuals import load_residuals, residuals_of
 from siafu.training.task import Task
 from siafu.workers.setup import Setup
 from siafu.workers.shared_memory import Segments
-from siafu.workers.task_queue import Tasks
+from siafu.workers.task_queue import TaskQueue
 from siafu.workers.trace import trace
-from siafu.workers.worker_pool import BILLED, MOST, Crew, Wanted
+from siafu.workers.worker_pool import BILLED_KINDS, MAX_LEASES, WorkerPool, WorkerSpec
 
-_MOST_INTERVALS, _LEAST_ROWS = 32, 4096  # where nobody says how many; smaller ones cost more than they hide
-_PATIENCE_S = 30.0  # for the first worker; without one, training begins and waits there
+_MAX_INTERVALS, _MIN_ROWS = 32, 4096  # by default; smaller intervals cost more than they hide
+_FIRST_WORKER_S = 30.0  # how long the start waits for the first worker
 
 
 @dataclass
-class Spent:
-    """Costs of a run so far: dollars, tasks that workers have done, and tasks that were started again."""
+class RunCosts:
+    """The costs of a run so far: dollars, committed tasks, and tasks that were started again."""
 
     dollars: float = 0.0
     tasks: int = 0
@@ -63,9 +63,9 @@ class Spent:
 
 
 class PipelineProcedure(Procedure):
-    """Trains ``model`` on one rank's part, whose tensor work workers do.
+    """Trains ``model`` on one rank's part of the graph, with workers for the tensor work.
 
-    Where nobody says how many these are, there are as many as ``cores``; ``folder`` gets a lease for more of them.
+    ``cores`` is the default number of workers. A lease for more workers is written into ``folder``.
     """
 
     traced = True
@@ -89,7 +89,7 @@ class PipelineProcedure(Procedure):
         self.block, self.x_src, self.in_features = block.with_static(x_src), x_src, x_src.shape[1]
         self.optimizer = DistributedOptimizer(model, config, task.comm, wire=wire)
         self.sent = ByteCounter(task.comm)
-        self.spent = Spent()
+        self.costs = RunCosts()
         self.epoch = 0  # epochs done
         self.pipeline, self._route, self._cores, self.folder = pipeline, route, cores, folder
         self._feedback, self._deadline_s = ErrorFeedback(wire.precision), wire.deadline
@@ -97,54 +97,54 @@ class PipelineProcedure(Procedure):
             pipeline.instance,
             pipeline.function_price or ("cloud-run" if pipeline.workers == "http" else "lambda-x86"),
         )
-        self._accounted = torch.zeros(3, dtype=torch.float64)
-        self._tuned: Tuned | None = None
+        self._counted = torch.zeros(3, dtype=torch.float64)
+        self._autoscaler: Autoscaler | None = None
         self._leases = 0
-        self._tell: Callable[[str], None] = lambda _: None
+        self._print: Callable[[str], None] = lambda _: None
         self._notes: list[str] = []
         self._server: GraphServer | None = None
-        self._crew: Crew | None = None
+        self._workers: WorkerPool | None = None
         self._segments: Segments | None = None
 
     def state(self) -> State:
-        """Costs so far, and the residuals of this rank."""
+        """Return the costs so far, and the error feedback residuals of this rank."""
         residuals = {f"pipeline.{name}": each for name, each in self._feedback.state().items()}
-        return State(asdict(self.spent), residuals_of(self.block, self.optimizer) | residuals)
+        return State(asdict(self.costs), residuals_of(self.block, self.optimizer) | residuals)
 
     def load_state(self, state: State) -> None:
-        """Take costs and residuals back."""
-        self.spent = Spent(**state.values)
+        """Restore costs and residuals."""
+        self.costs = RunCosts(**state.values)
         load_residuals(self.block, self.optimizer, state.tensors)
         self._feedback.load(under(state.tensors, "pipeline"))
 
     def metrics(self, seconds: float) -> dict[str, Any]:
-        """Dollars, value and tasks."""
-        return {"value": value(seconds, self.spent.dollars), **asdict(self.spent)}
+        """Return dollars, value and numbers of tasks."""
+        return {"value": value(seconds, self.costs.dollars), **asdict(self.costs)}
 
     def begin(self, monitor: Monitor, *, epoch: int) -> None:
-        """Note where lines for a person go; workers start with the first epoch."""
-        self._tell, self.epoch = monitor.callbacks.say, epoch
+        """Keep the callback for messages; workers start with the first epoch."""
+        self._print, self.epoch = monitor.callbacks.say, epoch
 
     def outputs(self) -> Tensor:
         """Compute the output of every own row, on this rank."""
         return infer_whole(self.model, self.block, self.x_src, self.task)
 
     def step(self, epochs: range, position: EpochPosition) -> list[EpochStats]:
-        """Train all of ``epochs``: they overlap."""
+        """Train all of ``epochs``, which overlap."""
         losses = self.train_epochs(epochs[-1])
-        spent = self._account() / len(epochs)
-        self._tune(spent)
+        usage_dollars = self._count_costs() / len(epochs)
+        self._autoscale(usage_dollars)
         trained = []
         for loss, ((began_s, before), (ended_s, after)) in zip(losses, pairwise(self._marks), strict=True):
             seconds = ended_s - began_s
-            dollars = self._servers(seconds) + spent
-            self.spent.dollars += dollars
+            dollars = self._server_dollars(seconds) + usage_dollars
+            self.costs.dollars += dollars
             cost = {"dollars": dollars, "value": value(seconds, dollars)}
             trained.append(EpochStats(loss, seconds, after - before, cost))
         return trained
 
     def train_epochs(self, last: int) -> list[float]:
-        """Train up to and with an epoch, without a score; returns the losses. Collective."""
+        """Train up to and including epoch ``last``, without scoring; returns the losses. Collective."""
         first, server = self.epoch + 1, self._server or self._start()
         server.trace_until = self.pipeline.trace_epochs
         self._marks = [(time.perf_counter(), self.comm.meter.total())]
@@ -155,14 +155,14 @@ class PipelineProcedure(Procedure):
         return [server.parameters.losses.pop(epoch) for epoch in range(first, last + 1)]
 
     def after_epochs(self, epoch: int, monitor: Monitor) -> None:
-        """Write the trace and the notes of workers; bill the time of scoring."""
+        """Write the trace and the notes about workers, and bill the time of scoring."""
         self._write_trace(monitor)
-        self.spent.dollars += self._servers(time.perf_counter() - self._marks[-1][0])
+        self.costs.dollars += self._server_dollars(time.perf_counter() - self._marks[-1][0])
         while self._notes:
             monitor.events.write("note", text=self._notes.pop(0))
 
     def _start(self) -> GraphServer:
-        """Make the intervals, their rows and the workers. Collective."""
+        """Create the intervals, their rows and the workers. Collective."""
         setup = self.setup()
         channel = self.comm.channel("pipeline")
         intervals = cut_intervals(self.block, self._route, self.comm, count=self._num_intervals())
@@ -171,15 +171,15 @@ class PipelineProcedure(Procedure):
         rows = KeptRows(self.model, setup, self.block, self.x_src, self.task, segments=segments)
         weights, versions = weights_of(dict(self.model.named_parameters())), self.pipeline.staleness + 3
         copies = [] if segments is None else [segments.copies(weights) for _ in range(versions)]
-        tasks = Tasks(lambda done: server.deliver(done), hedging=self.pipeline.hedge)
-        if self.pipeline.workers in BILLED and not self.pipeline.num_workers:
-            self._tuned = Tuned(intervals.count, most=min(intervals.count, MOST))
-        wanted = self._wanted()
-        self._leases = wanted.count
-        self._crew = crew = Crew(wanted, tasks, setup, segments=segments, say=self._say)
+        tasks = TaskQueue(lambda outcome: server.on_task_end(outcome), hedging=self.pipeline.hedge)
+        if self.pipeline.workers in BILLED_KINDS and not self.pipeline.num_workers:
+            self._autoscaler = Autoscaler(intervals.count, max_leases=min(intervals.count, MAX_LEASES))
+        spec = self._worker_spec()
+        self._leases = spec.count
+        self._workers = workers = WorkerPool(spec, tasks, setup, segments=segments, say=self._say)
         if self.folder is not None:
-            self._write_lease(crew)
-        crew.wait(_PATIENCE_S)
+            self._write_lease(workers)
+        workers.wait_for_worker(_FIRST_WORKER_S)
         server = GraphServer(
             channel,
             intervals,
@@ -188,8 +188,8 @@ class PipelineProcedure(Procedure):
             first=self.epoch + 1,
             staleness=self.pipeline.staleness,
             feedback=self._feedback,
-            inline=crew.do_one if crew.inline else None,
-            stalled=crew.rescue,
+            inline=workers.run_one if workers.inline else None,
+            on_stall=workers.ensure_progress,
         )
         server.parameters = Parameters(
             self.model,
@@ -197,21 +197,21 @@ class PipelineProcedure(Procedure):
             intervals=intervals.count,
             version=self.epoch,
             step=self._step,
-            renewed=self._version(server),
+            on_new_version=self._on_new_version(server),
             copies=copies,
         )
-        server.patience_s = min(PATIENCE_S, self._deadline_s / 3)
+        server.stall_s = min(STALL_S, self._deadline_s / 3)
         tasks.publish(self.epoch, server.parameters.weights())
-        channel.on_post(server.arrived)
+        channel.on_post(server.on_message)
         self._server, self._began_s = server, time.monotonic()
-        gc.freeze()  # all that lives now lives to the end: it need not be looked through again and again
+        gc.freeze()  # these objects live to the end, so the garbage collector need not visit them
         return server
 
-    def _wanted(self) -> Wanted:
+    def _worker_spec(self) -> WorkerSpec:
         count = max(1, ceil((self.pipeline.num_workers or self._cores) / self.comm.world_size))
-        return Wanted(
+        return WorkerSpec(
             self.pipeline.workers,
-            count if self._tuned is None else self._tuned.leases,
+            count if self._autoscaler is None else self._autoscaler.leases,
             run="run" if self.folder is None else self.folder.name[:100],
             host=self.pipeline.host,
             address=self.pipeline.address,
@@ -220,41 +220,41 @@ class PipelineProcedure(Procedure):
             key_file=self.pipeline.lease_key_file,
         )
 
-    def _write_lease(self, crew: Crew) -> None:
-        """Write a lease for workers that people start, and say where it lies. Collective."""
-        crew.write_lease(self._lease)
-        here = json.dumps([socket.gethostname(), str(self._lease)])
+    def _write_lease(self, workers: WorkerPool) -> None:
+        """Write a lease for workers that people start, and print its path. Collective."""
+        workers.write_lease(self._lease_path)
+        here = json.dumps([socket.gethostname(), str(self._lease_path)])
         for rank, text in enumerate(all_gather_texts(self.comm, here, label="control")):
             host, path = json.loads(text)
-            if self.comm.rank == 0 and (rank == 0 or Path(path).parent != self._lease.parent):
+            if self.comm.rank == 0 and (rank == 0 or Path(path).parent != self._lease_path.parent):
                 where = f"rank {rank} on {host}: " if self.comm.world_size > 1 else ""
                 self._say(f"{where}more workers can join with: siafu worker {shlex.quote(path)}")
 
     @property
-    def _lease(self) -> Path:
+    def _lease_path(self) -> Path:
         assert self.folder is not None
         return self.folder / f"lease-{self.comm.rank}.json"
 
     def close(self, monitor: Monitor | None = None) -> None:
         """End the workers."""
-        if self._crew is not None:
-            self._crew.close()
+        if self._workers is not None:
+            self._workers.close()
         if self._segments is not None:
             self._segments.close()
         if self.folder is not None:
-            self._lease.unlink(missing_ok=True)
-        self._crew = self._server = None
+            self._lease_path.unlink(missing_ok=True)
+        self._workers = self._server = None
         gc.unfreeze()
 
-    def _version(self, server: GraphServer) -> Any:
-        def renewed(version: int) -> None:
+    def _on_new_version(self, server: GraphServer) -> Any:
+        def on_new_version(version: int) -> None:
             self._marks.append((time.perf_counter(), self.comm.meter.total()))
-            server.renewed(version)
+            server.add_version(version)
 
-        return renewed
+        return on_new_version
 
     def _step(self, epoch: int, grads: list[Tensor]) -> None:
-        """Move the weights, as ``full`` does."""
+        """Update the weights, as ``full`` does."""
         self.optimizer.set_lr(epoch)
         for parameter, grad in zip(self.model.parameters(), grads, strict=True):
             parameter.grad = grad
@@ -262,7 +262,7 @@ class PipelineProcedure(Procedure):
         self.optimizer.zero_grad()
 
     def setup(self) -> Setup:
-        """The model's tensor work, as workers are told of it."""
+        """Describe the model's tensor work for workers."""
         model, task = self.model, self.task
         assert isinstance(model, Model)
         order = model.order([self.block] * model.num_aggregates, self.x_src)
@@ -278,51 +278,51 @@ class PipelineProcedure(Procedure):
         )
 
     def _num_intervals(self) -> int:
-        return self.pipeline.intervals or max(1, min(_MOST_INTERVALS, self.block.num_dst // _LEAST_ROWS))
+        return self.pipeline.intervals or max(1, min(_MAX_INTERVALS, self.block.num_dst // _MIN_ROWS))
 
-    def _account(self) -> float:
-        """Count tasks, and what functions and bytes have cost since this was last asked, in dollars. Collective."""
+    def _count_costs(self) -> float:
+        """Count tasks; returns the dollars for functions and bytes since the last call. Collective."""
         assert self._server is not None
-        assert self._crew is not None
-        counts, served = self._server.tasks.counts, self._crew.used(self._rates, self.pipeline.memory_mb)
-        used = served + Meter(within_zone_bytes=self.comm.meter.total())
+        assert self._workers is not None
+        counts, workers = self._server.tasks.counts, self._workers.meter(self._rates, self.pipeline.memory_mb)
+        used = workers + Meter(within_zone_bytes=self.comm.meter.total())
         here = [counts.committed, counts.relaunched, charge(used, self._rates).dollars]
         now = self.comm.all_reduce(torch.tensor(here, dtype=torch.float64), label="control")
-        tasks, relaunched, dollars = (now - self._accounted).tolist()
-        self._accounted = now
-        self.spent.tasks += round(tasks)
-        self.spent.tasks_relaunched += round(relaunched)
+        tasks, relaunched, dollars = (now - self._counted).tolist()
+        self._counted = now
+        self.costs.tasks += round(tasks)
+        self.costs.tasks_relaunched += round(relaunched)
         return dollars
 
-    def _tune(self, spent: float) -> None:
-        """Have as many leases as are worth their money; rank 0 decides. Collective."""
-        if self._tuned is None:
+    def _autoscale(self, usage_dollars: float) -> None:
+        """Choose the number of leases by their value; rank 0 decides. Collective."""
+        if self._autoscaler is None:
             return
         assert self._server is not None
-        assert self._crew is not None
+        assert self._workers is not None
         seconds = (self._marks[-1][0] - self._marks[0][0]) / (len(self._marks) - 1)
-        dollars = self._servers(seconds) + spent
-        if not self._crew.gave_up:
-            self._tuned.after(seconds, dollars, self._server.seen(self._leases))
-        mine = self._tuned.leases if self.comm.rank == 0 else 0
+        dollars = self._server_dollars(seconds) + usage_dollars
+        if not self._workers.gave_up:
+            self._autoscaler.after(seconds, dollars, self._server.queue_stats(self._leases))
+        mine = self._autoscaler.leases if self.comm.rank == 0 else 0
         leases = int(self.comm.all_reduce(torch.tensor([mine]), label="control"))
-        if self._tuned.news and self.comm.rank == 0:
-            self._say(self._tuned.news)
+        if self._autoscaler.announcement and self.comm.rank == 0:
+            self._say(self._autoscaler.announcement)
         if leases != self._leases:
-            self._leases = self._tuned.leases = leases
-            self._crew.resize(leases)
+            self._leases = self._autoscaler.leases = leases
+            self._workers.resize(leases)
 
-    def _servers(self, seconds: float) -> float:
-        """What all ranks cost in so long, in dollars; the parameter servers live in them."""
+    def _server_dollars(self, seconds: float) -> float:
+        """Return the dollars for all ranks over ``seconds``; the ranks are also the parameter servers."""
         return charge(Meter().with_servers(self.comm.world_size, seconds=seconds), self._rates).dollars
 
     def _say(self, text: str) -> None:
-        """Tell whoever looks on, from any thread."""
-        self._tell(text)
+        """Print a message and note it for the events, from any thread."""
+        self._print(text)
         self._notes.append(text)
 
     def _write_trace(self, monitor: Monitor) -> None:
-        """Write the tasks of the first epochs, where the last step has trained some of them. Collective."""
+        """Write the spans of the first epochs, if the last step trained some of them. Collective."""
         server = self._server
         assert server is not None
         if self._first > self.pipeline.trace_epochs:

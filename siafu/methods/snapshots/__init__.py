@@ -1,4 +1,4 @@
-"""Training on graphs that change over time: ranks own snapshots, rows go from time-major to node-major and back."""
+"""Training on dynamic graphs: ranks own snapshots, and transpose rows between time-major and node-major."""
 
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from siafu.partition.distribute_log import distribute_log
 
 
 class Snapshots(Method):
-    """Snapshot partitioning, with gradient checkpointing over blocks of time."""
+    """Snapshot partitioning, with gradient checkpointing over time."""
 
     tasks = ("link", "edge", "node")
     defaults = DEFAULTS
@@ -50,8 +50,8 @@ class Snapshots(Method):
         )
 
     def receive_part(self, comm: Comm, path: Path, config: ConfigLike) -> DynamicGraph:
-        """Receive the events that this rank reads, of the log in ``path``. Collective."""
+        """Receive this rank's shard of the event log in ``path``. Collective."""
         shares = partial(
-            plan_shards, model=config.model, wanted=task_config_of(config), ranks=comm.world_size
+            plan_shards, model=config.model, target=task_config_of(config), ranks=comm.world_size
         )
         return distribute_log(comm, path, shares)

@@ -1,4 +1,4 @@
-"""How graphs that change over time are trained on."""
+"""Settings of training on snapshots."""
 
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from siafu.training.config import Metric, TrainConfig
 from siafu.training.link.config import LinkConfig
 
-# What other settings are where nobody gave them.
+# Defaults of other settings under this method.
 DEFAULTS: dict[str, dict[str, Any]] = {
     "model": {"kind": "evolvegcn-o", "hidden": 100},
     "train": {"weight_decay": 0.0, "lr": 0.005, "epochs": 100, "patience": 20},
@@ -16,30 +16,30 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 
 
 class SnapshotsConfig(BaseModel):
-    """How time is cut into steps, what a sample sees of it, and what is kept for gradients.
+    """Settings of time steps, samples and memory.
 
-    What is None is as the data set's protocol says, and else as :class:`siafu.dynamic.Protocol` does.
+    None means the value of the data set's protocol, see :class:`siafu.dynamic.Protocol`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    step: float | None = Field(None, gt=0)  # length of a step, in the unit of the events' times
-    edge_life: int | None = Field(None, ge=1)  # steps for which an edge lives
-    window: int | None = Field(None, ge=0)  # steps before its own that a sample sees; 0: all there are
-    batch: int = Field(1, ge=1)  # samples a step of the optimiser, where they see a window; else all samples
-    blocks: int = Field(0, ge=0)  # of time, between which the state is kept for gradients; 0: by the budget
-    room_mb: int = Field(2048, ge=1)  # memory of a rank: half at most for blocks, the rest to keep graphs
-    weighted: bool = False  # edges weigh what their events do
+    step: float | None = Field(None, gt=0)  # length of a step, in the time unit of the events
+    edge_life: int | None = Field(None, ge=1)  # number of steps for which an edge exists
+    window: int | None = Field(None, ge=0)  # steps before its own that a sample reads; 0: all
+    batch: int = Field(1, ge=1)  # samples per optimiser step, with a window; without one, all samples
+    blocks: int = Field(0, ge=0)  # checkpoint segments of a pass; 0: as few as fit the memory
+    room_mb: int = Field(2048, ge=1)  # memory of a rank: at most half for segments, the rest to cache graphs
+    weighted: bool = False  # edges have the weights of their events
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What is to be learned, as a run's settings say it.
+class TaskConfig:
+    """The settings of a run that define a temporal task.
 
     Attributes:
-        task: links, classes of events, or labels of nodes.
+        task: link, edge (classes of events) or node (labels of nodes).
         snapshots, link: their settings.
-        seed: of everything random.
+        seed: seed of everything random.
         metric: the score that selects the best weights.
         class_weights: whether rare classes weigh more in the loss.
     """
@@ -53,11 +53,11 @@ class Wanted:
 
 
 class _Config(Protocol):
-    """The parts of a run's config that say what is learned over time."""
+    """The parts of a run's config that define a temporal task."""
 
     @property
     def task(self) -> str:
-        """Links, classes of events, or labels of nodes."""
+        """Link, edge or node."""
 
     @property
     def seed(self) -> int:
@@ -75,9 +75,9 @@ class _Config(Protocol):
         """The settings of this method."""
 
 
-def wanted_of(config: _Config) -> Wanted:
-    """What the config of a run says is to be learned."""
-    return Wanted(
+def task_config_of(config: _Config) -> TaskConfig:
+    """The settings of a temporal task, from the config of a run."""
+    return TaskConfig(
         config.task,
         config.of(SnapshotsConfig),
         config.link,

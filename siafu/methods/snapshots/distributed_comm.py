@@ -1,9 +1,8 @@
-"""How ranks that own steps and ranks that own nodes hand each other rows: :class:`siafu.nn.temporal.Turn` over a Comm.
+"""``DistributedTemporalComm``: the :class:`siafu.nn.temporal.TemporalComm` of several ranks, over a ``Comm``.
 
-The rows of a block of time lie by steps for the graph's part of a layer, and by nodes for what goes along time. Turning
-them takes one exchange, in pieces (``pieces.py``), whose volume does not grow with the number of ranks; gradients go
-the other way. A block that is run again for its gradient reads what it received the first time, so that nothing is sent
-twice.
+Rows of a segment are time-major for graph work and node-major for recurrences. The transpose (``transpose.py``) is an
+all-to-all whose volume does not grow with the number of ranks; gradients travel the other way. A segment that is
+recomputed replays the rows that it received the first time, so that no row is sent twice.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,183 +15,202 @@ from torch import Tensor
 from siafu.comm import Comm
 from siafu.comm.config import Precision
 from siafu.comm.quantization import decode, encode
-from siafu.methods.snapshots.time_partition import Cut
-from siafu.methods.snapshots.transpose import Arrival, Exchange, Routes, pieces_of, through_nodes
-from siafu.nn.temporal.temporal_comm import Busy, Pass
+from siafu.methods.snapshots.time_partition import SegmentPartition
+from siafu.methods.snapshots.transpose import (
+    ChunkedExchange,
+    PendingRows,
+    TransposePlan,
+    chunk_nodes,
+    transpose_apply,
+)
+from siafu.nn.temporal.temporal_comm import ActivityMask, SegmentPass
 
-_BACK = " gradients"
+_GRADIENTS = " gradients"  # suffix of the label that gradients are metered under
 
 
-class RankTurn:
-    """Turns rows of the blocks of one pass over time. Collective: every rank makes the same calls in the same order.
+class DistributedTemporalComm:
+    """The communication of one pass over time. Collective: every rank makes the same calls in the same order.
 
     Attributes:
-        own_steps: the steps of the current block that this rank owns, counted from the block's first.
+        own_steps: the steps of the current segment that this rank owns, counted from the segment's first.
         own_nodes: the nodes that this rank owns.
     """
 
     def __init__(
         self,
         comm: Comm,
-        cuts: Sequence[Cut],
+        segments: Sequence[SegmentPartition],
         *,
         precision: Precision = "fp32",
         label: str = "rows",
     ) -> None:
-        self._comm, self._cuts, self._precision, self._label = comm, cuts, precision, label
+        self._comm, self._segments, self._precision, self._label = comm, segments, precision, label
         self._received: dict[int, list[Tensor]] = {}
-        self.own_nodes = cuts[0].nodes_of(comm.rank)
-        self.begin(0, "only")
+        self.own_nodes = segments[0].nodes_of(comm.rank)
+        self.begin_segment(0, "once")
 
-    def begin(self, block: int, how: Pass) -> None:
-        """Block number ``block`` is about to be passed; what it receives is kept where it will be passed again."""
-        self._block, self._cut = block, self._cuts[block]
-        first, *_ = self._cut.steps_of(self._comm.rank) or [self._cut.start]
-        self.own_steps = slice(
-            first - self._cut.start, first - self._cut.start + self._cut.num_steps[self._comm.rank]
-        )
-        self._replayed = iter(self._received.pop(block)) if how == "again" else None
-        self._kept: list[Tensor] | None = None
-        if how == "first":
-            self._kept = self._received[block] = []
+    def begin_segment(self, segment: int, mode: SegmentPass) -> None:
+        """Begin a segment; received rows are recorded if it will be recomputed, and replayed when it is."""
+        self._current = current = self._segments[segment]
+        first, *_ = current.steps_of(self._comm.rank) or [current.start]
+        begin = first - current.start
+        self.own_steps = slice(begin, begin + current.num_steps[self._comm.rank])
+        self._replay = iter(self._received.pop(segment)) if mode == "recompute" else None
+        self._record: list[Tensor] | None = None
+        if mode == "forward":
+            self._record = self._received[segment] = []
 
     @property
-    def together(self) -> bool:
-        """Whether this rank is the only one."""
+    def is_local(self) -> bool:
+        """True if this is the only rank."""
         return self._comm.world_size == 1
 
     @property
-    def pieces(self) -> list[slice]:
-        """The own nodes in pieces, counted from the first."""
-        return pieces_of(self._cut, self._comm.rank)
+    def node_chunks(self) -> list[slice]:
+        """The chunks of the own nodes, counted from the first."""
+        return chunk_nodes(self._current, self._comm.rank)
 
-    def through_nodes(
+    def apply_node_major(
         self,
         y: Tensor,
-        along: Callable[[int, Tensor], Tensor],
+        function: Callable[[int, Tensor], Tensor],
         *,
-        there: Busy | None = None,
-        back: Busy | None = None,
+        send_mask: ActivityMask | None = None,
+        return_mask: ActivityMask | None = None,
     ) -> Tensor:
-        """Rows of own steps to rows of own nodes, what ``along`` makes of each piece of them, and back. Collective."""
-        if self.together:
-            return along(0, y)
-        ways = [Exchange(self, Routes(self._cut, self._comm.rank, busy)) for busy in (there, back)]
-        return through_nodes(y, along, ways[0], ways[1])
+        """Transpose to node-major, apply ``function`` to each chunk, transpose back. Collective."""
+        if self.is_local:
+            return function(0, y)
+        to_nodes, to_steps = (
+            ChunkedExchange(self, TransposePlan(self._current, self._comm.rank, mask))
+            for mask in (send_mask, return_mask)
+        )
+        return transpose_apply(y, function, to_nodes, to_steps)
 
-    def earlier(self, x: Tensor, kept: Tensor, *, count: int) -> tuple[Tensor, Tensor]:
-        """The rows of the ``count`` steps before the first own one, fewer at the beginning, and what is to be kept.
+    def temporal_halo(self, x: Tensor, history: Tensor, *, count: int) -> tuple[Tensor, Tensor]:
+        """Fetch the rows of the ``count`` steps before the first own step, fewer near the start of time. Collective.
 
-        ``kept`` are own rows of steps before this block that this block or a later one reads: (own steps, N, F),
-        (k, N, F) -> (at most count, N, F), (k', N, F). Collective.
+        ``history`` are own rows of steps before this segment that this segment or a later one reads. Returns the halo
+        and the history for the next segment: (own steps, N, F), (k, N, F) -> (at most count, N, F), (k', N, F).
         """
         rank, ranks = self._comm.rank, range(self._comm.world_size)
-        mine = self._kept_steps(rank, self._cut.start, count) + list(self._cut.steps_of(rank))
-        rows = torch.cat([kept, x])
+        mine = self._history_steps(rank, self._current.start, count) + list(self._current.steps_of(rank))
+        rows = torch.cat([history, x])
         place = {step: row for row, step in enumerate(mine)}
-        wanted = [self._read_by(reader, count) for reader in ranks]
-        if not self.together:
-            given = [[place[step] for step in wanted[peer] if step in place] for peer in ranks]
-            due = [self._owned(wanted[rank], peer) for peer in ranks]
+        wanted = [self._halo_steps(reader, count) for reader in ranks]
+        if not self.is_local:
+            send_steps = [[step for step in wanted[peer] if step in place] for peer in ranks]
+            recv_steps = [self._owned_steps(wanted[rank], peer) for peer in ranks]
             size, width = x.shape[1], x.shape[2]
-            sent = rows[[row for each in given for row in each]].reshape(-1, width)
-            send, recv = ([len(each) * size for each in lists] for lists in (given, due))
-            came = self._exchanged(sent, send, recv).view(-1, size, width)
-            order = torch.tensor([step for each in due for step in each], dtype=torch.int64).argsort()
-            before = came[order]
+            sent = rows[[place[step] for steps in send_steps for step in steps]].reshape(-1, width)
+            send, recv = ([len(steps) * size for steps in lists] for lists in (send_steps, recv_steps))
+            received = self._all_to_all(sent, send, recv).view(-1, size, width)
+            order = torch.tensor(
+                [step for steps in recv_steps for step in steps], dtype=torch.int64
+            ).argsort()
+            halo = received[order]
         else:
-            before = rows[[place[step] for step in wanted[rank]]]
-        keep = self._kept_steps(rank, self._cut.stop, count)
-        return before, rows[[place[step] for step in keep]]
+            halo = rows[[place[step] for step in wanted[rank]]]
+        later = self._history_steps(rank, self._current.stop, count)
+        return halo, rows[[place[step] for step in later]]
 
-    def everyone(self, rows: Tensor) -> Tensor:
-        """What every rank has of its own steps: (own steps, k, F) -> (steps, k, F). Collective."""
-        if self.together:
+    def all_gather_steps(self, rows: Tensor) -> Tensor:
+        """Gather the rows of all steps on every rank: (own steps, k, F) -> (steps, k, F). Collective."""
+        if self.is_local:
             return rows
         size, width, ranks = rows.shape[1], rows.shape[2], self._comm.world_size
         sent = rows.reshape(-1, width).repeat(ranks, 1)
-        recv = [steps * size for steps in self._cut.num_steps]
-        return self._exchanged(sent, [rows.shape[0] * size] * ranks, recv).view(-1, size, width)
+        recv = [steps * size for steps in self._current.num_steps]
+        return self._all_to_all(sent, [rows.shape[0] * size] * ranks, recv).view(-1, size, width)
 
-    def carried_in(self, state: Tensor, own: Callable[[], tuple[Tensor, Tensor]]) -> Tensor:
-        """The state of a linear recurrence before the first own step, from that before the block: (N, H) -> (N, H).
+    def scan_state_before(self, state: Tensor, compose: Callable[[], tuple[Tensor, Tensor]]) -> Tensor:
+        """The state of a linear recurrence before the first own step, from that before the segment: (N, H) -> (N, H).
 
-        What the own steps make of a state h is ``a h + b``, of which ``own`` tells (a, b). Collective.
+        An exclusive scan over ranks: the own steps map a state h to ``a h + b``, and ``compose`` returns (a, b).
+        Collective.
         """
-        if self.together:
+        if self.is_local:
             return state
-        pairs = self._of_everyone(torch.cat(own(), 1))
+        pairs = self._all_gather(torch.cat(compose(), 1))
         for decay, gain in (each.chunk(2, 1) for each in pairs[: self._comm.rank]):
             state = decay * state + gain
         unread = sum(each.sum() for each in pairs[self._comm.rank :])
         return state + 0 * unread  # so that every rank takes part in the exchange of gradients
 
-    def carried_out(self, state: Tensor) -> Tensor:
-        """The state after the block's last step, from that after the last own one: (N, H) -> (N, H). Collective."""
-        if self.together:
+    def broadcast_final_state(self, state: Tensor) -> Tensor:
+        """Send the last rank's state after its last step to all ranks: (N, H) -> (N, H). Collective."""
+        if self.is_local:
             return state
         rows, last, ranks = state.shape[0], self._comm.world_size - 1, self._comm.world_size
         mine = self._comm.rank == last
         sent = state.repeat(ranks, 1) if mine else state[:0]
-        return self._exchanged(
+        return self._all_to_all(
             sent, [rows if mine else 0] * ranks, [rows if rank == last else 0 for rank in range(ranks)]
         )
 
-    def _of_everyone(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """As many rows of each rank, on every rank. Collective."""
+    def _all_gather(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """Gather the rows of every rank, the same number of each, on every rank. Collective."""
         counts = [rows.shape[0]] * self._comm.world_size
-        return self._exchanged(rows.repeat(len(counts), 1), counts, counts).split(counts)
+        return self._all_to_all(rows.repeat(len(counts), 1), counts, counts).split(counts)
 
-    def _read_by(self, reader: int, count: int) -> list[int]:
-        """The earlier steps that a rank reads in this block."""
-        steps = self._cut.steps_of(reader)
-        return list(range(max(self._cuts[0].start, steps.start - count), steps.start)) if steps else []
+    def _halo_steps(self, reader: int, count: int) -> list[int]:
+        """The earlier steps that a rank reads in this segment."""
+        steps = self._current.steps_of(reader)
+        if not steps:
+            return []
+        return list(range(max(self._segments[0].start, steps.start - count), steps.start))
 
-    def _kept_steps(self, rank: int, before: int, count: int) -> list[int]:
-        """The own steps of a rank that may be read in or after the block that begins at ``before``."""
-        return self._owned(range(max(self._cuts[0].start, before - count), before), rank)
+    def _history_steps(self, rank: int, before: int, count: int) -> list[int]:
+        """The steps of a rank that may be read in or after the segment that begins at ``before``."""
+        return self._owned_steps(range(max(self._segments[0].start, before - count), before), rank)
 
-    def _owned(self, steps: Sequence[int], rank: int) -> list[int]:
-        """Those of some steps that a rank owns."""
+    def _owned_steps(self, steps: Sequence[int], rank: int) -> list[int]:
+        """The steps that a rank owns, among some steps."""
         return [
             step
             for step in steps
-            if any(cut.start <= step < cut.stop and step in cut.steps_of(rank) for cut in self._cuts)
+            if any(part.start <= step < part.stop and step in part.steps_of(rank) for part in self._segments)
         ]
 
-    def _exchanged(self, rows: Tensor, send: list[int], recv: list[int]) -> Tensor:
-        return _Exchange.apply(rows, self, send, recv)
+    def _all_to_all(self, rows: Tensor, send: list[int], recv: list[int]) -> Tensor:
+        return _AllToAll.apply(rows, self, send, recv)
 
-    def start(self, rows: Callable[[], Tensor], send: list[int], recv: list[int], *, back: bool) -> Arrival:
-        """Start an exchange of rows, (sum(send), F) -> (sum(recv), F), or of gradients on the way ``back``. Collective.
+    def start(
+        self, rows: Callable[[], Tensor], send: list[int], recv: list[int], *, back: bool
+    ) -> PendingRows:
+        """Start an exchange of rows, (sum(send), F) -> (sum(recv), F), or of gradients (``back``). Collective.
 
-        A block that is run again reads the rows that came before.
+        A recomputed segment replays the rows that it received the first time.
         """
-        if self._replayed is not None and not back:
-            return partial(next, self._replayed)
-        given = rows()
-        wire = encode(given.contiguous(), self._precision)
-        label, kept = self._label + (_BACK if back else ""), None if back else self._kept
+        if self._replay is not None and not back:
+            return partial(next, self._replay)
+        sent = rows()
+        wire = encode(sent.contiguous(), self._precision)
+        label, record = self._label + (_GRADIENTS if back else ""), None if back else self._record
         pending = self._comm.start_all_to_all(wire, send, recv, label=label)
 
-        def arrived() -> Tensor:
-            came = decode(pending.wait(), self._precision, given.shape[1], given.dtype)
-            if kept is not None:
-                kept.append(came)
-            return came
+        def wait() -> Tensor:
+            received = decode(pending.wait(), self._precision, sent.shape[1], sent.dtype)
+            if record is not None:
+                record.append(received)
+            return received
 
-        return arrived
+        return wait
 
 
-class _Exchange(torch.autograd.Function):
-    """Rows one way, their gradients the other."""
+class _AllToAll(torch.autograd.Function):
+    """Exchanges rows; backward exchanges their gradients the other way."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, turn: RankTurn, send: list[int], recv: list[int]) -> Tensor:
-        ctx.turn, ctx.send, ctx.recv = turn, send, recv
-        came = turn.start(lambda: rows, send, recv, back=False)()
-        return came.view_as(came)  # what is kept is not what others go on with
+    def forward(
+        ctx: Any, rows: Tensor, comm: DistributedTemporalComm, send: list[int], recv: list[int]
+    ) -> Tensor:
+        ctx.comm, ctx.send, ctx.recv = comm, send, recv
+        received = comm.start(lambda: rows, send, recv, back=False)()
+        return received.view_as(
+            received
+        )  # a view, so that the recorded tensor stays out of the autograd graph
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
-        return ctx.turn.start(lambda: grads[0], ctx.recv, ctx.send, back=True)(), None, None, None
+        return ctx.comm.start(lambda: grads[0], ctx.recv, ctx.send, back=True)(), None, None, None

@@ -1,7 +1,7 @@
-"""Live updates, as ROLAND scores (https://arxiv.org/abs/2208.07239): links are learned as they become known.
+"""Live updates, the evaluation protocol of ROLAND (https://arxiv.org/abs/2208.07239).
 
-When the links of a step become known, the model is tuned to the sample that had to predict them; then the next sample
-is scored. Every sample is scored by weights that have seen nothing later than what it is given itself.
+When the links of a step are known, the model is fine-tuned on the sample that had to predict them; then the next sample
+is scored. So every sample is scored by weights that have seen nothing later than the sample's own inputs.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,50 +10,52 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from siafu.methods.snapshots.links import LinkTask
+from siafu.methods.snapshots.links import TemporalLinkTask
 
 Weights = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Losses:
-    """Tells of a sample nothing but its loss."""
+class LossEvaluator:
+    """A ``SampleEvaluator`` that computes the loss alone."""
 
-    task: LinkTask
+    task: TemporalLinkTask
     num_counts: int = 0
 
-    def judged(self, head: nn.Module, step: int, h: Tensor, split: str) -> Tensor:
+    def evaluate_sample(self, head: nn.Module, step: int, h: Tensor, split: str) -> Tensor:
         """The loss of one sample, (1,) float64."""
-        return self.task.loss_of(head, step, h, epoch=0).double()[None]
+        return self.task.sample_loss(head, step, h, epoch=0).double()[None]
 
 
 @dataclass(frozen=True)
-class Passes:
-    """What a trainer does with one sample by a task; both are collective.
+class TuningPasses:
+    """The collective functions of a procedure that fine-tuning calls.
 
     Attributes:
-        move: make a step of the optimiser, which is counted, on a sample.
-        loss: of a sample.
+        train_step: makes one step of the optimiser on a sample: (task, sample, number of the step).
+        loss: computes the loss of a sample.
     """
 
-    move: Callable[[LinkTask, int, int], None]
-    loss: Callable[[LinkTask, int], float]
+    train_step: Callable[[TemporalLinkTask, int, int], None]
+    loss: Callable[[TemporalLinkTask, int], float]
 
 
-def tune(model: nn.Module, task: LinkTask, sample: int, passes: Passes, *, steps: int) -> int:
-    """Learn from a sample whose links are known, a tenth of them held back; returns how many steps were kept.
+def fine_tune(
+    model: nn.Module, task: TemporalLinkTask, sample: int, passes: TuningPasses, *, steps: int
+) -> int:
+    """Fine-tune on a sample whose links are known; returns how many optimiser steps were kept. Collective.
 
-    The weights are then those with the least loss on what was held back, those before the first step among them; it
-    stops as soon as that has risen twice in turn. Collective.
+    A tenth of the links is held out. The model ends with the weights of the least held-out loss, which may be those
+    before the first step. It stops early when that loss has not improved twice in a row.
     """
-    learned, held = task.of_part("learned"), task.of_part("held")
-    best, least, kept, waited = _weights(model), passes.loss(held, sample), 0, 0
+    learned, held_out = task.for_part("learned"), task.for_part("held")
+    best, least, kept, waited = _copy_weights(model), passes.loss(held_out, sample), 0, 0
     for step in range(1, steps + 1):
-        passes.move(learned, sample, step)
-        loss = passes.loss(held, sample)
+        passes.train_step(learned, sample, step)
+        loss = passes.loss(held_out, sample)
         waited = 0 if loss < least else waited + 1
         if loss < least:
-            best, least, kept = _weights(model), loss, step
+            best, least, kept = _copy_weights(model), loss, step
         if waited == 2:
             break
     model.load_state_dict(best)
@@ -61,14 +63,14 @@ def tune(model: nn.Module, task: LinkTask, sample: int, passes: Passes, *, steps
 
 
 @contextmanager
-def restored(model: nn.Module) -> Iterator[None]:
-    """The weights are afterwards what they were before."""
-    before = _weights(model)
+def restore_weights(model: nn.Module) -> Iterator[None]:
+    """Restore the weights of the model on exit."""
+    before = _copy_weights(model)
     try:
         yield
     finally:
         model.load_state_dict(before)
 
 
-def _weights(model: nn.Module) -> Weights:
+def _copy_weights(model: nn.Module) -> Weights:
     return {name: value.detach().clone() for name, value in model.state_dict().items()}

@@ -1,4 +1,7 @@
-"""Which pairs of nodes a step learns from, and how often each kind of them is drawn. It knows no rank, no clock."""
+"""Training pairs of a step: its links, sampled negatives and remembered pairs, with a correction for the sampling.
+
+It knows no rank and no clock.
+"""
 
 import math
 from dataclasses import dataclass
@@ -12,15 +15,15 @@ from siafu.sampling.negatives import EdgeSet, find_sorted, sample_negatives
 from siafu.sampling.permutation import KeyedPermutation
 
 
-class Drawn(NamedTuple):
-    """Pairs that are learned from.
+class SampledPairs(NamedTuple):
+    """Training pairs.
 
     Attributes:
         src, dst: (P,) int64.
-        y: (P,) float32, 1 where they are joined, 0 where not.
-        offset: (P,) float32, what the loss adds to their scores: the logarithm of the share of all pairs that are
-            joined, over how often a pair such as this is drawn where it is not. So a score is the logarithm of how many
-            times likelier than any pair this one is, in whatever way negatives are drawn.
+        y: (P,) float32, 1 for links and 0 for negatives.
+        offset: (P,) float32, added to the scores in the loss (sampling correction): the logarithm of the share of links
+            among all pairs, over the rate at which such a pair is drawn as a negative. So a score is the logarithm of
+            how many times likelier than the average pair this pair is, however negatives are sampled.
     """
 
     src: Tensor
@@ -30,45 +33,50 @@ class Drawn(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Draw:
-    """How pairs are drawn.
+class PairSampling:
+    """The parameters of pair sampling.
 
     Attributes:
-        negatives: for each edge that is learned from.
-        key: of everything random.
-        ends: (A,) int64, nodes as often as they are to be drawn; may be empty.
-        known: (E,) int64, the codes of pairs that are remembered, ascending; or None.
+        negatives: number of negatives for each link.
+        key: key of the random draws.
+        ends: (A,) int64, a multiset of nodes among which half of the negatives are drawn; may be empty.
+        remembered: (E,) int64, the codes of pairs with a memory, ascending; or None.
     """
 
     negatives: int
     key: int
     ends: Tensor
-    known: Tensor | None = None
+    remembered: Tensor | None = None
 
 
-def draw_pairs(edges: EdgeSet, how: Draw, *, learned: Tensor | None = None) -> Drawn:
-    """Edges, those with the codes ``learned`` or all, negatives, and as many pairs that are remembered or all of those.
+def sample_pairs(edges: EdgeSet, sampling: PairSampling, *, learned: Tensor | None = None) -> SampledPairs:
+    """Return the links (those with the codes ``learned``, or all), negatives, and remembered pairs.
 
-    Half of the negatives join two of ``how.ends``, the others any nodes. Pairs that are remembered are drawn apart from
-    others, because there are few of them and they rank first.
+    Half of the negatives join two of ``sampling.ends``, the others any two nodes. Remembered pairs are few and rank
+    first, so they are sampled apart from others: as many as there are negatives, or all.
     """
     joined = edges.code if learned is None else learned
-    known = edges.code[:0] if how.known is None else how.known
-    lately = how.negatives // 2 if how.ends.numel() else 0  # for each edge
-    any_pair = _negatives(edges, joined.numel() * (how.negatives - lately), None, mix(how.key))
-    other = torch.cat([any_pair, _negatives(edges, joined.numel() * lately, how.ends, mix(how.key + 1))])
-    other = other[~find_sorted(known, other)[0]]
-    free = known[~find_sorted(edges.code, known)[0]]
-    some = _some(free, joined.numel() * how.negatives, mix(how.key + 2))
+    remembered = edges.code[:0] if sampling.remembered is None else sampling.remembered
+    among_ends = sampling.negatives // 2 if sampling.ends.numel() else 0  # for each link
+    uniform = sampling.negatives - among_ends
+    other = torch.cat(
+        [
+            _negatives(edges, joined.numel() * uniform, None, mix(sampling.key)),
+            _negatives(edges, joined.numel() * among_ends, sampling.ends, mix(sampling.key + 1)),
+        ]
+    )
+    other = other[~find_sorted(remembered, other)[0]]
+    free = remembered[~find_sorted(edges.code, remembered)[0]]
+    some = _at_most(free, joined.numel() * sampling.negatives, mix(sampling.key + 2))
     code = torch.cat([joined, other, some])
     src, dst = code // edges.num_nodes, code % edges.num_nodes
-    often = torch.bincount(how.ends, minlength=edges.num_nodes).double()
-    often *= edges.num_nodes / max(1, how.ends.numel())  # 1 in the mean
-    offset = -(how.negatives - lately + lately * often[src] * often[dst]).log()
+    frequency = torch.bincount(sampling.ends, minlength=edges.num_nodes).double()
+    frequency *= edges.num_nodes / max(1, sampling.ends.numel())  # mean 1
+    offset = -(uniform + among_ends * frequency[src] * frequency[dst]).log()
     all_pairs = edges.num_nodes**2 * max(1, some.numel()) / max(1, free.numel())
-    offset[find_sorted(known, code)[0]] = math.log(max(1, joined.numel()) / all_pairs)
+    offset[find_sorted(remembered, code)[0]] = math.log(max(1, joined.numel()) / all_pairs)
     y = (torch.arange(code.numel()) < joined.numel()).float()
-    return Drawn(src, dst, y, offset.float())
+    return SampledPairs(src, dst, y, offset.float())
 
 
 def _negatives(edges: EdgeSet, count: int, among: Tensor | None, key: int) -> Tensor:
@@ -76,8 +84,8 @@ def _negatives(edges: EdgeSet, count: int, among: Tensor | None, key: int) -> Te
     return src * edges.num_nodes + dst
 
 
-def _some(code: Tensor, most: int, key: int) -> Tensor:
-    """All of some codes, or as many as there may be."""
+def _at_most(code: Tensor, most: int, key: int) -> Tensor:
+    """All codes, or a sample of ``most`` of them."""
     if code.numel() <= most:
         return code
     return code[KeyedPermutation(code.numel(), key=key).at(torch.arange(most))]

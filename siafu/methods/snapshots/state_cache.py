@@ -1,24 +1,24 @@
-"""States between blocks of time, from when the model is scored until it learns on with the same weights."""
+"""The cache of the model states between segments, filled when the model is scored and used by the next epoch."""
 
 from siafu.nn.temporal import State, TemporalModel
 
 
-class Known:
-    """States that were kept for a model as it is: once its weights have moved there are none."""
+class StateCache:
+    """States between segments, valid only until a weight of the model changes."""
 
     def __init__(self, model: TemporalModel) -> None:
         self._model, self._states = model, list[State]()
-        self._versions = self._now()
+        self._versions = self._weight_versions()
 
-    def keep(self, states: list[State]) -> None:
-        """Keep what was found with the weights as they are."""
-        self._states, self._versions = states, self._now()
+    def store(self, states: list[State]) -> None:
+        """Store states that were computed with the current weights."""
+        self._states, self._versions = states, self._weight_versions()
 
-    def taken(self) -> list[State]:
-        """What was kept, if the weights are still those; it is kept no longer."""
+    def take(self) -> list[State]:
+        """Remove and return the states; an empty list if the weights have changed."""
         states, self._states = self._states, []
-        return states if self._versions == self._now() else []
+        return states if self._versions == self._weight_versions() else []
 
-    def _now(self) -> list[int]:
-        """A number for each weight that changes whenever it is written to."""
+    def _weight_versions(self) -> list[int]:
+        """Torch's version counter of each weight, which grows with every in-place write."""
         return [parameter._version for parameter in self._model.parameters()]

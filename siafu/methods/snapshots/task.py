@@ -1,4 +1,4 @@
-"""What samples of a graph that changes over time predict, and how well. A sample is a step and its nodes' rows."""
+"""Temporal tasks: what the samples of a dynamic graph predict, and their scores. A sample is a step and its outputs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,31 +14,31 @@ from siafu.training import metrics
 SPLITS = ("train", "val", "test")
 
 
-class Judge(Protocol):
-    """Who tells something of samples."""
+class SampleEvaluator(Protocol):
+    """Evaluates the samples of a pass."""
 
     @property
     def num_counts(self) -> int:
-        """How many numbers it tells of a sample, besides the last, its loss."""
+        """The number of counts of a sample, besides the last number, its loss."""
 
-    def judged(self, head: nn.Module, step: int, h: Tensor, split: str) -> Tensor:
-        """What it tells of one sample of a split: (num_counts + 1,) float64."""
+    def evaluate_sample(self, head: nn.Module, step: int, h: Tensor, split: str) -> Tensor:
+        """Evaluate one sample of a split: (num_counts + 1,) float64."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TemporalTask:
-    """What samples predict; known to every rank alike.
+    """A task on samples; the same on every rank.
 
     Attributes:
-        graph: whose steps are samples.
+        graph: the dynamic graph; its steps are samples.
         samples: the steps of each split.
-        count: how many things each split predicts: samples, or nodes.
-        comm: those who share the steps.
-        seed: of everything random.
-        kind: of what is predicted.
+        count: number of predictions of each split: samples, or nodes.
+        comm: the ranks, which share the steps.
+        seed: seed of everything random.
+        kind: what is predicted.
         metric: the score that selects the best weights.
-        num_outputs: the width of what the head gives.
-        num_counts: how many numbers of a sample add up to its scores.
+        num_outputs: width of the head's output.
+        num_counts: number of counts of a sample; scores follow from the counts of all samples.
     """
 
     graph: DynamicGraph
@@ -53,52 +53,56 @@ class TemporalTask:
 
     @property
     def higher_is_better(self) -> bool:
-        """Whether a larger score is a better one."""
+        """True if a larger score is better."""
         return self.metric != "mae"
 
-    def loss_of(self, head: nn.Module, step: int, h: Tensor, *, epoch: int) -> Tensor:
-        """The mean loss of one training sample, whose rows are ``h``, (N, H)."""
+    def sample_loss(self, head: nn.Module, step: int, h: Tensor, *, epoch: int) -> Tensor:
+        """The mean loss of one training sample, whose outputs are ``h``, (N, H)."""
         raise NotImplementedError
 
-    def judged(self, head: nn.Module, step: int, h: Tensor, split: str) -> Tensor:
-        """What adds up to the scores of one sample of a split, and its loss: (num_counts + 1,) float64."""
+    def evaluate_sample(self, head: nn.Module, step: int, h: Tensor, split: str) -> Tensor:
+        """The counts of one sample of a split, and its loss: (num_counts + 1,) float64."""
         raise NotImplementedError
 
-    def scores_of(self, judged: Tensor) -> dict[str, float | None]:
-        """The scores of some samples, (samples, num_counts + 1)."""
+    def scores_from_counts(self, counts: Tensor) -> dict[str, float | None]:
+        """The scores of some samples, given (samples, num_counts + 1)."""
         raise NotImplementedError
 
-    def scores(self, judged: Tensor, split: str) -> dict[str, float | None]:
-        """The scores of a split, of what was judged of validation and test; training samples are not judged."""
-        return self.scores_of(self._of_split(judged, split))
+    def scores(self, counts: Tensor, split: str) -> dict[str, float | None]:
+        """The scores of a split, given the counts of validation and test samples; none for training samples."""
+        return self.scores_from_counts(self._of_split(counts, split))
 
-    def confusion(self, judged: Tensor, split: str) -> Tensor:
-        """Of tasks that tell classes apart: (C, C) int64, rows true, columns predicted."""
-        return self._of_split(judged, split)[:, :-1].sum(0).view(self.num_outputs, -1).long()
+    def confusion(self, counts: Tensor, split: str) -> Tensor:
+        """The confusion matrix of a class task: (C, C) int64, rows true, columns predicted."""
+        return self._of_split(counts, split)[:, :-1].sum(0).view(self.num_outputs, -1).long()
 
-    def by_sample(self, judged: Tensor) -> dict[str, list[Any]]:
-        """Split, step and score of each validation and test sample, of what was judged of them."""
-        asked = [(split, step) for split in SPLITS[1:] for step in self.samples[split]]
-        scores = [self.scores_of(row[None])[self.metric] for row in judged]
-        return {"split": [each[0] for each in asked], "step": [each[1] for each in asked], "score": scores}
+    def scores_by_sample(self, counts: Tensor) -> dict[str, list[Any]]:
+        """Split, step and score of each validation and test sample, given their counts."""
+        samples = [(split, step) for split in SPLITS[1:] for step in self.samples[split]]
+        scores = [self.scores_from_counts(row[None])[self.metric] for row in counts]
+        return {
+            "split": [each[0] for each in samples],
+            "step": [each[1] for each in samples],
+            "score": scores,
+        }
 
-    def further_results(self, judged: Tensor) -> dict[str, dict[str, Any]]:
+    def further_results(self, counts: Tensor) -> dict[str, dict[str, Any]]:
         """The score of each sample, for the report."""
-        return {"samples": self.by_sample(judged)}
+        return {"samples": self.scores_by_sample(counts)}
 
     def metrics(self) -> dict[str, Any]:
         """Further figures of this task in the metrics of a run."""
         return {}
 
-    def _of_split(self, judged: Tensor, split: str) -> Tensor:
+    def _of_split(self, counts: Tensor, split: str) -> Tensor:
         val = len(self.samples["val"])
-        return judged[{"train": slice(0, 0), "val": slice(0, val), "test": slice(val, None)}[split]]
+        return counts[{"train": slice(0, 0), "val": slice(0, val), "test": slice(val, None)}[split]]
 
 
 def split_steps(graph: DynamicGraph, *, window: int, ahead: bool) -> dict[str, range]:
-    """The samples of each split, in the order of time; those that would see less than their window are left out.
+    """Split the steps by time; samples with fewer steps before them than the window are left out.
 
-    Where samples look ``ahead`` they predict the step after their own, which the last step does not have.
+    With ``ahead``, samples predict the step after their own, so the last step is no sample.
     """
     ends = graph.num_steps - 1 if ahead else graph.num_steps
     first_val, first_test = graph.protocol.bounds(ends + 1)
@@ -115,20 +119,20 @@ def split_steps(graph: DynamicGraph, *, window: int, ahead: bool) -> dict[str, r
     return samples
 
 
-def count_taken(out: Tensor, y: Tensor, loss: Tensor) -> Tensor:
-    """How often each class was taken for which, and the loss: (C * C + 1,) float64."""
-    taken = metrics.confusion(out.argmax(1), y, out.shape[1])
-    return torch.cat([taken.reshape(-1).double(), loss.double()[None]])
+def count_confusion(out: Tensor, y: Tensor, loss: Tensor) -> Tensor:
+    """The confusion matrix of a sample, flattened, and its loss: (C * C + 1,) float64."""
+    matrix = metrics.confusion(out.argmax(1), y, out.shape[1])
+    return torch.cat([matrix.reshape(-1).double(), loss.double()[None]])
 
 
-def of_classes(judged: Tensor, num_classes: int) -> dict[str, float | None]:
-    """Scores of classes, of what :func:`count_taken` counted of all samples."""
-    taken = judged[:, :-1].sum(0).view(num_classes, num_classes)
-    if not bool(taken.any()):
+def class_scores(counts: Tensor, num_classes: int) -> dict[str, float | None]:
+    """Scores of classes, from the sum of the confusion matrices of all samples."""
+    matrix = counts[:, :-1].sum(0).view(num_classes, num_classes)
+    if not bool(matrix.any()):
         return {"accuracy": None, "micro_f1": None, "macro_f1": None}
-    return metrics.of_classes(torch.stack([taken.diag(), taken.sum(1), taken.sum(0)]))
+    return metrics.of_classes(torch.stack([matrix.diag(), matrix.sum(1), matrix.sum(0)]))
 
 
-def known(values: Tensor) -> Tensor:
-    """Which labels are there, a mask: classes from 0 on, and numbers."""
+def is_labelled(values: Tensor) -> Tensor:
+    """A mask of the labels that are present: classes from 0 on, and numbers other than NaN."""
     return ~values.isnan() if values.is_floating_point() else values >= 0

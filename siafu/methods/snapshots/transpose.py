@@ -1,8 +1,12 @@
-"""Rows that go from steps to nodes and back a piece of the nodes at a time, so that work begins while the rest travels.
+r"""The all-to-all transpose between time-major and node-major rows, pipelined over chunks of nodes.
 
-A piece is the same share of every rank's nodes. All pieces leave by steps together; each is worked on when it has come,
-and goes back at once. So do gradients, from the last piece to the first. Between what starts an exchange and what waits
-for it autograd carries tokens, one number each, so that it knows what comes before what.
+    rank 0   (its steps, all nodes)  --\                /-->  (all steps, its nodes)  -- recurrence -->  and back
+    rank 1   (its steps, all nodes)  --/  all-to-all    \-->  (all steps, its nodes)  -- recurrence -->  and back
+
+A chunk is the same share of every rank's nodes. All time-major chunks are sent at once; each is worked on when it has
+arrived, and is sent back right away, while later chunks still travel. Gradients take the same way in reverse, from the
+last chunk to the first. Between the autograd function that starts an exchange and the one that waits for it, a token of
+one number carries the dependency.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,221 +18,233 @@ import torch
 from torch import Tensor
 
 from siafu import native
-from siafu.methods.snapshots.time_partition import Cut
-from siafu.nn.temporal.temporal_comm import Busy
+from siafu.methods.snapshots.time_partition import SegmentPartition
+from siafu.nn.temporal.temporal_comm import ActivityMask
 
-Arrival = Callable[[], Tensor]
-_MOST = 4  # pieces
-_ROWS = 1 << 13  # of a rank in a piece, where it is not the only one
+PendingRows = Callable[[], Tensor]
+_MAX_CHUNKS = 4
+_MIN_ROWS = 1 << 13  # rows of a rank in a chunk, where there are several
 
 
-class Post(Protocol):
-    """Who carries rows between ranks."""
+class RowExchange(Protocol):
+    """An all-to-all exchange that can be pending."""
 
-    def start(self, rows: Callable[[], Tensor], send: list[int], recv: list[int], *, back: bool) -> Arrival:
-        """Start an exchange of rows, or of gradients on the way ``back``; what it returns waits for what comes.
+    def start(
+        self, rows: Callable[[], Tensor], send: list[int], recv: list[int], *, back: bool
+    ) -> PendingRows:
+        """Start an exchange of rows, or of gradients (``back``); the result waits for the received rows. Collective.
 
-        Rows are not asked for where they travelled before. Collective.
+        ``rows`` is not called when the received rows are replayed.
         """
 
 
-def count_pieces(cut: Cut) -> int:
-    """Into how many pieces the nodes of every rank go in a block of time; the same on every rank."""
-    if len(cut.num_nodes) == 1:
+def count_chunks(segment: SegmentPartition) -> int:
+    """The number of chunks of every rank's nodes in a segment; the same on every rank."""
+    if len(segment.num_nodes) == 1:
         return 1
-    return max(1, min(_MOST, cut.steps[-1] * max(cut.num_nodes) // _ROWS, *cut.num_nodes))
+    rows = segment.steps[-1] * max(segment.num_nodes)
+    return max(1, min(_MAX_CHUNKS, rows // _MIN_ROWS, *segment.num_nodes))
 
 
-def pieces_of(cut: Cut, rank: int) -> list[slice]:
-    """The pieces of a rank's nodes, counted from its first."""
-    number, count = cut.num_nodes[rank], count_pieces(cut)
-    return [slice(*bounds) for bounds in pairwise(number * piece // count for piece in range(count + 1))]
+def chunk_nodes(segment: SegmentPartition, rank: int) -> list[slice]:
+    """The chunks of a rank's nodes, counted from its first node."""
+    number, count = segment.num_nodes[rank], count_chunks(segment)
+    return [slice(*bounds) for bounds in pairwise(number * chunk // count for chunk in range(count + 1))]
 
 
-class Routes:
-    """Who gets which rows of a piece: rows by steps are (own steps, N, F), rows by nodes (steps, own nodes, F).
+class TransposePlan:
+    """The rows of each chunk that a rank sends and receives, and how they are packed.
 
-    Where ``busy`` is given, only rows of nodes that have an edge travel, and others are zeros where they would come.
+    Time-major rows are (own steps, N, F); node-major rows of a chunk are (steps, R, F). With a mask, only rows of
+    active nodes are sent; others arrive as zeros.
     """
 
-    def __init__(self, cut: Cut, rank: int, busy: Busy | None) -> None:
-        self._cut, self._rank, self._busy = cut, rank, busy
-        self._pieces = [pieces_of(cut, peer) for peer in range(len(cut.num_nodes))]
-        self._marked = None if busy is None else [self._places(busy, piece) for piece in range(self.count)]
+    def __init__(self, segment: SegmentPartition, rank: int, mask: ActivityMask | None) -> None:
+        self._segment, self._rank, self._mask = segment, rank, mask
+        self._chunks = [chunk_nodes(segment, peer) for peer in range(len(segment.num_nodes))]
+        self._active = (
+            None if mask is None else [self._active_rows(mask, chunk) for chunk in range(self.num_chunks)]
+        )
 
     @property
-    def count(self) -> int:
-        """How many pieces there are."""
-        return len(self._pieces[self._rank])
+    def num_chunks(self) -> int:
+        """The number of chunks."""
+        return len(self._chunks[self._rank])
 
-    def of_steps(self, piece: int) -> list[int]:
-        """How many rows of own steps each rank owns the nodes of."""
-        if self._busy is not None:
-            return [int(mark.sum()) for mark in self._split(self._busy.steps, piece)]
-        own = self._cut.num_steps[self._rank]
-        return [own * (nodes.stop - nodes.start) for nodes in self._nodes(piece)]
+    def time_major_counts(self, chunk: int) -> list[int]:
+        """The number of rows of own steps whose nodes each rank owns."""
+        if self._mask is not None:
+            return [int(mask.sum()) for mask in self._split_by_owner(self._mask.steps, chunk)]
+        own = self._segment.num_steps[self._rank]
+        return [own * (nodes.stop - nodes.start) for nodes in self._nodes_by_owner(chunk)]
 
-    def of_nodes(self, piece: int) -> list[int]:
-        """How many rows of own nodes each rank owns the steps of."""
-        nodes = self._pieces[self._rank][piece]
-        if self._busy is not None:
-            return [int(mark.sum()) for mark in self._busy.nodes[:, nodes].split(self._cut.num_steps)]
-        return [steps * (nodes.stop - nodes.start) for steps in self._cut.num_steps]
+    def node_major_counts(self, chunk: int) -> list[int]:
+        """The number of rows of own nodes whose steps each rank owns."""
+        nodes = self._chunks[self._rank][chunk]
+        if self._mask is not None:
+            return [int(mask.sum()) for mask in self._mask.nodes[:, nodes].split(self._segment.num_steps)]
+        return [steps * (nodes.stop - nodes.start) for steps in self._segment.num_steps]
 
-    def from_steps(self, y: Tensor, piece: int) -> Tensor:
-        """The rows of own steps that go to others, by rank: (own steps, N, F) -> (rows, F)."""
-        if self._marked is not None:
-            return native.gather(y.reshape(-1, y.shape[2]), self._marked[piece][0])
-        out = native.empty_rows(sum(self.of_steps(piece)), y.shape[2], y.dtype)
-        for part, into in zip(self._split(y, piece), self._dealt(out, piece), strict=True):
+    def pack_time_major(self, y: Tensor, chunk: int) -> Tensor:
+        """Pack time-major rows by the rank that owns the node: (own steps, N, F) -> (rows, F)."""
+        if self._active is not None:
+            return native.gather(y.reshape(-1, y.shape[2]), self._active[chunk][0])
+        out = native.empty_rows(sum(self.time_major_counts(chunk)), y.shape[2], y.dtype)
+        for part, into in zip(self._split_by_owner(y, chunk), self._packed_views(out, chunk), strict=True):
             into.copy_(part)
         return out
 
-    def into_steps(self, came: Sequence[Tensor]) -> Tensor:
-        """The rows of all pieces as rows by steps: count times (rows, F) -> (own steps, N, F)."""
-        shape = self._cut.num_steps[self._rank], self._cut.nodes[-1], came[0].shape[1]
-        out = native.empty_steps(*shape, came[0].dtype)
-        if self._busy is not None:
-            out[~self._busy.steps] = 0
-        for piece, rows in enumerate(came):
-            if self._marked is not None:
-                out.view(-1, shape[2]).index_copy_(0, self._marked[piece][0], rows)
+    def unpack_time_major(self, received: Sequence[Tensor]) -> Tensor:
+        """Unpack the rows of all chunks to time-major: num_chunks times (rows, F) -> (own steps, N, F)."""
+        shape = self._segment.num_steps[self._rank], self._segment.nodes[-1], received[0].shape[1]
+        out = native.empty_steps(*shape, received[0].dtype)
+        if self._mask is not None:
+            out[~self._mask.steps] = 0
+        for chunk, rows in enumerate(received):
+            if self._active is not None:
+                out.view(-1, shape[2]).index_copy_(0, self._active[chunk][0], rows)
                 continue
-            for part, into in zip(self._dealt(rows, piece), self._split(out, piece), strict=True):
+            for part, into in zip(
+                self._packed_views(rows, chunk), self._split_by_owner(out, chunk), strict=True
+            ):
                 into.copy_(part)
         return out
 
-    def from_nodes(self, h: Tensor, piece: int) -> Tensor:
-        """The rows of a piece of the own nodes that go to others, by rank: (steps, R, F) -> (rows, F)."""
+    def pack_node_major(self, h: Tensor, chunk: int) -> Tensor:
+        """Pack the node-major rows of a chunk by the rank that owns the step: (steps, R, F) -> (rows, F)."""
         rows = h.reshape(-1, h.shape[2])
-        return rows if self._marked is None else native.gather(rows, self._marked[piece][1])
+        return rows if self._active is None else native.gather(rows, self._active[chunk][1])
 
-    def into_nodes(self, rows: Tensor, piece: int) -> Tensor:
-        """Rows that came as rows by nodes: (rows, F) -> (steps, R, F)."""
-        nodes = self._pieces[self._rank][piece]
-        shape = self._cut.steps[-1], nodes.stop - nodes.start, rows.shape[1]
-        if self._marked is None or self._busy is None:
+    def unpack_node_major(self, rows: Tensor, chunk: int) -> Tensor:
+        """Unpack the rows of a chunk to node-major: (rows, F) -> (steps, R, F)."""
+        nodes = self._chunks[self._rank][chunk]
+        shape = self._segment.steps[-1], nodes.stop - nodes.start, rows.shape[1]
+        if self._active is None or self._mask is None:
             return rows.view(shape)
         out = native.empty_steps(*shape, rows.dtype)
-        out[~self._busy.nodes[:, nodes]] = 0
-        out.view(-1, shape[2]).index_copy_(0, self._marked[piece][1], rows)
+        out[~self._mask.nodes[:, nodes]] = 0
+        out.view(-1, shape[2]).index_copy_(0, self._active[chunk][1], rows)
         return out
 
-    def _places(self, busy: Busy, piece: int) -> tuple[Tensor, Tensor]:
-        """Where rows that travel stand in rows by steps, by who owns the node, and in rows by nodes."""
-        number = torch.arange(busy.steps.numel()).view(busy.steps.shape)
-        parts = zip(self._split(number, piece), self._split(busy.steps, piece), strict=True)
-        of_nodes = busy.nodes[:, self._pieces[self._rank][piece]].reshape(-1).nonzero()[:, 0]
-        return torch.cat([rows[mark] for rows, mark in parts]), of_nodes
+    def _active_rows(self, mask: ActivityMask, chunk: int) -> tuple[Tensor, Tensor]:
+        """The numbers of active rows: time-major by the rank that owns the node, and node-major."""
+        number = torch.arange(mask.steps.numel()).view(mask.steps.shape)
+        parts = zip(self._split_by_owner(number, chunk), self._split_by_owner(mask.steps, chunk), strict=True)
+        node_major = mask.nodes[:, self._chunks[self._rank][chunk]].reshape(-1).nonzero()[:, 0]
+        return torch.cat([rows[active] for rows, active in parts]), node_major
 
-    def _nodes(self, piece: int) -> list[slice]:
-        """The nodes of a piece of each rank."""
-        mine = zip(self._cut.nodes, (pieces[piece] for pieces in self._pieces), strict=False)
+    def _nodes_by_owner(self, chunk: int) -> list[slice]:
+        """The nodes of a chunk of each rank."""
+        mine = zip(self._segment.nodes, (chunks[chunk] for chunks in self._chunks), strict=False)
         return [slice(first + nodes.start, first + nodes.stop) for first, nodes in mine]
 
-    def _split(self, by_steps: Tensor, piece: int) -> list[Tensor]:
-        """What of rows by steps each rank owns the nodes of."""
-        return [by_steps[:, nodes] for nodes in self._nodes(piece)]
+    def _split_by_owner(self, time_major: Tensor, chunk: int) -> list[Tensor]:
+        """Views of the time-major rows of a chunk, by the rank that owns the nodes."""
+        return [time_major[:, nodes] for nodes in self._nodes_by_owner(chunk)]
 
-    def _dealt(self, rows: Tensor, piece: int) -> list[Tensor]:
-        """The same of all rows of a piece as they travel, by rank: (rows, F)."""
-        own, width = self._cut.num_steps[self._rank], rows.shape[1]
-        parts = zip(rows.split(self.of_steps(piece)), self._nodes(piece), strict=True)
+    def _packed_views(self, rows: Tensor, chunk: int) -> list[Tensor]:
+        """The same views of the packed rows of a chunk, (rows, F)."""
+        own, width = self._segment.num_steps[self._rank], rows.shape[1]
+        parts = zip(rows.split(self.time_major_counts(chunk)), self._nodes_by_owner(chunk), strict=True)
         return [part.view(own, nodes.stop - nodes.start, width) for part, nodes in parts]
 
 
-class Exchange:
-    """The pieces of one exchange on their way, forward and back."""
+class ChunkedExchange:
+    """The pending chunks of one transpose, forward and backward."""
 
-    def __init__(self, post: Post, routes: Routes) -> None:
-        self.post, self.routes = post, routes
-        self.under_way: dict[int, Arrival] = {}
+    def __init__(self, exchange: RowExchange, plan: TransposePlan) -> None:
+        self.exchange, self.plan = exchange, plan
+        self.pending: dict[int, PendingRows] = {}
 
-    def start_from_steps(self, y: Tensor, *, back: bool) -> None:
-        """Send all pieces of rows by steps."""
-        routes = self.routes
-        for piece in range(routes.count):
-            counts = routes.of_steps(piece), routes.of_nodes(piece)
-            rows = partial(routes.from_steps, y, piece)
-            self.under_way[piece] = self.post.start(rows, *counts, back=back)
+    def send_time_major(self, y: Tensor, *, back: bool) -> None:
+        """Send all chunks of time-major rows."""
+        plan = self.plan
+        for chunk in range(plan.num_chunks):
+            counts = plan.time_major_counts(chunk), plan.node_major_counts(chunk)
+            rows = partial(plan.pack_time_major, y, chunk)
+            self.pending[chunk] = self.exchange.start(rows, *counts, back=back)
 
-    def start_from_nodes(self, h: Tensor, piece: int, *, back: bool) -> None:
-        """Send a piece of rows by nodes."""
-        counts = self.routes.of_nodes(piece), self.routes.of_steps(piece)
-        self.under_way[piece] = self.post.start(partial(self.routes.from_nodes, h, piece), *counts, back=back)
+    def send_node_major(self, h: Tensor, chunk: int, *, back: bool) -> None:
+        """Send a chunk of node-major rows."""
+        counts = self.plan.node_major_counts(chunk), self.plan.time_major_counts(chunk)
+        rows = partial(self.plan.pack_node_major, h, chunk)
+        self.pending[chunk] = self.exchange.start(rows, *counts, back=back)
 
-    def at_nodes(self, piece: int) -> Tensor:
-        """Wait for a piece that comes by nodes."""
-        return self.routes.into_nodes(self.under_way.pop(piece)(), piece)
+    def receive_node_major(self, chunk: int) -> Tensor:
+        """Wait for a chunk and unpack it to node-major."""
+        return self.plan.unpack_node_major(self.pending.pop(chunk)(), chunk)
 
-    def at_steps(self) -> Tensor:
-        """Wait for all pieces, which come by steps."""
-        return self.routes.into_steps([self.under_way.pop(piece)() for piece in range(self.routes.count)])
+    def receive_time_major(self) -> Tensor:
+        """Wait for all chunks and unpack them to time-major."""
+        received = [self.pending.pop(chunk)() for chunk in range(self.plan.num_chunks)]
+        return self.plan.unpack_time_major(received)
 
 
-def through_nodes(
-    y: Tensor, along: Callable[[int, Tensor], Tensor], there: Exchange, back: Exchange
+def transpose_apply(
+    y: Tensor, function: Callable[[int, Tensor], Tensor], to_nodes: ChunkedExchange, to_steps: ChunkedExchange
 ) -> Tensor:
-    """Rows by steps to nodes, ``along`` of each piece, and back to steps: (own steps, N, F) -> (own steps, N, H)."""
-    tokens = _Leave.apply(y, there)
-    left = [
-        _Return.apply(along(piece, _Land.apply(token, there, piece)), back, piece)
-        for piece, token in enumerate(tokens)
+    """Transpose to node-major, apply ``function`` to each chunk, transpose back: (own steps, N, F) -> (.., N, H)."""
+    tokens = _SendTimeMajor.apply(y, to_nodes)
+    sent = [
+        _SendNodeMajor.apply(
+            function(chunk, _ReceiveNodeMajor.apply(token, to_nodes, chunk)), to_steps, chunk
+        )
+        for chunk, token in enumerate(tokens)
     ]
-    return _Gather.apply(back, *left)
+    return _ReceiveTimeMajor.apply(to_steps, *sent)
 
 
-class _Leave(torch.autograd.Function):
-    """All pieces leave by steps; their gradients have come when all have."""
+class _SendTimeMajor(torch.autograd.Function):
+    """Sends all time-major chunks; backward receives their gradients."""
 
     @staticmethod
-    def forward(ctx: Any, y: Tensor, there: Exchange) -> tuple[Tensor, ...]:
-        ctx.there = there
-        there.start_from_steps(y, back=False)
-        return tuple(y.new_zeros(1) for _ in range(there.routes.count))
+    def forward(ctx: Any, y: Tensor, to_nodes: ChunkedExchange) -> tuple[Tensor, ...]:
+        ctx.to_nodes = to_nodes
+        to_nodes.send_time_major(y, back=False)
+        return tuple(y.new_zeros(1) for _ in range(to_nodes.plan.num_chunks))
 
     @staticmethod
     def backward(ctx: Any, *tokens: Tensor) -> tuple[Tensor, None]:
-        return ctx.there.at_steps(), None
+        return ctx.to_nodes.receive_time_major(), None
 
 
-class _Land(torch.autograd.Function):
-    """A piece has come to its nodes; its gradients leave."""
+class _ReceiveNodeMajor(torch.autograd.Function):
+    """Receives a node-major chunk; backward sends its gradients."""
 
     @staticmethod
-    def forward(ctx: Any, token: Tensor, there: Exchange, piece: int) -> Tensor:
-        ctx.there, ctx.piece = there, piece
-        return there.at_nodes(piece)
+    def forward(ctx: Any, token: Tensor, to_nodes: ChunkedExchange, chunk: int) -> Tensor:
+        ctx.to_nodes, ctx.chunk = to_nodes, chunk
+        return to_nodes.receive_node_major(chunk)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        ctx.there.start_from_nodes(grads[0], ctx.piece, back=True)
+        ctx.to_nodes.send_node_major(grads[0], ctx.chunk, back=True)
         return grads[0].new_zeros(1), None, None
 
 
-class _Return(torch.autograd.Function):
-    """A piece leaves its nodes; its gradients have come."""
+class _SendNodeMajor(torch.autograd.Function):
+    """Sends a node-major chunk; backward receives its gradients."""
 
     @staticmethod
-    def forward(ctx: Any, h: Tensor, back: Exchange, piece: int) -> Tensor:
-        ctx.back, ctx.piece = back, piece
-        back.start_from_nodes(h, piece, back=False)
+    def forward(ctx: Any, h: Tensor, to_steps: ChunkedExchange, chunk: int) -> Tensor:
+        ctx.to_steps, ctx.chunk = to_steps, chunk
+        to_steps.send_node_major(h, chunk, back=False)
         return h.new_zeros(1)
 
     @staticmethod
     def backward(ctx: Any, *tokens: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.back.at_nodes(ctx.piece), None, None
+        return ctx.to_steps.receive_node_major(ctx.chunk), None, None
 
 
-class _Gather(torch.autograd.Function):
-    """All pieces have come back to steps; their gradients leave."""
+class _ReceiveTimeMajor(torch.autograd.Function):
+    """Receives all time-major chunks; backward sends their gradients."""
 
     @staticmethod
-    def forward(ctx: Any, back: Exchange, *tokens: Tensor) -> Tensor:
-        ctx.back = back
-        return back.at_steps()
+    def forward(ctx: Any, to_steps: ChunkedExchange, *tokens: Tensor) -> Tensor:
+        ctx.to_steps = to_steps
+        return to_steps.receive_time_major()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        ctx.back.start_from_steps(grads[0], back=True)
-        return None, *(grads[0].new_zeros(1) for _ in range(ctx.back.routes.count))
+        ctx.to_steps.send_time_major(grads[0], back=True)
+        return None, *(grads[0].new_zeros(1) for _ in range(ctx.to_steps.plan.num_chunks))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from siafu import native
 from siafu.graph import Block
-from siafu.native import AttendBackward, Edges
+from siafu.native import AttendBackward, CsrPair
 from siafu.native import Attention as AttentionOptions
 from siafu.nn.aggregates.aggregate import Aggregate, AggregatePass
 
@@ -94,7 +94,7 @@ class AttentionPass(AggregatePass):
     def _backward_steps(self) -> AttendBackward:
         assert self._softmax is not None
         if self._steps is None:
-            edges, saved = Edges(self.block.csr, self.block.transposed), (self.m_dst, self._softmax)
+            edges, saved = CsrPair(self.block.csr, self.block.transposed), (self.m_dst, self._softmax)
             self._steps = AttendBackward(edges, self.z_src, saved, self._options, scores=self._scores)
             self._steps.grad_src = getattr(self, "grad_src", self._steps.grad_src)
         self._steps.how, self._steps.grad_dst = self._options, self.grad_dst

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from siafu import native
 from siafu.graph import Block
-from siafu.native import AttendV2Backward, Edges
+from siafu.native import AttendV2Backward, CsrPair
 from siafu.native import Attention as AttentionOptions
 from siafu.nn.aggregates.aggregate import Aggregate, AggregatePass
 
@@ -79,7 +79,7 @@ class AttentionV2Pass(AggregatePass):
     def _backward_steps(self) -> AttendV2Backward:
         assert self._softmax is not None
         if self._steps is None:
-            edges, saved = Edges(self.block.csr, self.block.transposed), (self.m_dst, self._softmax)
+            edges, saved = CsrPair(self.block.csr, self.block.transposed), (self.m_dst, self._softmax)
             self._steps = AttendV2Backward(edges, self.z_src, saved, self._options)
             self._steps.grad_src = getattr(self, "grad_src", self._steps.grad_src)
         self._steps.how, self._steps.grad_dst = self._options, self.grad_dst

@@ -1,26 +1,29 @@
-"""Models over graphs that change over time: a part within each step, a part along time. No rank, no file, no clock."""
+"""Temporal models, over graphs that change: a spatial part within each step, and a part along time.
+
+They know no rank, no file, no clock.
+"""
 
 from siafu.nn.temporal.checkpointing import checkpointed_backward
 from siafu.nn.temporal.layer import Span, State, TemporalLayer, span_alone
 from siafu.nn.temporal.model import TemporalModel, build_temporal
-from siafu.nn.temporal.segment_plan import Need, cut_time, estimate_memory
-from siafu.nn.temporal.step import Step, snapshot_in, snapshots_in
-from siafu.nn.temporal.temporal_comm import Turn, alone
+from siafu.nn.temporal.segment_plan import MemoryEstimate, estimate_memory, plan_segments
+from siafu.nn.temporal.step import Step, aggregate_step, aggregate_steps
+from siafu.nn.temporal.temporal_comm import TemporalComm, single_rank
 
 __all__ = [
-    "Need",
+    "MemoryEstimate",
     "Span",
     "State",
     "Step",
+    "TemporalComm",
     "TemporalLayer",
     "TemporalModel",
-    "Turn",
-    "alone",
+    "aggregate_step",
+    "aggregate_steps",
     "build_temporal",
-    "cut_time",
-    "estimate_memory",
     "checkpointed_backward",
-    "snapshot_in",
-    "snapshots_in",
+    "estimate_memory",
+    "plan_segments",
+    "single_rank",
     "span_alone",
 ]

@@ -1,4 +1,4 @@
-"""Gradients of a long time in little memory: it is passed block by block, and only the state between them is kept."""
+"""Gradient checkpointing over time: the state between segments is stored, activations are recomputed."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -10,71 +10,78 @@ from torch import Tensor
 from siafu import native
 from siafu.nn.temporal.layer import Span, State
 from siafu.nn.temporal.model import TemporalModel
-from siafu.nn.temporal.temporal_comm import Turn, alone
+from siafu.nn.temporal.temporal_comm import TemporalComm, single_rank
 
 Gradients = list[Tensor | None]
 
 
 def checkpointed_backward(
     model: TemporalModel,
-    span_of: Callable[[int], Span],
-    loss_of: Callable[[int, int, Tensor], Tensor | None],
+    make_span: Callable[[int], Span],
+    step_loss: Callable[[int, int, Tensor], Tensor | None],
     *,
     num_segments: int,
     state: State,
-    turn: Turn = alone,
-    known: Sequence[State] = (),
+    comm: TemporalComm = single_rank,
+    known_states: Sequence[State] = (),
 ) -> Tensor:
     """Add the gradients of the sum of all losses to those of all parameters; returns the sum.
 
-    All blocks but the last are passed without a graph; then each is passed again and goes back, from the last, which
-    needs no second pass, to the first. ``span_of`` makes the span of a block, whenever it is asked for. ``loss_of`` is
-    asked once for each own step, by its block, its place there and its rows, (N, H); None: it has no loss. ``state`` is
-    that before the first block, as ``model.begin`` returns it; blocks after which the state is ``known`` are passed
-    once, and known states may be written over. The turn is told before each pass which block begins, and how it is
-    passed.
+    All segments but the last are first run without autograd, to get the states between them. Then segments are run
+    with autograd and differentiated, from the last to the first. The last segment therefore runs once, others twice.
+
+    Args:
+        model: the model.
+        make_span: makes the span of a segment; called each time the segment is run.
+        step_loss: called once for each own step with segment, place in the segment and rows (N, H); None: no loss.
+        num_segments: the number of segments.
+        state: the state before the first segment, as ``model.begin`` returns it.
+        comm: told before each run which segment begins, and how it is run.
+        known_states: states after the first segments, if they are known; these segments run once. May be overwritten.
     """
-    before, passed = [state, *known], range(len(known), num_segments - 1)
-    del known
-    for block in passed:
-        turn.begin(block, "first")
+    before, stored = [state, *known_states], range(len(known_states), num_segments - 1)
+    del known_states
+    for segment in stored:
+        comm.begin_segment(segment, "forward")
         with torch.no_grad():
-            before.append(model(span_of(block), before[-1], turn)[1])
+            before.append(model(make_span(segment), before[-1], comm)[1])
     losses: list[Tensor] = []
     grads: Gradients = [None] * len(state)
-    for block in reversed(range(num_segments)):
-        turn.begin(block, "again" if block in passed else "only")
-        loss, grads = _passed_back(
+    for segment in reversed(range(num_segments)):
+        comm.begin_segment(segment, "recompute" if segment in stored else "once")
+        loss, grads = _backward_segment(
             model,
-            span_of(block)._replace(ends=False, spent=block > 0),
-            partial(loss_of, block),
+            make_span(segment)._replace(final_state_needed=False, initial_state_reusable=segment > 0),
+            partial(step_loss, segment),
             before.pop(),
             grads,
-            turn,
+            comm,
         )
         losses.append(loss)
-    _back(state, grads)
+    _backward(state, grads)
     return torch.stack(losses).sum()
 
 
-def _passed_back(
+def _backward_segment(
     model: TemporalModel,
     span: Span,
-    loss_of: Callable[[int, Tensor], Tensor | None],
+    step_loss: Callable[[int, Tensor], Tensor | None],
     state: State,
     grads: Gradients,
-    turn: Turn,
+    comm: TemporalComm,
 ) -> tuple[Tensor, Gradients]:
-    """Pass one block and go back, by the gradients of the state after it; returns its loss and those before it.
+    """Run one segment and differentiate it; returns its loss and the gradients of the state before it.
 
-    What it makes is gone when it returns, so that the next block finds the memory free; outputs and the state after it
-    are gone before it goes back.
+    ``grads`` are the gradients of the state after it. Outputs and the state after the segment are freed before the
+    backward pass, and everything else when this function returns.
     """
     found: Gradients = [None] * len(state)
-    state = list(_Begun.apply(found, torch.zeros((), requires_grad=True), *state))
-    out, after = model(span, state, turn)
-    loss, grad = _of_losses(out, loss_of, over=not model.temporal_layers[-1].rereads)
-    tied = _tied([out, *after], [grad, *grads])
+    state = list(_CaptureGradients.apply(found, torch.zeros((), requires_grad=True), *state))
+    out, after = model(span, state, comm)
+    loss, grad = _loss_gradients(
+        out, step_loss, overwrite=not model.temporal_layers[-1].backward_reads_outputs
+    )
+    tied = _tie_gradients([out, *after], [grad, *grads])
     del out, grad, span, after, state
     grads.clear()
     if tied is not None:
@@ -82,18 +89,18 @@ def _passed_back(
     return loss, found
 
 
-def _of_losses(
-    out: Tensor, loss_of: Callable[[int, Tensor], Tensor | None], *, over: bool
+def _loss_gradients(
+    out: Tensor, step_loss: Callable[[int, Tensor], Tensor | None], *, overwrite: bool
 ) -> tuple[Tensor, Tensor]:
-    """The losses of the rows of some steps, added up, and their gradients, step by step: (T, N, H) -> (), (T, N, H).
+    """The sum of the losses of some steps, and its gradient with respect to their rows: (T, N, H) -> (), (T, N, H).
 
-    Gradients are written over the rows where these are not read again.
+    With ``overwrite`` gradients are written over the rows.
     """
     loss, rows = out.new_zeros(()), out.detach()
-    grad = rows if over else native.empty_steps(rows.shape[0], rows.shape[1], rows.shape[2], rows.dtype)
+    grad = rows if overwrite else native.empty_steps(rows.shape[0], rows.shape[1], rows.shape[2], rows.dtype)
     for place in range(rows.shape[0]):
         h = rows[place].detach().requires_grad_()
-        of_step = loss_of(place, h)
+        of_step = step_loss(place, h)
         if of_step is not None:
             of_step.backward()
             loss += of_step.detach()
@@ -104,25 +111,27 @@ def _of_losses(
     return loss, grad
 
 
-def _back(values: list[Tensor], grads: Gradients) -> None:
-    """Go back from some values by their gradients; those without one are left."""
-    tied = _tied(values, grads)
+def _backward(values: list[Tensor], grads: Gradients) -> None:
+    """Backpropagate gradients from some values; values without a gradient are skipped."""
+    tied = _tie_gradients(values, grads)
     if tied is not None:
         tied.backward()
 
 
-def _tied(values: list[Tensor], grads: Gradients) -> Tensor | None:
-    """A number from which the way back leads to some values with their gradients; it holds none of the values."""
+def _tie_gradients(values: list[Tensor], grads: Gradients) -> Tensor | None:
+    """A scalar whose ``backward()`` starts at some values with given gradients; it does not hold the values."""
     pairs = [
         (value, grad)
         for value, grad in zip(values, grads, strict=True)
         if value.requires_grad and grad is not None
     ]
-    return _Tied.apply([grad for _, grad in pairs], *(value for value, _ in pairs)) if pairs else None
+    return (
+        _InjectGradients.apply([grad for _, grad in pairs], *(value for value, _ in pairs)) if pairs else None
+    )
 
 
-class _Tied(torch.autograd.Function):
-    """Nothing forward, given gradients back."""
+class _InjectGradients(torch.autograd.Function):
+    """Zero forward, the given gradients backward."""
 
     @staticmethod
     def forward(ctx: Any, grads: list[Tensor], *values: Tensor) -> Tensor:
@@ -135,8 +144,8 @@ class _Tied(torch.autograd.Function):
         return None, *grads
 
 
-class _Begun(torch.autograd.Function):
-    """A state with which a block begins, and at which its way back ends: gradients are put into a list."""
+class _CaptureGradients(torch.autograd.Function):
+    """The identity on the state before a segment; backward puts its gradients into a list and stops there."""
 
     @staticmethod
     def forward(ctx: Any, found: Gradients, _: Tensor, *state: Tensor) -> tuple[Tensor, ...]:

@@ -1,4 +1,4 @@
-"""The spatial part that most layers share: a graph convolution within each step, with the same weights in all."""
+"""The spatial part that most temporal layers share: a graph convolution in each step, with the same weights in all."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,30 +10,33 @@ from siafu import native
 from siafu.native import Dropout, Epilogue, Term
 from siafu.nn.product import products
 from siafu.nn.temporal.layer import Span
-from siafu.nn.temporal.step import Step, StepRows, rows_of, snapshots_in, stacked, sum_step
+from siafu.nn.temporal.step import Step, StepRows, aggregate_step_into, aggregate_steps, rows_of, stack_steps
 
 
-def convolved(span: Span, weight: Tensor, activation: str) -> Tensor:
+def convolve(span: Span, weight: Tensor, activation: str) -> Tensor:
     """``s(A_t X_t W)`` for each own step: (T, N, F), (F, H) -> (T, N, H).
 
-    The narrower side is summed, unless the sum of the inputs is known. Where the inputs are summed, their sum is kept
-    for the way back, if there is one.
+    The narrower side is aggregated, unless the aggregate of the inputs is known. If the inputs are aggregated and
+    gradients are needed, the aggregate is saved for backward.
     """
     x, keep = span.x, torch.is_grad_enabled()
     if span.m is not None:
-        return _Summed.apply(keep, span.steps, span.m, None, None, weight, activation)
+        return _AggregateAndProject.apply(keep, span.steps, span.m, None, None, weight, activation)
     if weight.shape[1] < weight.shape[0]:
-        return followed(snapshots_in(span.steps, projected(x, weight)), activation)
+        return apply_activation(aggregate_steps(span.steps, project_steps(x, weight)), activation)
     if isinstance(x, Tensor) and x.ndim == 3:
-        return _Summed.apply(keep, span.steps, None, None, x, weight, activation)
+        return _AggregateAndProject.apply(keep, span.steps, None, None, x, weight, activation)
     if not isinstance(x, Tensor) or not x.requires_grad:
-        return _Summed.apply(keep, span.steps, None, x, None, weight, activation)
-    m = snapshots_in(span.steps, x)
-    return products([(m.reshape(-1, m.shape[2]), weight)], after(activation)).view(*m.shape[:2], -1)
+        return _AggregateAndProject.apply(keep, span.steps, None, x, None, weight, activation)
+    m = aggregate_steps(span.steps, x)
+    return products([(m.reshape(-1, m.shape[2]), weight)], activation_only(activation)).view(*m.shape[:2], -1)
 
 
-class _Summed(torch.autograd.Function):
-    """Sums, unless they are known, and products step by step; without a way back the sums of one step are there."""
+class _AggregateAndProject(torch.autograd.Function):
+    """Aggregate (unless that is known) and project step by step.
+
+    With ``keep`` all aggregates are saved for backward; without, one step's is held at a time.
+    """
 
     @staticmethod
     def forward(
@@ -54,8 +57,8 @@ class _Summed(torch.autograd.Function):
         for place, step in enumerate(steps):
             rows = m[place if keep or m is sums else 0]
             if m is not sums:
-                sum_step(step, rows_of(x, place), rows)
-            native.product([Term(rows, weight)], after=after(activation), out=out[place])
+                aggregate_step_into(step, rows_of(x, place), rows)
+            native.product([Term(rows, weight)], after=activation_only(activation), out=out[place])
         ctx.steps, ctx.activation = steps, activation
         ctx.save_for_backward(weight, out, *m)
         return out
@@ -71,35 +74,37 @@ class _Summed(torch.autograd.Function):
                 [Term(m[place], weight)],
                 grads[0][place],
                 output=out[place],
-                after=after(ctx.activation),
+                after=activation_only(ctx.activation),
                 wants_x=[wants],
             )
             grad_weight += of_weight
             if grad_x is not None and of_m is not None:
-                sum_step(step, of_m, grad_x[place], turned=True)
+                aggregate_step_into(step, of_m, grad_x[place], transposed=True)
         return None, None, None, None, grad_x, grad_weight, None
 
 
-def with_idle(y_nodes: Tensor, x_nodes: Tensor, busy: Tensor, weight: Tensor, activation: str) -> Tensor:
-    """Convolved rows with those of nodes that have no edge filled in: ``s(x W)``, since a node's own weight is 1 then.
+def fill_inactive(
+    y_nodes: Tensor, x_nodes: Tensor, active: Tensor, weight: Tensor, activation: str
+) -> Tensor:
+    """Fill in the convolved rows of inactive nodes, ``s(x W)``: a node without an edge has a self-loop of weight 1.
 
     (T, R, H), inputs (T, R, F) or (R, F) for all steps, (T, R) bool -> (T, R, H).
     """
-    idle = (~busy).reshape(-1).nonzero()[:, 0]
-    rows = idle if x_nodes.ndim == 3 else idle % y_nodes.shape[1]
-    x_idle = x_nodes.reshape(-1, x_nodes.shape[-1]).index_select(0, rows)
-    y_idle = products([(x_idle, weight)], after(activation))
-    return y_nodes.reshape(-1, y_nodes.shape[2]).index_copy(0, idle, y_idle).view_as(y_nodes)
+    inactive = (~active).reshape(-1).nonzero()[:, 0]
+    rows = inactive if x_nodes.ndim == 3 else inactive % y_nodes.shape[1]
+    x_inactive = x_nodes.reshape(-1, x_nodes.shape[-1]).index_select(0, rows)
+    y_inactive = products([(x_inactive, weight)], activation_only(activation))
+    return y_nodes.reshape(-1, y_nodes.shape[2]).index_copy(0, inactive, y_inactive).view_as(y_nodes)
 
 
-def projected(x: StepRows, weight: Tensor) -> Tensor:
+def project_steps(x: StepRows, weight: Tensor) -> Tensor:
     """``X_t W``: (T, N, F) -> (T, N, H), or (N, F) -> (N, H)."""
-    x = stacked(x)
+    x = stack_steps(x)
     return products([(x.reshape(-1, x.shape[-1]), weight)]).view(*x.shape[:-1], -1)
 
 
-def followed(z: Tensor, activation: str) -> Tensor:
-    """The activation of rows that nobody else reads."""
+def apply_activation(z: Tensor, activation: str) -> Tensor:
+    """Apply the activation in place."""
     match activation:
         case "relu":
             return z.relu_()
@@ -109,18 +114,18 @@ def followed(z: Tensor, activation: str) -> Tensor:
             return z
 
 
-def after(activation: str) -> Epilogue:
-    """What follows a product: the activation alone."""
+def activation_only(activation: str) -> Epilogue:
+    """The epilogue of a product: the activation, without dropout or bias."""
     return Epilogue(None, activation, Dropout(), None)
 
 
-def stepwise(m: StepRows, weights: Tensor, activation: str) -> Tensor:
+def project_by_step(m: StepRows, weights: Tensor, activation: str) -> Tensor:
     """``s(M_t W_t)``: (T, N, F), (T, F, H) -> (T, N, H)."""
     known, learned = (None, m) if isinstance(m, Tensor) else (m, None)
-    return _Stepwise.apply(known, learned, weights, activation)
+    return _ProjectByStep.apply(known, learned, weights, activation)
 
 
-class _Stepwise(torch.autograd.Function):
+class _ProjectByStep(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, known: Sequence[Tensor] | None, learned: Tensor | None, weights: Tensor, activation: str
@@ -129,7 +134,7 @@ class _Stepwise(torch.autograd.Function):
         assert m is not None
         out = native.empty_steps(len(m), m[0].shape[0], weights.shape[2], weights.dtype)
         for rows, weight, into in zip(m, weights, out, strict=True):
-            native.product([Term(rows, weight)], after=after(activation), out=into)
+            native.product([Term(rows, weight)], after=activation_only(activation), out=into)
         ctx.activation = activation
         ctx.save_for_backward(weights, out, *m)
         return out
@@ -146,7 +151,7 @@ class _Stepwise(torch.autograd.Function):
                 [Term(rows, weight)],
                 grads[0][step],
                 output=out[step],
-                after=after(ctx.activation),
+                after=activation_only(ctx.activation),
                 wants_x=[False if grad_m is None else grad_m[step]],
             )
             grad_weights[step] = of_weight

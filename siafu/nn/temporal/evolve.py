@@ -1,26 +1,26 @@
-"""EvolveGCN: the weights of a graph convolution change from step to step."""
+"""EvolveGCN: a recurrence evolves the weights of a graph convolution from step to step."""
 
 import torch
 from torch import Tensor, nn
 
 from siafu.nn.layer import first_generator, glorot
-from siafu.nn.temporal.convolution import followed, stepwise
-from siafu.nn.temporal.layer import Numbers, Span, State, TemporalLayer, where_present
-from siafu.nn.temporal.step import StepRows, snapshots_in, stacked
-from siafu.nn.temporal.summary import summaries
-from siafu.nn.temporal.temporal_comm import Turn, alone
+from siafu.nn.temporal.convolution import apply_activation, project_by_step
+from siafu.nn.temporal.layer import MemoryPerNode, Span, State, TemporalLayer, mask_absent
+from siafu.nn.temporal.step import StepRows, aggregate_steps, stack_steps
+from siafu.nn.temporal.summary import summarize
+from siafu.nn.temporal.temporal_comm import TemporalComm, single_rank
 
 
 class EvolveGcnO(TemporalLayer):
     """EvolveGCN-O (https://arxiv.org/abs/1902.10191): ``H_t = s(A_t X_t W_t)``, ``W_t = GRU(W_{t-1}, W_{t-1})``.
 
-    The GRU is one of matrices: its weights stand on the left, and each column of W_t is a row of an ordinary one.
-    Weights are small, so every rank makes all of them.
+    The GRU works on matrices: its weights multiply from the left, and each column of W_t is a row of an ordinary GRU.
+    Weights are small, so every rank computes all of them.
     """
 
     spatial = "H_t = s(A_t X_t W_t)"
     temporal = "W_t = GRU(W_{t-1}, W_{t-1})"
-    carried = ("W",)
+    state_names = ("W",)
 
     def __init__(self, in_features: int, out_features: int, *, activation: str = "relu") -> None:
         super().__init__()
@@ -32,35 +32,37 @@ class EvolveGcnO(TemporalLayer):
         EvolveGcnO.reset(self, first_generator())
 
     def reset(self, generator: torch.Generator) -> None:
-        """Draw new parameters; each gate's weights are drawn as a matrix of their own."""
+        """Draw new parameters; the weights of each gate are drawn as a matrix of their own."""
         glorot(self.weight, generator)
         for weight in (self.weight_in, self.weight_state):
             for gate in weight.data.split(self.in_features):
                 glorot(gate, generator)
         nn.init.zeros_(self.bias)
 
-    def begin(self, num_nodes: int, turn: Turn = alone) -> State:
-        """The first weights, which are parameters."""
+    def begin(self, num_nodes: int, comm: TemporalComm = single_rank) -> State:
+        """The initial weights, which are parameters."""
         return [self.weight]
 
     @property
-    def numbers(self) -> Numbers:
-        """The sum of inputs, outputs and the gradients of both; weights, which are few."""
-        return Numbers(2 * self.in_features + 2 * self.out_features, 0, 0)
+    def memory_per_node(self) -> MemoryPerNode:
+        """The aggregate of inputs, outputs, and gradients of both; weights are negligible."""
+        return MemoryPerNode(2 * self.in_features + 2 * self.out_features, 0, 0)
 
-    def aggregated(self, span: Span, state: State, turn: Turn = alone) -> tuple[Tensor, State]:
+    def aggregate_inputs(
+        self, span: Span, state: State, comm: TemporalComm = single_rank
+    ) -> tuple[Tensor, State]:
         """``A_t X_t``."""
-        return snapshots_in(span.steps, span.x), state
+        return aggregate_steps(span.steps, span.x), state
 
-    def forward(self, span: Span, state: State, turn: Turn = alone) -> tuple[Span, State]:
-        """Weights of all steps, then the convolution of the own ones."""
-        span, weights = self.evolved(span, state[0], turn)
-        own = torch.stack(weights[turn.own_steps])
-        h = where_present(convolved_by_step(span, own, self.activation), span.present)
+    def forward(self, span: Span, state: State, comm: TemporalComm = single_rank) -> tuple[Span, State]:
+        """Evolve the weights of all steps, then convolve the own steps."""
+        span, weights = self.evolve_weights(span, state[0], comm)
+        own = torch.stack(weights[comm.own_steps])
+        h = mask_absent(convolve_by_step(span, own, self.activation), span.present)
         return span._replace(x=h, x_nodes=None, m=None), [weights[-1]]
 
-    def evolved(self, span: Span, weight: Tensor, turn: Turn) -> tuple[Span, list[Tensor]]:
-        """The weights of every step of the block, each (in_features, out_features), and the span to go on with."""
+    def evolve_weights(self, span: Span, weight: Tensor, comm: TemporalComm) -> tuple[Span, list[Tensor]]:
+        """The weights of every step of the segment, each (in_features, out_features), and the span to go on with."""
         weights: list[Tensor] = []
         for _ in range(span.num_steps):
             weight = self._gru(weight, weight)
@@ -68,7 +70,7 @@ class EvolveGcnO(TemporalLayer):
         return span, weights
 
     def _gru(self, given: Tensor, weight: Tensor) -> Tensor:
-        """One step of the GRU; the gates are update, reset, new value."""
+        """One step of the GRU; the gates are update, reset, candidate."""
         size = self.in_features
         of_given = torch.addmm(self.bias, self.weight_in, given)
         z, r = torch.addmm(of_given[: 2 * size], self.weight_state[: 2 * size], weight).sigmoid().chunk(2)
@@ -77,11 +79,11 @@ class EvolveGcnO(TemporalLayer):
 
 
 class EvolveGcnH(EvolveGcnO):
-    """EvolveGCN-H: as EvolveGCN-O, but what the GRU reads in a step is a summary of its inputs.
+    """EvolveGCN-H: as EvolveGCN-O, but the GRU reads a summary of each step's inputs.
 
     ``W_t = GRU(Z_t^T, W_{t-1})``; the rows of Z_t are the k inputs with the largest ``y = X_t p / |p|``, times
-    ``tanh(y)``, the largest first; of equal ones the first node. k is as many as W has columns, unless it is set lower:
-    the columns that are left are zero, as they are where fewer than k nodes are there.
+    ``tanh(y)``, in descending order; equal scores in the order of nodes. k is the number of columns of W, unless
+    ``top_k`` is lower. The columns that are left are zero, as they are where fewer than k nodes are present.
     """
 
     spatial = "H_t = s(A_t X_t W_t), Z_t = the top k of X_t"
@@ -100,28 +102,28 @@ class EvolveGcnH(EvolveGcnO):
         super().reset(generator)
         glorot(self.scorer.data[:, None], generator)
 
-    def evolved(self, span: Span, weight: Tensor, turn: Turn) -> tuple[Span, list[Tensor]]:
-        """The weights of every step of the block."""
-        x, own_rows = summaries(
-            stacked(span.x), self.scorer, k=self.top_k, num_steps=len(span.steps), present=span.present
+    def evolve_weights(self, span: Span, weight: Tensor, comm: TemporalComm) -> tuple[Span, list[Tensor]]:
+        """The weights of every step of the segment, and the span to go on with."""
+        x, own_rows = summarize(
+            stack_steps(span.x), self.scorer, k=self.top_k, num_steps=len(span.steps), present=span.present
         )
         weights: list[Tensor] = []
-        for rows in turn.everyone(own_rows).unbind():
+        for rows in comm.all_gather_steps(own_rows).unbind():
             given = nn.functional.pad(rows.t(), (0, self.out_features - self.top_k))
             weight = self._gru(given, weight)
             weights.append(weight)
         return span._replace(x=x), weights
 
 
-def convolved_by_step(span: Span, weights: Tensor, activation: str) -> Tensor:
-    """``s(A_t X_t W_t)``: (T, N, F), (T, F, H) -> (T, N, H); the narrower side is summed."""
+def convolve_by_step(span: Span, weights: Tensor, activation: str) -> Tensor:
+    """``s(A_t X_t W_t)``: (T, N, F), (T, F, H) -> (T, N, H). The narrower side is aggregated."""
     if span.m is None and weights.shape[2] < weights.shape[1]:
         x = _all_steps(span.x, len(span.steps))
-        return followed(snapshots_in(span.steps, stepwise(x, weights, "none")), activation)
-    m = snapshots_in(span.steps, span.x) if span.m is None else span.m
-    return stepwise(m, weights, activation)
+        return apply_activation(aggregate_steps(span.steps, project_by_step(x, weights, "none")), activation)
+    m = aggregate_steps(span.steps, span.x) if span.m is None else span.m
+    return project_by_step(m, weights, activation)
 
 
 def _all_steps(x: StepRows, num_steps: int) -> Tensor:
-    x = stacked(x)
+    x = stack_steps(x)
     return x.expand(num_steps, *x.shape[-2:]) if x.ndim == 2 else x

@@ -1,4 +1,4 @@
-"""A layer whose temporal part is a linear recurrence, which is a scan."""
+"""minGRU: a layer whose temporal part is a linear recurrence, computed as a scan."""
 
 from typing import Any
 
@@ -6,23 +6,23 @@ import torch
 from torch import Tensor, nn
 
 from siafu.nn.layer import first_generator, glorot
-from siafu.nn.temporal.convolution import convolved
-from siafu.nn.temporal.layer import Numbers, Span, State, TemporalLayer, where_present, zero_state
-from siafu.nn.temporal.step import snapshots_in
-from siafu.nn.temporal.temporal_comm import Turn, alone
+from siafu.nn.temporal.convolution import convolve
+from siafu.nn.temporal.layer import MemoryPerNode, Span, State, TemporalLayer, mask_absent, zero_state
+from siafu.nn.temporal.step import aggregate_steps
+from siafu.nn.temporal.temporal_comm import TemporalComm, single_rank
 
 
 class MinGru(TemporalLayer):
     """A graph convolution in each step, then a minGRU per node (https://arxiv.org/abs/2410.01201).
 
-    ``h_t = (1 - z_t) h_{t-1} + z_t g_t`` with ``z_t = sigmoid(Y_t W_z + b_z)``, ``g_t = Y_t W_g + b_g``: neither reads
-    the state, so what some steps make of a state h is ``a h + b``, and such pairs can be composed in any grouping. Rows
-    stay by steps; what ranks tell each other is one pair a node, however many steps they have.
+    ``h_t = (1 - z_t) h_{t-1} + z_t g_t`` with ``z_t = sigmoid(Y_t W_z + b_z)``, ``g_t = Y_t W_g + b_g``. Neither reads
+    the state, so several steps map a state h to ``a h + b``, and such pairs compose associatively. Rows stay
+    time-major; ranks exchange one pair a node, however many steps they own.
     """
 
     spatial = "Y_t = s(A_t X_t W), z_t = sigmoid(Y_t W_z + b_z), g_t = Y_t W_g + b_g"
     temporal = "h_t = (1 - z_t) h_{t-1} + z_t g_t"
-    carried = ("h",)
+    state_names = ("h",)
 
     def __init__(self, in_features: int, out_features: int, *, activation: str = "relu") -> None:
         super().__init__()
@@ -39,39 +39,41 @@ class MinGru(TemporalLayer):
             glorot(gate, generator)
         nn.init.zeros_(self.bias)
 
-    def begin(self, num_nodes: int, turn: Turn = alone) -> State:
+    def begin(self, num_nodes: int, comm: TemporalComm = single_rank) -> State:
         """Zeros, for all nodes."""
         return [zero_state(num_nodes, self.out_features, self.weight.dtype)]
 
     @property
-    def numbers(self) -> Numbers:
-        """The sum of inputs; Y, z, g, decay, gain, outputs and their gradients; the state."""
-        return Numbers(self.in_features + 14 * self.out_features, self.out_features, self.out_features)
+    def memory_per_node(self) -> MemoryPerNode:
+        """The aggregate of inputs; Y, z, g, decay, gain, outputs and their gradients; the state."""
+        return MemoryPerNode(self.in_features + 14 * self.out_features, self.out_features, self.out_features)
 
-    def aggregated(self, span: Span, state: State, turn: Turn = alone) -> tuple[Tensor, State]:
+    def aggregate_inputs(
+        self, span: Span, state: State, comm: TemporalComm = single_rank
+    ) -> tuple[Tensor, State]:
         """``A_t X_t``."""
-        return snapshots_in(span.steps, span.x), state
+        return aggregate_steps(span.steps, span.x), state
 
-    def forward(self, span: Span, state: State, turn: Turn = alone) -> tuple[Span, State]:
-        """The convolution and the scan, both by steps."""
-        y = convolved(span, self.weight, self.activation)
+    def forward(self, span: Span, state: State, comm: TemporalComm = single_rank) -> tuple[Span, State]:
+        """The convolution and the scan, both on time-major rows."""
+        y = convolve(span, self.weight, self.activation)
         z, g = torch.addmm(self.bias, y.flatten(0, 1), self.weight_y).view(*y.shape[:2], -1).chunk(2, 2)
-        z = where_present(z.sigmoid(), span.present)  # an absent node keeps its state
+        z = mask_absent(z.sigmoid(), span.present)  # an absent node keeps its state
         decay, gain = 1 - z, z * g
-        before = turn.carried_in(state[0], lambda: composed(decay, gain))
-        h = scanned(decay, gain, before)
-        after = turn.carried_out(h[-1])
-        return span._replace(x=where_present(h, span.present), x_nodes=None, m=None), [after]
+        before = comm.scan_state_before(state[0], lambda: compose_affine(decay, gain))
+        h = linear_scan(decay, gain, before)
+        after = comm.broadcast_final_state(h[-1])
+        return span._replace(x=mask_absent(h, span.present), x_nodes=None, m=None), [after]
 
 
-def scanned(decay: Tensor, gain: Tensor, before: Tensor) -> Tensor:
+def linear_scan(decay: Tensor, gain: Tensor, before: Tensor) -> Tensor:
     """``h_t = decay_t h_{t-1} + gain_t``: 2 x (T, R, H), (R, H) -> (T, R, H)."""
     return _Scan.apply(decay, gain, before)
 
 
-def composed(decay: Tensor, gain: Tensor) -> tuple[Tensor, Tensor]:
-    """What all steps make of a state h, ``a h + b``, as (a, b): 2 x (T, R, H) -> 2 x (R, H)."""
-    return decay.prod(0), scanned(decay, gain, torch.zeros_like(gain[0]))[-1]
+def compose_affine(decay: Tensor, gain: Tensor) -> tuple[Tensor, Tensor]:
+    """The affine map ``a h + b`` of all steps on a state h, as (a, b): 2 x (T, R, H) -> 2 x (R, H)."""
+    return decay.prod(0), linear_scan(decay, gain, torch.zeros_like(gain[0]))[-1]
 
 
 class _Scan(torch.autograd.Function):

@@ -1,4 +1,4 @@
-"""Models over graphs that change: layers over time, one after another. They know no rank, no file, no clock."""
+"""Temporal models: layers over segments of time, one after another. They know no rank, no file, no clock."""
 
 from itertools import pairwise
 
@@ -10,14 +10,14 @@ from siafu.nn.temporal.evolve import EvolveGcnH, EvolveGcnO
 from siafu.nn.temporal.layer import Span, State, TemporalLayer
 from siafu.nn.temporal.mingru import MinGru
 from siafu.nn.temporal.recurrent import CdGcn, GcnGru
-from siafu.nn.temporal.temporal_comm import Turn, alone
+from siafu.nn.temporal.temporal_comm import TemporalComm, single_rank
 from siafu.nn.temporal.tmgcn import TmGcn
 
 
 class TemporalModel(nn.Module):
-    """Layers over time, one after another. The state is handed in and out; none is hidden.
+    """Temporal layers, one after another. The state is an argument and a result; none is hidden.
 
-    Time may be passed in one block or in several: outputs and gradients are the same where the state is handed on.
+    Time may be processed in one segment or in several: outputs and gradients are the same if the state is passed on.
 
     Shapes:
         span.x: (own steps, N, in_features); returns (own steps, N, out_features).
@@ -33,38 +33,40 @@ class TemporalModel(nn.Module):
         for layer in self.temporal_layers:
             layer.reset(generator)
 
-    def begin(self, num_nodes: int, turn: Turn = alone) -> State:
+    def begin(self, num_nodes: int, comm: TemporalComm = single_rank) -> State:
         """The state before the first step: the tensors of all layers, one after another."""
-        return [each for layer in self.temporal_layers for each in layer.begin(num_nodes, turn)]
+        return [each for layer in self.temporal_layers for each in layer.begin(num_nodes, comm)]
 
-    def aggregated(self, span: Span, state: State, turn: Turn = alone) -> tuple[Tensor, State]:
-        """What may be given as ``span.m``: it depends on the inputs alone, and so is made once.
+    def aggregate_inputs(
+        self, span: Span, state: State, comm: TemporalComm = single_rank
+    ) -> tuple[Tensor, State]:
+        """Compute ``span.m``, the first layer's aggregated inputs; they depend on no weights, so once is enough.
 
-        State is that of inputs before this block, as :meth:`begin` and this function return it.
+        The state is that of inputs before this segment, as :meth:`begin` and this function return it.
         """
-        (first, *_), count = self.temporal_layers, len(self.temporal_layers[0].carried)
+        (first, *_), count = self.temporal_layers, len(self.temporal_layers[0].state_names)
         with torch.no_grad():
-            m, carried = first.aggregated(span, state[:count], turn)
+            m, carried = first.aggregate_inputs(span, state[:count], comm)
         return m, [*carried, *state[count:]]
 
-    def forward(self, span: Span, state: State, turn: Turn = alone) -> tuple[Tensor, State]:
-        """The outputs of the own steps, and the state after the block."""
+    def forward(self, span: Span, state: State, comm: TemporalComm = single_rank) -> tuple[Tensor, State]:
+        """The outputs of the own steps, and the state after the segment."""
         after: State = []
         for layer in self.temporal_layers:
-            carried, state = state[: len(layer.carried)], state[len(layer.carried) :]
-            span, carried = layer(span._replace(last=layer is self.layers[-1]), carried, turn)
+            carried, state = state[: len(layer.state_names)], state[len(layer.state_names) :]
+            span, carried = layer(span._replace(full_outputs=layer is self.layers[-1]), carried, comm)
             after += carried
         assert isinstance(span.x, Tensor)
         return span.x, after
 
     @property
     def temporal_layers(self) -> list[TemporalLayer]:
-        """Its layers, by type."""
+        """The layers, typed."""
         return [layer for layer in self.layers if isinstance(layer, TemporalLayer)]
 
 
 def build_temporal(config: ModelConfig, *, in_features: int) -> TemporalModel:
-    """The model of a configuration; its outputs are ``hidden`` wide, and heads read them."""
+    """Build the model of a config; its outputs are ``hidden`` wide, for a head."""
     if config.dropout:
         raise ValueError(f"model.dropout is {config.dropout}, but {config.kind} has no dropout; set it to 0")
     widths = [in_features, *[config.hidden] * config.layers]

@@ -1,4 +1,4 @@
-"""Layers whose temporal part is a recurrence per node: CD-GCN, GCN-GRU."""
+"""Layers whose temporal part is a recurrence per node: CD-GCN and GCN-GRU."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -10,36 +10,36 @@ from siafu import native
 from siafu.native import LstmInputs, Term
 from siafu.native.recurrent_reference import where_present
 from siafu.nn.layer import first_generator, glorot
-from siafu.nn.temporal.convolution import convolved, with_idle
-from siafu.nn.temporal.layer import Numbers, Span, State, TemporalLayer, own_number, zero_state
-from siafu.nn.temporal.step import snapshots_in
-from siafu.nn.temporal.temporal_comm import Busy, Turn, alone
+from siafu.nn.temporal.convolution import convolve, fill_inactive
+from siafu.nn.temporal.layer import MemoryPerNode, Span, State, TemporalLayer, num_own_nodes, zero_state
+from siafu.nn.temporal.step import aggregate_steps
+from siafu.nn.temporal.temporal_comm import ActivityMask, TemporalComm, single_rank
 
 
-class Way(NamedTuple):
-    """How a recurrence is passed, on which depends what may be left out or written over.
+class BufferPolicy(NamedTuple):
+    """The buffers that a recurrence may skip or overwrite.
 
     Attributes:
-        ends, spent: whether the state after it is read, and whether that before it is nobody else's; see :class:`Span`.
-        together: whether gradients are read where they are, and not sent.
+        final_state_needed, initial_state_reusable: as in :class:`Span`.
+        is_local: whether gradients of the inputs stay on this rank, rather than being sent.
     """
 
-    ends: bool
-    spent: bool
-    together: bool
+    final_state_needed: bool
+    initial_state_reusable: bool
+    is_local: bool
 
 
 class Recurrent(TemporalLayer):
-    """A graph convolution in each step, then a recurrence per node, whose weights all nodes share.
+    """A graph convolution in each step, then a recurrence per node whose weights all nodes share.
 
-    An absent node keeps its state and gives zeros.
+    An absent node keeps its state; its output is zero.
     """
 
     num_gates: ClassVar[int]
-    held: ClassVar[int]  # numbers held on the way back for each output: Y, gates, gradients
-    makes_unread: ClassVar[bool] = True  # the state after a block, where nobody reads it
-    reads_inputs: ClassVar[bool]  # the recurrence reads X_t beside Y_t
-    rereads = False
+    values_per_output: ClassVar[int]  # numbers held for each output during backward: Y, gates, gradients
+    computes_unread_state: ClassVar[bool] = True  # whether the final state is computed even if it is not read
+    reads_inputs: ClassVar[bool]  # whether the recurrence reads X_t besides Y_t
+    backward_reads_outputs = False
 
     def __init__(self, in_features: int, out_features: int, *, activation: str = "relu") -> None:
         super().__init__()
@@ -53,65 +53,78 @@ class Recurrent(TemporalLayer):
         self.reset(first_generator())
 
     def reset(self, generator: torch.Generator) -> None:
-        """Draw new parameters; each gate's weights are drawn as a matrix of their own."""
+        """Draw new parameters; the weights of each gate are drawn as a matrix of their own."""
         glorot(self.weight, generator)
         for weight in (self.weight_y, self.weight_x, self.weight_h):
             for gate in () if weight is None else weight.data.split(self.out_features, 1):
                 glorot(gate, generator)
         nn.init.zeros_(self.bias)
 
-    def begin(self, num_nodes: int, turn: Turn = alone) -> State:
-        """Zeros."""
-        rows = own_number(num_nodes, turn)
-        return [zero_state(rows, self.out_features, self.weight.dtype) for _ in self.carried]
+    def begin(self, num_nodes: int, comm: TemporalComm = single_rank) -> State:
+        """Zeros, for own nodes."""
+        rows = num_own_nodes(num_nodes, comm)
+        return [zero_state(rows, self.out_features, self.weight.dtype) for _ in self.state_names]
 
-    def aggregated(self, span: Span, state: State, turn: Turn = alone) -> tuple[Tensor, State]:
+    def aggregate_inputs(
+        self, span: Span, state: State, comm: TemporalComm = single_rank
+    ) -> tuple[Tensor, State]:
         """``A_t X_t``."""
-        return snapshots_in(span.steps, span.x), state
+        return aggregate_steps(span.steps, span.x), state
 
-    def forward(self, span: Span, state: State, turn: Turn = alone) -> tuple[Span, State]:
-        """The convolution by steps, the recurrence by nodes."""
-        states, present = _by_piece(state, turn), span.present_nodes
+    def forward(self, span: Span, state: State, comm: TemporalComm = single_rank) -> tuple[Span, State]:
+        """The convolution on time-major rows, the recurrence on node-major rows."""
+        states, present = _split_state(state, comm), span.present_nodes
         h_nodes, after = [], []
-        way = Way(span.ends, span.spent, turn.together)
+        policy = BufferPolicy(span.final_state_needed, span.initial_state_reusable, comm.is_local)
 
-        def along(piece: int, y_nodes: Tensor) -> Tensor:
-            nodes = turn.pieces[piece]
+        def recurrence(chunk: int, y_nodes: Tensor) -> Tensor:
+            nodes = comm.node_chunks[chunk]
             there = None if present is None else present[:, nodes].contiguous()
-            inputs = self._inputs(y_nodes, span, piece, nodes)
-            h, later = self.recur(inputs, there, states[piece], way)
+            inputs = self._inputs(y_nodes, span, chunk, nodes)
+            h, later = self.run_recurrence(inputs, there, states[chunk], policy)
             h_nodes.append(h)
             after.append(later)
             return h
 
-        busy, back = self._busy(span), None if span.last else span.busy
-        x = turn.through_nodes(convolved(span, self.weight, self.activation), along, there=busy, back=back)
-        return span._replace(x=x, x_nodes=h_nodes, m=None), _joined(after)
+        send_mask, return_mask = self._send_mask(span), None if span.full_outputs else span.activity
+        x = comm.apply_node_major(
+            convolve(span, self.weight, self.activation),
+            recurrence,
+            send_mask=send_mask,
+            return_mask=return_mask,
+        )
+        return span._replace(x=x, x_nodes=h_nodes, m=None), _join_state(after)
 
     @staticmethod
-    def _busy(span: Span) -> Busy | None:
-        """Which rows are turned to nodes: all where the inputs, of which others are made, are not there."""
-        return None if span.x_nodes is None else span.busy
+    def _send_mask(span: Span) -> ActivityMask | None:
+        """The rows to send: all, if the inputs from which rows of inactive nodes are computed are missing here."""
+        return None if span.x_nodes is None else span.activity
 
     @property
-    def numbers(self) -> Numbers:
-        """Inputs or their sum; what is held for outputs; the state."""
-        state = len(self.carried) * self.out_features
-        return Numbers(
-            self.in_features + self.held * self.out_features, state, state if self.makes_unread else 0
+    def memory_per_node(self) -> MemoryPerNode:
+        """Inputs or their aggregate; values saved for each output; the state."""
+        state = len(self.state_names) * self.out_features
+        return MemoryPerNode(
+            self.in_features + self.values_per_output * self.out_features,
+            state,
+            state if self.computes_unread_state else 0,
         )
 
-    def recur(
-        self, inputs: Sequence[tuple[Tensor, Tensor]], present: Tensor | None, state: State, way: Way
+    def run_recurrence(
+        self,
+        inputs: Sequence[tuple[Tensor, Tensor]],
+        present: Tensor | None,
+        state: State,
+        policy: BufferPolicy,
     ) -> tuple[Tensor, State]:
-        """The recurrence over rows, each with its weights: (T, R, I), or (R, I) for all steps -> (T, R, H)."""
+        """The recurrence over inputs, each with its weights: (T, R, I), or (R, I) for all steps -> (T, R, H)."""
         raise NotImplementedError
 
-    def _inputs(self, y_nodes: Tensor, span: Span, piece: int, nodes: slice) -> list[tuple[Tensor, Tensor]]:
-        """What the recurrence reads of a piece of the nodes, each with its weights."""
-        x_nodes, busy = None if span.x_nodes is None else span.x_nodes[piece], self._busy(span)
-        if busy is not None and x_nodes is not None:
-            y_nodes = with_idle(y_nodes, x_nodes, busy.nodes[:, nodes], self.weight, self.activation)
+    def _inputs(self, y_nodes: Tensor, span: Span, chunk: int, nodes: slice) -> list[tuple[Tensor, Tensor]]:
+        """The inputs of the recurrence for a chunk of nodes, each with its weights."""
+        x_nodes, mask = None if span.x_nodes is None else span.x_nodes[chunk], self._send_mask(span)
+        if mask is not None and x_nodes is not None:
+            y_nodes = fill_inactive(y_nodes, x_nodes, mask.nodes[:, nodes], self.weight, self.activation)
         if self.weight_x is None:
             return [(y_nodes, self.weight_y)]
         if x_nodes is None:
@@ -119,21 +132,21 @@ class Recurrent(TemporalLayer):
         return [(y_nodes, self.weight_y), (x_nodes, self.weight_x)]
 
 
-def _by_piece(state: State, turn: Turn) -> list[State]:
-    """The state of each piece of the nodes."""
-    if len(turn.pieces) == 1:
+def _split_state(state: State, comm: TemporalComm) -> list[State]:
+    """The state of each chunk of nodes."""
+    if len(comm.node_chunks) == 1:
         return [state]
-    sizes = [nodes.stop - nodes.start for nodes in turn.pieces]
+    sizes = [nodes.stop - nodes.start for nodes in comm.node_chunks]
     return [list(each) for each in zip(*(each.split(sizes) for each in state), strict=True)]
 
 
-def _joined(states: list[State]) -> State:
-    """The state of all nodes."""
+def _join_state(states: list[State]) -> State:
+    """The state of all nodes, from that of each chunk."""
     return states[0] if len(states) == 1 else [torch.cat(each) for each in zip(*states, strict=True)]
 
 
-def gates_of(inputs: Sequence[tuple[Tensor, Tensor]], bias: Tensor) -> tuple[Tensor, ...]:
-    """What the inputs give to the gates of each step: T times (R, G)."""
+def gate_inputs(inputs: Sequence[tuple[Tensor, Tensor]], bias: Tensor) -> tuple[Tensor, ...]:
+    """The part of each step's gates that comes from the inputs: T times (R, G)."""
     num_steps = inputs[0][0].shape[0]
     summed = sum((x @ weight for x, weight in inputs), bias)
     return torch.broadcast_to(summed, (num_steps, *summed.shape[-2:])).unbind()
@@ -144,30 +157,36 @@ class CdGcn(Recurrent):
 
     spatial = "Y_t = s(A_t X_t W)"
     temporal = "h_t, c_t = LSTM([Y_t, X_t], h_{t-1}, c_{t-1})"
-    carried = ("h", "c")
+    state_names = ("h", "c")
     num_gates = 4
-    held = 6  # the gradient of Y is written over gates, that of the outputs over these
-    makes_unread = False
+    values_per_output = 6  # gradients of Y overwrite gates, gradients of the outputs overwrite the outputs
+    computes_unread_state = False
     reads_inputs = True
 
-    def recur(
-        self, inputs: Sequence[tuple[Tensor, Tensor]], present: Tensor | None, state: State, way: Way
+    def run_recurrence(
+        self,
+        inputs: Sequence[tuple[Tensor, Tensor]],
+        present: Tensor | None,
+        state: State,
+        policy: BufferPolicy,
     ) -> tuple[Tensor, State]:
-        """An LSTM; the gates are input, forget, new value, output."""
+        """An LSTM; the gates are input, forget, cell, output."""
         flat = [each for pair in inputs for each in pair]
         keep = torch.is_grad_enabled()
-        out, *after = _Lstm.apply(keep, way, present, *flat, self.weight_h, self.bias, *state)
+        out, *after = _Lstm.apply(keep, policy, present, *flat, self.weight_h, self.bias, *state)
         return out, after
 
 
 class _Lstm(torch.autograd.Function):
-    """Gates are kept where there is a way back, which a function is not told by itself, and made again for another."""
+    """The LSTM kernel; with ``keep`` gates are saved for backward, and a second backward computes them again."""
 
     @staticmethod
-    def forward(ctx: Any, keep: bool, way: Way, present: Tensor | None, *given: Tensor) -> tuple[Tensor, ...]:
-        out, passed, gates = native.lstm(_lstm(present, given), keep=keep, ends=way.ends)
+    def forward(
+        ctx: Any, keep: bool, policy: BufferPolicy, present: Tensor | None, *given: Tensor
+    ) -> tuple[Tensor, ...]:
+        out, passed, gates = native.lstm(_lstm(present, given), keep=keep, ends=policy.final_state_needed)
         after = passed or [each.new_full((), torch.nan).expand_as(each) for each in given[-2:]]
-        ctx.way, ctx.present, ctx.gates = way, present, gates
+        ctx.policy, ctx.present, ctx.gates = policy, present, gates
         ctx.save_for_backward(*given)
         ctx.set_materialize_grads(False)
         return out, *after
@@ -184,8 +203,8 @@ class _Lstm(torch.autograd.Function):
             (of_after[0], of_after[1]),
             gates=gates,
             wants=ctx.needs_input_grad[3 : 3 + 2 * len(lstm.inputs) : 2],
-            apart=ctx.way.together,
-            over=ctx.way.spent,
+            apart=ctx.policy.is_local,
+            over=ctx.policy.initial_state_reusable,
         )
         return None, None, None, *found
 
@@ -197,22 +216,26 @@ def _lstm(present: Tensor | None, given: Sequence[Tensor]) -> LstmInputs:
 
 
 class GcnGru(Recurrent):
-    """A graph convolution in each step, then a GRU per node."""
+    """GCN-GRU: a graph convolution in each step, then a GRU per node."""
 
     spatial = "Y_t = s(A_t X_t W)"
     temporal = "h_t = GRU(Y_t, h_{t-1})"
-    carried = ("h",)
+    state_names = ("h",)
     num_gates = 3
-    held = 16
+    values_per_output = 16
     reads_inputs = False
 
-    def recur(
-        self, inputs: Sequence[tuple[Tensor, Tensor]], present: Tensor | None, state: State, way: Way
+    def run_recurrence(
+        self,
+        inputs: Sequence[tuple[Tensor, Tensor]],
+        present: Tensor | None,
+        state: State,
+        policy: BufferPolicy,
     ) -> tuple[Tensor, State]:
-        """A GRU; the gates are update, reset, new value, and reset acts on the state before its product."""
+        """A GRU; the gates are update, reset, candidate, and reset is applied to the state before its product."""
         (h,), outputs, width = state, [], self.out_features
         of_gates, of_new = self.weight_h.split([2 * width, width], 1)
-        for step, given in enumerate(gates_of(inputs, self.bias)):
+        for step, given in enumerate(gate_inputs(inputs, self.bias)):
             there = None if present is None else present[step]
             z, r = (given[:, : 2 * width] + h @ of_gates).sigmoid().chunk(2, 1)
             new = (given[:, 2 * width :] + (r * h) @ of_new).tanh()

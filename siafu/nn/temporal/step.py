@@ -1,4 +1,4 @@
-"""The graph of one step of time, and sums over it: graph work without parameters, differentiable in the rows."""
+"""The graph of one step, and its normalised aggregate: graph work without parameters, differentiable in the rows."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -15,15 +15,15 @@ StepRows = Tensor | Sequence[Tensor]
 
 
 class Step(NamedTuple):
-    """The graph of one step: in-edges of N nodes, and an edge of each node to itself that weighs ``loop``.
+    """The graph of one step: in-edges of N nodes, and a self-loop of weight ``loop`` for each node.
 
-    The mean of the last c snapshots, with an edge of weight 1 added to each node, has the same normalised sum as all
-    edges of these snapshots with ``loop`` c; so no edge needs a value.
+    The mean of the last c snapshots, with a self-loop of weight 1 for each node, has the same normalised aggregate as
+    all edges of these snapshots with ``loop`` c. So no edge needs a weight.
 
     Attributes:
-        block: N destinations and the same N sources; an edge that stands there c times counts c times.
-        loop: the weight of the edge from each node to itself, beside those of the block.
-        symmetric: whether the block is its own transpose, which then need not be made.
+        block: N destinations and the same N sources; an edge that occurs c times counts c times.
+        loop: the weight of the self-loops, beside the edges of the block.
+        symmetric: whether the block equals its transpose, which is then not built.
     """
 
     block: Block
@@ -31,10 +31,10 @@ class Step(NamedTuple):
     symmetric: bool = False
 
     def scale(self, dtype: torch.dtype) -> Tensor:
-        """``(deg + loop)^-1/2``, (N,), kept with the block; zero where that is no number."""
+        """``(deg + loop)^-1/2``, (N,), cached with the block; zero where the degree is not positive."""
 
         def inverse_root() -> Tensor:
-            block = self.block  # whose own degrees are kept, which is too much for every step
+            block = self.block  # ``in_degree`` would be cached with every block
             degree = block.indptr.diff().double() if block.edge_weight is None else block.in_degree
             degree = degree + self.loop
             return torch.where(degree > 0, degree.rsqrt(), 0.0).to(dtype)
@@ -42,7 +42,7 @@ class Step(NamedTuple):
         return self.block.keep(("step", self.loop, dtype), inverse_root)
 
     def loops(self, dtype: torch.dtype) -> Tensor:
-        """``loop`` for each node, (N,); the same array for all steps that are alike."""
+        """``loop`` for each node, (N,); steps of the same loop and size share the array."""
         return _full(self.block.num_dst, self.loop, dtype)
 
 
@@ -51,21 +51,21 @@ def _full(number: int, value: float, dtype: torch.dtype) -> Tensor:
     return torch.full((number,), value, dtype=dtype)
 
 
-def snapshot_in(step: Step, x_src: Tensor) -> Tensor:
+def aggregate_step(step: Step, x_src: Tensor) -> Tensor:
     """``D^-1/2 (A + c I) D^-1/2 x``, D the row sums of ``A + c I``, c the loop: (N, F) -> (N, F)."""
-    return snapshots_in([step], x_src[None])[0]
+    return aggregate_steps([step], x_src[None])[0]
 
 
-def snapshots_in(steps: Sequence[Step], x_src: StepRows) -> Tensor:
-    """:func:`snapshot_in` of each step: T rows (N, F), or one for all -> (T, N, F)."""
+def aggregate_steps(steps: Sequence[Step], x_src: StepRows) -> Tensor:
+    """:func:`aggregate_step` of each step: T rows (N, F), or one for all -> (T, N, F)."""
     if isinstance(x_src, Tensor):
-        return _Snapshots.apply(steps, x_src)
+        return _AggregateSteps.apply(steps, x_src)
     if any(rows.requires_grad for rows in x_src):
-        return _Snapshots.apply(steps, torch.stack(list(x_src)))
-    return _summed(steps, x_src, turned=False)
+        return _AggregateSteps.apply(steps, torch.stack(list(x_src)))
+    return _aggregate_all(steps, x_src, transposed=False)
 
 
-def stacked(x: StepRows) -> Tensor:
+def stack_steps(x: StepRows) -> Tensor:
     """The rows of all steps as one tensor."""
     return x if isinstance(x, Tensor) else torch.stack(list(x))
 
@@ -75,17 +75,17 @@ def rows_of(x: StepRows, step: int) -> Tensor:
     return x if isinstance(x, Tensor) and x.ndim == 2 else x[step]
 
 
-def _summed(steps: Sequence[Step], x: StepRows, *, turned: bool) -> Tensor:
-    """The sum of each step's in-neighbours, or out-neighbours where it is turned."""
+def _aggregate_all(steps: Sequence[Step], x: StepRows, *, transposed: bool) -> Tensor:
+    """Aggregate the in-neighbours in each step, or the out-neighbours where ``transposed``."""
     num_rows, width = rows_of(x, 0).shape
     out = native.empty_steps(len(steps), num_rows, width, rows_of(x, 0).dtype)
     for place, step in enumerate(steps):
-        sum_step(step, rows_of(x, place), out[place], turned=turned)
+        aggregate_step_into(step, rows_of(x, place), out[place], transposed=transposed)
     return out
 
 
-def sum_step(step: Step, x: Tensor, out: Tensor, *, turned: bool = False) -> None:
-    """Fill ``out`` with :func:`snapshot_in` of a step, or with that of its transpose; nothing is differentiated."""
+def aggregate_step_into(step: Step, x: Tensor, out: Tensor, *, transposed: bool = False) -> None:
+    """Fill ``out`` with :func:`aggregate_step` of a step, or of its transpose, without autograd."""
     block = step.block
     if x.shape[0] != block.num_src or block.num_src != block.num_dst:
         raise ValueError(
@@ -94,22 +94,22 @@ def sum_step(step: Step, x: Tensor, out: Tensor, *, turned: bool = False) -> Non
         )
     weight = None if block.edge_weight is None else block.edge_weight.to(x.dtype)
     csr = block.csr
-    if turned and not step.symmetric:
+    if transposed and not step.symmetric:
         csr = block.turned
         weight = None if weight is None or csr.origin is None else weight[csr.origin]
     scale = step.scale(x.dtype)
     native.spmm(csr, x, weight=weight, pre=scale, post=scale, loop=step.loops(x.dtype), out=out)
 
 
-class _Snapshots(torch.autograd.Function):
-    """The same sums over transposed blocks bring gradients back."""
+class _AggregateSteps(torch.autograd.Function):
+    """The gradient is the aggregate over the transposed blocks."""
 
     @staticmethod
     def forward(ctx: Any, steps: Sequence[Step], x: Tensor) -> Tensor:
         ctx.steps, ctx.same = steps, x.ndim == 2
-        return _summed(steps, x, turned=False)
+        return _aggregate_all(steps, x, transposed=False)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, Tensor]:
-        grad = _summed(ctx.steps, grads[0], turned=True)
+        grad = _aggregate_all(ctx.steps, grads[0], transposed=True)
         return None, grad.sum(0) if ctx.same else grad

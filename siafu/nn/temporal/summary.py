@@ -1,4 +1,4 @@
-"""What EvolveGCN-H reads of a step: its top rows by a learned score, in the order of the score."""
+"""The summary of a step that EvolveGCN-H feeds to its GRU: the top k rows by a learned score."""
 
 from typing import Any
 
@@ -6,20 +6,21 @@ import torch
 from torch import Tensor
 
 
-def summaries(
+def summarize(
     x: Tensor, scorer: Tensor, *, k: int, num_steps: int, present: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The rows as they were, to be read from here on, and k of each step: (T, N, F), (F,) -> (T, N, F), (T, k, F).
+    """Return the rows unchanged, and the k top rows of each step: (T, N, F), (F,) -> (T, N, F), (T, k, F).
 
-    They are the k rows with the largest ``y = x p / |p|``, each times ``tanh(y)``, the largest first, of equal ones the
-    first. Where there are fewer rows, ``present`` (T, N) left out, the last are zeros. x may be (N, F), the same in
-    every step. The gradients of the few rows are added to those of all where these are, which nobody else reads.
+    The score is ``y = x p / |p|``. The k rows of the largest scores are scaled by ``tanh(y)`` and stand in descending
+    order; equal scores in the order of nodes. Missing rows are zeros, if fewer than k nodes are ``present`` (T, N). x
+    may be (N, F), the same in every step. Later layers must read the returned rows instead of x: backward then adds the
+    gradients of the top rows to theirs in place.
     """
-    return _Summaries.apply(x, scorer, k, num_steps, present)
+    return _Summarize.apply(x, scorer, k, num_steps, present)
 
 
-def largest(score: Tensor, k: int, present: Tensor | None = None) -> Tensor:
-    """The places of the k largest, or of all where there are fewer: the largest first, and of equal ones the first."""
+def top_k_rows(score: Tensor, k: int, present: Tensor | None = None) -> Tensor:
+    """The places of the k largest scores (or of all, if fewer), in descending order; equal ones by place."""
     there = None if present is None else present.nonzero()[:, 0]
     score = score if there is None else score[there]
     place = torch.arange(len(score))
@@ -33,7 +34,7 @@ def largest(score: Tensor, k: int, present: Tensor | None = None) -> Tensor:
     return place if there is None else there[place]
 
 
-class _Summaries(torch.autograd.Function):
+class _Summarize(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, scorer: Tensor, k: int, num_steps: int, present: Tensor | None
@@ -46,7 +47,7 @@ class _Summaries(torch.autograd.Function):
                 place[step] = place[0]
                 continue
             there = None if present is None else present[step]
-            found = largest(score if x.ndim == 2 else score[step], k, there)
+            found = top_k_rows(score if x.ndim == 2 else score[step], k, there)
             place[step, : len(found)] = found + (0 if x.ndim == 2 else step * x.shape[1])
         picked = x.reshape(-1, x.shape[-1])[place.clamp(min=0)] * (place >= 0)[..., None]  # (T, k, F)
         ctx.save_for_backward(picked, place, unit, scorer)

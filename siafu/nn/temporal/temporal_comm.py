@@ -1,7 +1,7 @@
-"""How rows of a block of time go from steps to nodes and back: what a model asks of those who share the work with it.
+"""The communication that a temporal model needs: all-to-all transposes, a temporal halo, an all-gather and a scan.
 
-A model computes some steps of a block of time for all nodes, then all steps of the block for some nodes. Who computes
-which is decided from outside; with nobody to share with, all rows are here already.
+The rows of a segment (consecutive steps) are stored in two layouts. Time-major: some steps of all nodes, for graph
+work. Node-major: all steps of some nodes, for recurrences. The caller decides which rank owns which steps and nodes.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,126 +10,130 @@ from typing import Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-# How a block of time is passed: to be passed again, again, or once.
-Pass = Literal["first", "again", "only"]
+# How a segment is run: forward without autograd (to be recomputed later), recomputed with autograd, or run only once.
+SegmentPass = Literal["forward", "recompute", "once"]
 
 
-class Busy(NamedTuple):
-    """Which nodes have an edge in a step: the rows of the others are read by nobody else, and need not be sent.
+class ActivityMask(NamedTuple):
+    """Marks the nodes that have an edge in a step; no neighbour reads the rows of the others, so these are not sent.
 
     Attributes:
-        steps: (own steps, N) bool.
-        nodes: (steps of the block, own nodes) bool.
+        steps: (own steps, N) bool, the mask of time-major rows.
+        nodes: (steps of the segment, own nodes) bool, the mask of node-major rows.
     """
 
     steps: Tensor
     nodes: Tensor
 
 
-class Turn(Protocol):
-    """The one way in which a model meets the other ranks. Collective: all make the same calls in the same order.
+class TemporalComm(Protocol):
+    """The communication of a temporal model. Collective: every rank makes the same calls in the same order.
 
-    Every function is differentiable: what it returns brings gradients back to those whose rows it read.
+    Every function is differentiable: gradients of the returned rows travel back to the ranks that sent them.
 
     Attributes:
-        own_steps: the steps of the block that are computed here.
-        own_nodes: the nodes whose rows are computed here.
-        together: whether all steps and all nodes are here, so that rows stay where they are.
+        own_steps: the steps of the segment that this rank owns.
+        own_nodes: the nodes that this rank owns.
+        is_local: whether this rank owns all steps and all nodes, so that no row is sent.
     """
 
     @property
     def own_steps(self) -> slice:
-        """The steps of the block that are computed here."""
+        """The steps of the segment that this rank owns."""
 
     @property
     def own_nodes(self) -> slice:
-        """The nodes that are computed here."""
+        """The nodes that this rank owns."""
 
     @property
-    def together(self) -> bool:
-        """Whether all steps and all nodes are here."""
+    def is_local(self) -> bool:
+        """True if this rank owns all steps and all nodes."""
 
-    def begin(self, block: int, how: Pass) -> None:
-        """A block of time begins; where it is passed again, everything that came first comes again."""
+    def begin_segment(self, segment: int, mode: SegmentPass) -> None:
+        """Begin a segment; when it is recomputed, the rows that were received the first time are replayed."""
 
     @property
-    def pieces(self) -> Sequence[slice]:
-        """The own nodes in pieces, counted from the first own node: what goes along time is computed piece by piece."""
+    def node_chunks(self) -> Sequence[slice]:
+        """The chunks of the own nodes, counted from the first own node; recurrences run chunk by chunk."""
 
-    def through_nodes(
+    def apply_node_major(
         self,
         y: Tensor,
-        along: Callable[[int, Tensor], Tensor],
+        function: Callable[[int, Tensor], Tensor],
         *,
-        there: Busy | None = None,
-        back: Busy | None = None,
+        send_mask: ActivityMask | None = None,
+        return_mask: ActivityMask | None = None,
     ) -> Tensor:
-        """Rows to nodes, what ``along`` makes of each piece of them, and back: (own steps, N, F) -> (own steps, N, H).
+        """Transpose to node-major, apply ``function`` chunk by chunk, transpose back: (own steps, N, F) -> (.., N, H).
 
-        ``along`` is asked for each of the pieces in turn, while the next are still on their way, by its number and its
-        rows, (steps of the block, R, F), and gives (steps of the block, R, H). Where busy nodes are given, rows of
-        others do not go ``there``, or ``back``, and come as zeros.
+        ``function`` gets the number of a chunk and its rows, (steps of the segment, R, F), and returns
+        (steps of the segment, R, H). It is called as soon as the chunk has arrived, while later chunks travel. With a
+        mask, inactive rows are not sent in that direction and arrive as zeros.
         """
 
-    def earlier(self, x: Tensor, kept: Tensor, *, count: int) -> tuple[Tensor, Tensor]:
-        """The rows of the ``count`` steps before the first own one, and what to keep for the next block.
+    def temporal_halo(self, x: Tensor, history: Tensor, *, count: int) -> tuple[Tensor, Tensor]:
+        """The rows of the ``count`` steps before the first own step, and the history to pass for the next segment.
 
-        ``x`` is (own steps, N, F), ``kept`` (K, N, F) what was kept of the blocks before, (0, N, F) at the start of
-        time, near which there are fewer rows than ``count``.
+        ``x`` is (own steps, N, F). ``history`` (K, N, F) is the second result of the previous segment, (0, N, F) at
+        the start of time. Near the start of time there are fewer than ``count`` rows.
         """
 
-    def everyone(self, rows: Tensor) -> Tensor:
-        """(own steps, k, F) -> (steps of the block, k, F)."""
+    def all_gather_steps(self, rows: Tensor) -> Tensor:
+        """Gather the rows of all steps on every rank: (own steps, k, F) -> (steps of the segment, k, F)."""
 
-    def carried_in(self, state: Tensor, own: Callable[[], tuple[Tensor, Tensor]]) -> Tensor:
-        """The state of a linear recurrence before the first own step, from that before the block: (N, H) -> (N, H).
+    def scan_state_before(self, state: Tensor, compose: Callable[[], tuple[Tensor, Tensor]]) -> Tensor:
+        """The state of a linear recurrence before the first own step, from that before the segment: (N, H) -> (N, H).
 
-        ``own`` tells what the own steps make of a state h: ``a h + b``, as (a, b), each (N, H).
+        An exclusive scan over ranks. ``compose`` returns (a, b), each (N, H): the own steps map a state h to
+        ``a h + b``.
         """
 
-    def carried_out(self, state: Tensor) -> Tensor:
-        """The state after the last step of the block, from that after the last own one: (N, H) -> (N, H)."""
+    def broadcast_final_state(self, state: Tensor) -> Tensor:
+        """Send the state after the segment's last step to all ranks; ``state`` is that after the last own step.
+
+        (N, H) -> (N, H).
+        """
 
 
-class Alone:
-    """All steps and all nodes are here."""
+class SingleRankComm:
+    """The ``TemporalComm`` of one rank, which owns all steps and all nodes; no row is sent."""
 
     own_steps = slice(0, None)
     own_nodes = slice(0, None)
-    together = True
-    pieces = (slice(0, None),)
+    is_local = True
+    node_chunks = (slice(0, None),)
 
-    def begin(self, block: int, how: Pass) -> None:
-        """Nothing is remembered."""
+    def begin_segment(self, segment: int, mode: SegmentPass) -> None:
+        """Do nothing."""
 
-    def through_nodes(
+    def apply_node_major(
         self,
         y: Tensor,
-        along: Callable[[int, Tensor], Tensor],
+        function: Callable[[int, Tensor], Tensor],
         *,
-        there: Busy | None = None,
-        back: Busy | None = None,
+        send_mask: ActivityMask | None = None,
+        return_mask: ActivityMask | None = None,
     ) -> Tensor:
-        """What is made of all rows at once."""
-        return along(0, y)
+        """Apply ``function`` to all rows at once."""
+        return function(0, y)
 
-    def earlier(self, x: Tensor, kept: Tensor, *, count: int) -> tuple[Tensor, Tensor]:
-        """What was kept, and the last ``count`` of all rows."""
+    def temporal_halo(self, x: Tensor, history: Tensor, *, count: int) -> tuple[Tensor, Tensor]:
+        """Return the history, and the last ``count`` rows of history and segment."""
         short = max(0, count - x.shape[0])
-        later = x[max(0, x.shape[0] - count) :]
-        return kept, torch.cat([kept[max(0, kept.shape[0] - short) :], later]) if short else later
+        last = x[max(0, x.shape[0] - count) :]
+        return history, torch.cat([history[max(0, history.shape[0] - short) :], last]) if short else last
 
-    def everyone(self, rows: Tensor) -> Tensor:
-        """The same rows."""
+    def all_gather_steps(self, rows: Tensor) -> Tensor:
+        """Return the rows."""
         return rows
 
-    def carried_in(self, state: Tensor, own: Callable[[], tuple[Tensor, Tensor]]) -> Tensor:
-        """The same state."""
+    def scan_state_before(self, state: Tensor, compose: Callable[[], tuple[Tensor, Tensor]]) -> Tensor:
+        """Return the state."""
         return state
 
-    def carried_out(self, state: Tensor) -> Tensor:
-        """The same state."""
+    def broadcast_final_state(self, state: Tensor) -> Tensor:
+        """Return the state."""
         return state
 
 
-alone: Turn = Alone()
+single_rank: TemporalComm = SingleRankComm()

@@ -15,7 +15,7 @@ __all__ = ["write_report"]
 
 
 def write_report(records: Sequence[RunRecord], out: Path) -> None:
-    """Write the report of one or more runs to ``out``, which is replaced at once or not at all."""
+    """Write the report of one or more runs to ``out``, which is replaced atomically."""
     if not records:
         raise ValueError("a report needs at least one run; name the folder of one")
     if out.is_dir():

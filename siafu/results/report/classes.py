@@ -58,7 +58,7 @@ def confusion_map(result: ConfusionMatrix) -> Figure:
 
 
 def class_bars(result: ConfusionMatrix) -> Figure:
-    """Draw the share of each class that was found: a bar a class, dots where classes are many."""
+    """Draw the recall of each class: one bar per class, or dots if there are many classes."""
     share = np.diag(row_shares(result.confusion))
     size = result.confusion.sum(1)
     order = [int(i) for i in np.argsort(share, kind="stable") if size[i] > 0]

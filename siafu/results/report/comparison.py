@@ -1,4 +1,4 @@
-"""Several runs side by side: a table, their curves over one another, what differs, and then each run."""
+"""Compare several runs: a table, their curves in one figure, their different settings, and then each run."""
 
 from collections.abc import Sequence
 
@@ -84,7 +84,7 @@ def _seed_table(groups: Sequence[Sequence[RunRecord]], names: Sequence[str]) -> 
 
 
 def _run_table(records: Sequence[RunRecord]) -> Html:
-    """Make a row a run, without columns that say nothing: empty ones, and what the heading says of all."""
+    """Make one row per run, without empty columns and those that the heading gives for all runs."""
     rows = [_run_row(summary) for summary in summaries(records)]
     values = {name: {row[i] for row in rows} for i, name in enumerate(_HEAD)}
     shared = {name for name in ("data", "model", "method") if len(values[name]) == 1}
@@ -121,7 +121,7 @@ def _overlays(groups: Sequence[Sequence[RunRecord]], names: Sequence[str]) -> Ht
 
 
 def _settings(records: Sequence[RunRecord]) -> Html:
-    """Put settings and machines side by side: first what differs, then what is shared."""
+    """Put settings and machines side by side: first those that differ, then those that are equal."""
     columns = [flatten({**record.config, "machine": machine(record)}) for record in records]
     keys = dict.fromkeys(key for column in columns for key in column)
     rows = [[key, *(fmt_value(column.get(key), key) for column in columns)] for key in keys]

@@ -36,7 +36,7 @@ def score_curves(record: RunRecord) -> Figure:
 
 
 def time_curve(record: RunRecord) -> Figure:
-    """Draw how long each epoch's training step took."""
+    """Draw the duration of each epoch's training step."""
     rows = thin(record.epochs)
     trace = _line(record.epochs, "seconds", rows, name="time", color="--val", text=fmt_seconds)
     largest = _largest(trace["y"])
@@ -53,7 +53,7 @@ def memory_curve(record: RunRecord) -> Figure:
 
 
 def dollars_curve(record: RunRecord) -> Figure:
-    """Draw what each epoch cost."""
+    """Draw the cost of each epoch."""
     rows = thin(record.epochs)
     trace = _line(record.epochs, "dollars", rows, name="dollars", color="--loss", text=fmt_dollars)
     largest = _largest(trace["y"])
@@ -73,7 +73,7 @@ def value_curve(record: RunRecord) -> Figure:
 
 
 def overlay(groups: Sequence[Sequence[RunRecord]], field: str, names: Sequence[str]) -> Figure:
-    """Draw one column of every run's epochs: a colour a group, a thin line for each of several seeds."""
+    """Draw one column of the epochs of every run: one colour per group, thin lines for several seeds."""
     traces = []
     for index, group in enumerate(groups):
         for member, record in enumerate(group):
@@ -96,7 +96,7 @@ def overlay(groups: Sequence[Sequence[RunRecord]], field: str, names: Sequence[s
 
 
 def bytes_and_scores(groups: Sequence[Sequence[RunRecord]], names: Sequence[str]) -> Figure | None:
-    """Draw the test score of every run over the bytes it sent, a colour a group; None where nothing was sent."""
+    """Draw the test score of every run over the bytes it sent, one colour per group; None if nothing was sent."""
     traces: list[dict[str, Any]] = []
     for index, group in enumerate(groups):
         points = [point for record in group if (point := _sent_and_score(record)) is not None]
@@ -119,7 +119,7 @@ def _sent_and_score(record: RunRecord) -> tuple[float, float] | None:
 
 
 def thin(epochs: Epochs) -> NDArray[np.int64]:
-    """At most about two thousand rows of a long run, evenly spaced, the last always among them."""
+    """Select about two thousand evenly spaced rows of a long run, with the last row."""
     step = -(-len(epochs) // _MOST_POINTS) or 1
     rows = np.arange(0, len(epochs), step, dtype=np.int64)
     return rows if not len(rows) or rows[-1] == len(epochs) - 1 else np.append(rows, len(epochs) - 1)

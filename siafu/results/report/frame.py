@@ -1,4 +1,4 @@
-"""What all figures of a report share: the frame, bars, labels.
+"""Parts that all figures of a report share: the frame, bars, labels.
 
 Colours are names of the page's own, such as ``--val``. Text that came from a file is escaped, since Plotly
 reads some tags in it.
@@ -96,5 +96,5 @@ def rows_height(rows: int) -> int:
 
 
 def rounded(value: float) -> float:
-    """Six digits are more than a screen shows."""
+    """Round to six digits: a screen shows no more."""
     return float(f"{value:.6g}")

@@ -1,4 +1,4 @@
-"""A run on a graph that changes: what each step brings and takes, how good each is, what blocks of time take."""
+"""Figures of a run on a dynamic graph: edges added and removed per step, scores per step, memory per block of time."""
 
 import math
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ _Series = Sequence[tuple[str, str, str]]  # fields of an event, what they are, a
 
 
 def over_time(record: RunRecord, key: str) -> Html:
-    """Show the steps and blocks of time, where there are any."""
+    """Show the steps and blocks of time, if there are any."""
     change, samples, blocks = (record.last(phase) for phase in ("change", "samples", "blocks"))
     metric, parts = fmt_metric(record.metric), []
     for name, series, caption in (("edges", _EDGES, "Edges"), ("nodes", _NODES, "Nodes")):
@@ -43,7 +43,7 @@ def step_curves(change: Event, series: _Series, *, title: str) -> Figure:
 
 
 def step_scores(samples: Event, metric: str) -> Figure | None:
-    """Draw the score of each sample of validation and test by its step; None where no split has several."""
+    """Draw the score of each validation and test sample by its step; None if no split has several samples."""
     steps, scores = _numbers(samples, "step"), samples.get("score")
     splits = samples.get("split")
     if (
@@ -66,7 +66,7 @@ def step_scores(samples: Event, metric: str) -> Figure | None:
 
 
 def block_bars(blocks: Event) -> Figure | None:
-    """Draw what each block of time was to take, and what the process held when it had gone forward."""
+    """Draw the planned memory of each block of time, and the memory of the process after its forward pass."""
     lengths = _numbers(blocks, "steps")
     if not 0 < len(lengths) <= _MOST_BLOCKS:
         return None
@@ -115,7 +115,7 @@ def _by_step(drawn: Figure) -> Figure:
 
 
 def _numbers(event: Event, field: str) -> list[float]:
-    """The counts of an event under a name; none where one of them is no count."""
+    """Return the counts of an event under a name; empty if one of them is no count."""
     found = event.get(field)
     good = isinstance(found, list) and all(isinstance(each, int) and 0 <= each < _MOST for each in found)
     return list(found) if good and found else []

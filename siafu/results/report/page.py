@@ -1,4 +1,4 @@
-"""Pieces of an HTML page. Every text goes through :func:`text`; what is :class:`Html` is already safe."""
+"""Pieces of an HTML page. Every text goes through :func:`text`; values of type :class:`Html` are escaped already."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -11,18 +11,18 @@ _HERE = Path(__file__).parent
 
 
 class Html(str):
-    """Markup made here, of escaped parts."""
+    """Markup whose parts are escaped."""
 
     __slots__ = ()
 
 
 def text(value: Any) -> Html:
-    """Escape what is not markup yet."""
+    """Escape a text; markup is returned as it is."""
     return value if isinstance(value, Html) else Html(escape(str(value)))
 
 
 def element(tag: str, *children: Any, **attributes: str) -> Html:
-    """One element with its children in order; ``class_`` stands for class, ``_`` in names for ``-``."""
+    """Make an element with its children; ``class_`` stands for class, ``_`` in names for ``-``."""
     given = "".join(
         f' {name.rstrip("_").replace("_", "-")}="{escape(value)}"' for name, value in attributes.items()
     )
@@ -30,12 +30,12 @@ def element(tag: str, *children: Any, **attributes: str) -> Html:
 
 
 def join(parts: Iterable[Html]) -> Html:
-    """One piece after another."""
+    """Join pieces in order."""
     return Html("\n".join(parts))
 
 
 def table(head: Sequence[Any], rows: Iterable[Sequence[Any]], *, numbers: bool = False) -> Html:
-    """Make a table that scrolls sideways where it is too wide; one of ``numbers`` takes the whole width."""
+    """Make a table that scrolls sideways if it is too wide; a table of ``numbers`` takes the whole width."""
     body = join(_row(row) for row in rows)
     top = (
         element("thead", element("tr", *(element("th", cell, scope="col") for cell in head)))
@@ -86,7 +86,7 @@ def _row(cells: Sequence[Any]) -> Html:
 
 
 def _embed(content: dict[str, Any]) -> str:
-    """JSON that cannot end the script element it stands in, whatever the strings are."""
+    """Serialize JSON that cannot end its script element, whatever the strings are."""
     return json.dumps(content, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 

@@ -1,4 +1,4 @@
-"""A picture of the pipeline: lanes as rows, tasks as bars over time, and how busy each lane is."""
+"""A figure of the pipeline: lanes as rows, tasks as bars over time, and the utilisation of each lane."""
 
 import re
 from collections.abc import Sequence
@@ -14,19 +14,19 @@ _COLORS = [f"--run{i}" for i in (0, 6, 3, 1, 4, 2, 5)]
 _OTHER = "--run7"
 _MOST_LANES = 64
 _MOST_ROWS = 500
-_MANY_BARS = 2000  # a browser draws as many at once
+_MANY_SPANS = 2000  # a browser draws as many at once
 _PIXELS = 1200
 
 
 class Lane(NamedTuple):
-    """What one thread or worker did.
+    """The work of one thread or worker.
 
     Attributes:
-        rank, name: of whom.
+        rank, name: its rank and its name.
         graph: whether it does graph work.
-        tasks: how many.
-        busy_s: time with a task, or several.
-        share: of the whole time.
+        tasks: the number of its tasks.
+        busy_s: seconds with at least one task.
+        share: ``busy_s`` as a share of the whole time.
     """
 
     rank: int
@@ -38,34 +38,36 @@ class Lane(NamedTuple):
 
 
 def pipeline(record: RunRecord, key: str) -> Html:
-    """Show the first epochs of a pipeline; nothing where no task was traced."""
+    """Show the first epochs of a pipeline; nothing if no task was recorded."""
     if not record.traced:
         return Html()
     first = first_spans(record.path / "events.jsonl")
-    if not first.bars:
+    if not first.spans:
         return Html()
-    lanes = lanes_of(first.bars)
-    drawing = pipeline_figure(first.bars, pick(lanes, _MOST_LANES))
+    lanes = lanes_of(first.spans)
+    drawing = pipeline_figure(first.spans, pick(lanes, _MOST_LANES))
     picture = figure(f"{key}-pipeline", drawing, "Tasks", _note(first, lanes))
     busy = element("details", element("summary", "Every lane in numbers"), _lane_table(lanes))
     return section("Pipeline", picture, busy)
 
 
-def lanes_of(bars: Sequence[Span]) -> list[Lane]:
-    """How busy each lane was from the first task's start to the last one's end; graph lanes before workers."""
+def lanes_of(spans: Sequence[Span]) -> list[Lane]:
+    """Compute the utilisation of each lane, from the first start to the last end; graph lanes come before workers."""
     by_lane: dict[tuple[int, str], list[Span]] = {}
-    for bar in bars:
-        by_lane.setdefault((bar.rank, bar.lane), []).append(bar)
-    span = max(bar.end for bar in bars) - min(bar.start for bar in bars)
+    for span in spans:
+        by_lane.setdefault((span.rank, span.lane), []).append(span)
+    total_s = max(span.end for span in spans) - min(span.start for span in spans)
     lanes = [
-        Lane(rank, name, own[0].graph, len(own), busy := busy_seconds(own), busy / span if span else 0.0)
+        Lane(
+            rank, name, own[0].graph, len(own), busy := busy_seconds(own), busy / total_s if total_s else 0.0
+        )
         for (rank, name), own in by_lane.items()
     ]
     return sorted(lanes, key=lambda lane: (lane.rank, not lane.graph, _natural(lane.name)))
 
 
 def pick(lanes: Sequence[Lane], most: int) -> list[Lane]:
-    """No more lanes than can be drawn, in their order: graph lanes first, then as many workers of each rank."""
+    """Select the lanes to draw, in their order: graph lanes first, then equally many workers of each rank."""
     seen: dict[tuple[int, bool], int] = {}
     places = []
     for place, lane in enumerate(lanes):
@@ -74,27 +76,27 @@ def pick(lanes: Sequence[Lane], most: int) -> list[Lane]:
     return [lanes[place] for place in sorted(place for _, _, place in sorted(places)[:most])]
 
 
-def busy_seconds(bars: Sequence[Span]) -> float:
-    """The time in which at least one of these tasks was under way."""
+def busy_seconds(spans: Sequence[Span]) -> float:
+    """Compute the time during which at least one of the tasks ran."""
     busy, until = 0.0, float("-inf")
-    for bar in sorted(bars, key=lambda bar: bar.start):
-        busy += max(0.0, bar.end - max(bar.start, until))
-        until = max(until, bar.end)
+    for span in sorted(spans, key=lambda span: span.start):
+        busy += max(0.0, span.end - max(span.start, until))
+        until = max(until, span.end)
     return busy
 
 
-def pipeline_figure(bars: Sequence[Span], lanes: Sequence[Lane]) -> Figure:
-    """Draw the tasks of some lanes: a colour for each kind of task, times since the first of all."""
-    begin = min(bar.start for bar in bars)
-    span = max(bar.end for bar in bars) - begin
-    unit, scale = ("ms", 1e3) if span < 2 else ("s", 1.0)
+def pipeline_figure(spans: Sequence[Span], lanes: Sequence[Lane]) -> Figure:
+    """Draw the tasks of some lanes: one colour per kind of task, times since the first start."""
+    begin = min(span.start for span in spans)
+    total_s = max(span.end for span in spans) - begin
+    unit, scale = ("ms", 1e3) if total_s < 2 else ("s", 1.0)
     row_of = {(lane.rank, lane.name): row for row, lane in enumerate(lanes)}
-    shown = [bar for bar in bars if (bar.rank, bar.lane) in row_of]
+    shown = [span for span in spans if (span.rank, span.lane) in row_of]
     kinds = _kinds(shown)
-    thinnest = span / _PIXELS if len(shown) > _MANY_BARS else 0.0
+    thinnest = total_s / _PIXELS if len(shown) > _MANY_SPANS else 0.0
     by_kind: dict[str, list[Span]] = {}
-    for bar in shown:
-        by_kind.setdefault(kinds[bar.name], []).append(bar)
+    for span in shown:
+        by_kind.setdefault(kinds[span.name], []).append(span)
     traces = [
         _bars(merge(by_kind[kind], thinnest), row_of, begin, scale, name=kind, color=color)
         for kind, color in _colors(list(kinds.values()))
@@ -103,27 +105,27 @@ def pipeline_figure(bars: Sequence[Span], lanes: Sequence[Lane]) -> Figure:
     figure = frame(traces, y={"showgrid": False}, height=110 + height * len(lanes))
     figure["layout"] |= {"barmode": "overlay", "hovermode": "closest"}
     figure["layout"]["xaxis"] |= {"title": {"text": f"time ({unit})", "standoff": 8}, "showgrid": True}
-    figure["layout"]["xaxis"] |= {"range": [0, rounded(span * scale) or 1]}
+    figure["layout"]["xaxis"] |= {"range": [0, rounded(total_s * scale) or 1]}
     figure["layout"]["yaxis"] |= _lane_axis(lanes)
     return figure | {"wide": True}
 
 
-def merge(bars: Sequence[Span], thinnest: float) -> list[tuple[Span, int]]:
-    """Bars of one kind, and how many tasks each is: on a lane, those too thin to be seen apart are one.
+def merge(spans: Sequence[Span], thinnest: float) -> list[tuple[Span, int]]:
+    """Merge neighbouring tasks of a lane that are too short to be seen apart; returns each with its number of tasks.
 
-    ``bars`` are in the order of their starts; ``thinnest`` is the width in seconds that can be seen.
+    ``spans`` are in the order of their starts; ``thinnest`` is the shortest duration, in seconds, that is visible.
     """
     merged: list[tuple[Span, int]] = []
     last: dict[tuple[int, str], int] = {}  # the place of each lane's last bar
-    for bar in bars:
-        place = last.get((bar.rank, bar.lane))
-        if place is not None and bar.seconds < thinnest and bar.start - merged[place][0].end < thinnest:
+    for span in spans:
+        place = last.get((span.rank, span.lane))
+        if place is not None and span.seconds < thinnest and span.start - merged[place][0].end < thinnest:
             before, tasks = merged[place]
-            end = max(before.end, bar.end)
+            end = max(before.end, span.end)
             merged[place] = (before._replace(seconds=end - before.start), tasks + 1)
         else:
-            last[bar.rank, bar.lane] = len(merged)
-            merged.append((bar, 1))
+            last[span.rank, span.lane] = len(merged)
+            merged.append((span, 1))
     return merged
 
 
@@ -140,26 +142,28 @@ def _bars(
         "type": "bar",
         "orientation": "h",
         "name": plain(name),
-        "base": [rounded((bar.start - begin) * scale) for bar, _ in merged],
-        "x": [rounded(bar.seconds * scale) for bar, _ in merged],
-        "y": [row_of[bar.rank, bar.lane] for bar, _ in merged],
+        "base": [rounded((span.start - begin) * scale) for span, _ in merged],
+        "x": [rounded(span.seconds * scale) for span, _ in merged],
+        "y": [row_of[span.rank, span.lane] for span, _ in merged],
         "width": 0.8,
-        "hovertext": [_describe(bar, tasks) for bar, tasks in merged],
+        "hovertext": [_describe(span, tasks) for span, tasks in merged],
         "hovertemplate": "%{hovertext}<extra></extra>",
         "marker": {"color": color, "line": {"width": 0}},
     }
 
 
-def _describe(bar: Span, tasks: int) -> str:
-    place = "" if bar.interval is None else f", interval {bar.interval}"
+def _describe(span: Span, tasks: int) -> str:
+    place = "" if span.interval is None else f", interval {span.interval}"
     if tasks > 1:
-        return plain(f"{tasks} tasks from {bar.name}{place}, epoch {bar.epoch}: {fmt_seconds(bar.seconds)}")
-    return plain(f"{bar.name}{place}, epoch {bar.epoch}: {fmt_seconds(bar.seconds)}")
+        return plain(
+            f"{tasks} tasks from {span.name}{place}, epoch {span.epoch}: {fmt_seconds(span.seconds)}"
+        )
+    return plain(f"{span.name}{place}, epoch {span.epoch}: {fmt_seconds(span.seconds)}")
 
 
-def _kinds(bars: Sequence[Span]) -> dict[str, str]:
-    """The kind of each task by its name, "stage backward" of "stage 2 backward", graph work first."""
-    order = dict.fromkeys(bar.name for bar in sorted(bars, key=lambda bar: not bar.graph))
+def _kinds(spans: Sequence[Span]) -> dict[str, str]:
+    """Map the name of each task to its kind, such as "stage 2 backward" to "stage backward"; graph work comes first."""
+    order = dict.fromkeys(span.name for span in sorted(spans, key=lambda span: not span.graph))
     kinds = {name: " ".join(re.sub(r"\d+", " ", name).split()) or "task" for name in order}
     known = list(dict.fromkeys(kinds.values()))[: len(_COLORS)]
     return {name: kind if kind in known else "other" for name, kind in kinds.items()}
@@ -186,11 +190,11 @@ def _lane_axis(lanes: Sequence[Lane]) -> dict[str, Any]:
 
 
 def _note(first: FirstSpans, lanes: Sequence[Lane]) -> str:
-    epochs = sorted({bar.epoch for bar in first.bars})
+    epochs = sorted({span.epoch for span in first.spans})
     which = f"epoch {epochs[0]}" if len(epochs) == 1 else f"epochs {epochs[0]} to {epochs[-1]}"
     note = f"of {which}, with the share of the time that each lane was busy"
     if first.cut:
-        note += f"; the first {fmt_value(len(first.bars))} of them"
+        note += f"; the first {fmt_value(len(first.spans))} of them"
     if len(lanes) > _MOST_LANES:
         note += f"; {fmt_value(len(lanes) - _MOST_LANES)} more lanes are not drawn"
     return note + "; all are in trace.json, for Perfetto"
@@ -211,5 +215,5 @@ def _lane_table(lanes: Sequence[Lane]) -> Html:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """So that worker 2 comes before worker 10."""
+    """Sort key in which worker 2 comes before worker 10."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]

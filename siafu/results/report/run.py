@@ -1,4 +1,4 @@
-"""One run as a page, or as a part of one: headline, curves, classes, time and memory, settings, machine."""
+"""Show one run, as a page or as a part of one: headline, curves, classes, time and memory, settings, machine."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def run_page(record: RunRecord) -> Html:
 
 
 def run_body(record: RunRecord, summary: Summary, key: str) -> Html:
-    """Show everything but the name; ``key`` sets the names of its figures apart from other runs'."""
+    """Show everything but the name; ``key`` makes the ids of its figures unique among several runs."""
     settings = [[name, fmt_value(value, name)] for name, value in flatten(record.config).items()]
     start = record.last("start")
     facts = element("div", _facts("Graph", start.get("graph")), _facts("Machine", machine(record)))
@@ -48,7 +48,7 @@ def run_body(record: RunRecord, summary: Summary, key: str) -> Html:
 
 
 def damage_of(record: RunRecord) -> Html:
-    """List the parts that are damaged, where there are any."""
+    """List the damaged parts, if there are any."""
     if not record.damage:
         return Html()
     head = element("b", "This run is damaged. The page shows the parts of it that are as the run wrote them.")
@@ -62,7 +62,7 @@ def title(summary: Summary) -> str:
 
 
 def machine(record: RunRecord) -> dict[str, Any]:
-    """Return what the run said of its machine and versions."""
+    """Return the machine and the versions of the run."""
     start = record.last("start")
     found = [part for part in (start.get("machine"), start.get("versions")) if isinstance(part, dict)]
     return {str(key): value for part in found for key, value in flatten(part).items()}
@@ -114,7 +114,7 @@ def _training(record: RunRecord, key: str) -> Html:
 
 
 def _money(record: RunRecord, key: str) -> list[Html]:
-    """What epochs cost and were worth, where that was metered."""
+    """Show the cost and value of epochs, if they were metered."""
     parts = []
     if np.isfinite(record.epochs.dollars).any():
         note = "of each epoch: servers, functions, requests, bytes"

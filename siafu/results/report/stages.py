@@ -1,4 +1,4 @@
-"""The stages of a model that was learned in turn: how good each is, what it sent, and bytes against accuracy."""
+"""The stages of a lazy run: the score of each, its bytes, and bytes against accuracy."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ _HEAD = ["stage", "sent before it", "fitted", "rounds", "validation", "test", "r
 
 
 def stages(record: RunRecord, key: str) -> Html:
-    """Show the stages, where there are any; of one that was learned twice, the later."""
+    """Show the stages, if there are any; of a stage that was trained twice, the later one."""
     found = {event["stage"]: event for event in record.events if _is_stage(event)}
     ended = [found[number] for number in sorted(found)]
     if not ended:
@@ -29,7 +29,7 @@ def stages(record: RunRecord, key: str) -> Html:
 
 
 def stage_bytes(ended: Sequence[Event]) -> Figure:
-    """Draw what each stage sent: rows, and updates of weights."""
+    """Draw the bytes that each stage sent: rows, and updates of weights."""
     labels = [f"stage {event['stage']}" for event in ended]
     traces = [
         {
@@ -52,7 +52,7 @@ def stage_bytes(ended: Sequence[Event]) -> Figure:
 
 
 def bytes_and_scores(ended: Sequence[Event], metric: str) -> Figure:
-    """Draw the score of each stage over all that was sent up to it."""
+    """Draw the score of each stage over the bytes sent up to it."""
     each = [sum(event[field] for field, _, _ in _SENT) for event in ended]
     traces = [
         {

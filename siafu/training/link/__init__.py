@@ -1,1 +1,1 @@
-"""Tasks on pairs of nodes: negatives, scores over all pairs or sampled ones, what is remembered of pairs."""
+"""Link prediction: negatives, scores over all pairs or sampled ones, and the memory of pairs."""

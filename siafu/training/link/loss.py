@@ -1,4 +1,4 @@
-"""What scores of pairs lose."""
+"""The loss of pairs."""
 
 from torch import Tensor
 from torch.nn import functional
@@ -9,9 +9,9 @@ from siafu.nn.link import LinkHead
 def pair_loss(
     head: LinkHead, h: Tensor, src: Tensor, dst: Tensor, y: Tensor, recency: Tensor | None = None
 ) -> Tensor:
-    """The mean loss of pairs (P,), (P,) by the rows (N, H).
+    """The mean loss of pairs (P,), (P,) given the embeddings (N, H).
 
-    ``y`` (P,) is 1 for edges and 0 for others; or, where the head tells classes apart, the class of each, int64.
+    ``y`` (P,) is 1 for edges and 0 for negatives; or, if the head has classes, the class of each pair, int64.
     """
     logit = head(h, src, dst, recency)
     if head.classes is not None:

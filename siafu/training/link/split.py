@@ -1,4 +1,4 @@
-"""Edges to learn from, to validate and to test on; messages pass over those of training alone."""
+"""The split of edges into training, validation and test; messages pass over training edges alone."""
 
 from dataclasses import dataclass, replace
 
@@ -10,30 +10,30 @@ from siafu.graph import Graph
 from siafu.native.splitmix import splitmix64
 from siafu.sampling.negatives import EdgeSet, edge_codes
 
-SIDES = {"train": 0, "val": 1, "test": 2}
+SPLIT_CODES = {"train": 0, "val": 1, "test": 2}
 
 
 @dataclass(frozen=True, eq=False)
 class PairSplit:
-    """The pairs of a graph, by the user's own row numbers, and the graph without those that are to be predicted.
+    """The edges of a graph by split, in the user's own row numbers, and the graph without the edges to predict.
 
     Attributes:
-        graph: with the edges of training alone.
-        pairs: (2, P) int64 for each split, sources above targets, each once, ascending; of an undirected graph in both
-            directions. No node is paired with itself.
-        known: all edges there are.
+        graph: the graph with training edges alone.
+        pairs: (2, P) int64 for each split, sources above targets, each once, ascending; for an undirected graph in both
+            directions. Self-loops are left out.
+        all_edges: the edges of all splits.
     """
 
     graph: Graph
     pairs: dict[str, Tensor]
-    known: EdgeSet
+    all_edges: EdgeSet
 
 
 def split_edges(graph: Graph, *, shares: tuple[float, float, float], fold: int) -> PairSplit:
-    """Split by ``graph.edge_split`` where it is there, else by a hash of the fold and both ends.
+    """Split by ``graph.edge_split`` if there is one, else by a hash of the fold and both ends.
 
-    Where every edge has its reverse, or the split is made here, both directions are on the same side. What is on
-    several sides by a given split is on the first of them.
+    If every edge has its reverse, or the split is made here, both directions are in the same split. An edge that a
+    given split puts into several is in the first of them.
     """
     num_nodes, block = graph.num_nodes, graph.block
     src, dst = _ids(graph, block.indices), _ids(graph, block.row_edge)
@@ -43,25 +43,25 @@ def split_edges(graph: Graph, *, shares: tuple[float, float, float], fold: int) 
     own = src != dst
     code, place = pair.unique(return_inverse=True)
     if graph.edge_split is None:
-        side = _drawn(code, shares, fold)
+        side = _hash_split(code, shares, fold)
     else:
         side = torch.full((code.numel(),), 2, dtype=torch.uint8)
         side = side.scatter_reduce(0, place, graph.edge_split, "amin")
     side_edge = torch.where(own, side[place], 0)
     pairs = {}
-    for name, number in SIDES.items():
+    for name, number in SPLIT_CODES.items():
         found = there[own & (side_edge == number)].unique()
         pairs[name] = torch.stack([found // num_nodes, found % num_nodes])
     _check(graph, pairs)
-    return PairSplit(_without(graph, side_edge == 0), pairs, EdgeSet(src, dst, num_nodes=num_nodes))
+    return PairSplit(_keep_edges(graph, side_edge == 0), pairs, EdgeSet(src, dst, num_nodes=num_nodes))
 
 
 def _ids(graph: Graph, rows: Tensor) -> Tensor:
     return rows.long() if graph.node_id is None else graph.node_id[rows.long()]
 
 
-def _drawn(code: Tensor, shares: tuple[float, float, float], fold: int) -> Tensor:
-    """The side of each pair, uint8: those with the lowest hashes test, the next validate."""
+def _hash_split(code: Tensor, shares: tuple[float, float, float], fold: int) -> Tensor:
+    """The split of each pair, uint8: the lowest hashes are for test, the next for validation."""
     key = splitmix64(np.array([fold], dtype=np.uint64))
     order = np.argsort(splitmix64(splitmix64(code.numpy().astype(np.uint64)) ^ key), kind="stable")
     num_test, num_val = (round(share * len(order)) for share in (shares[2], shares[1]))
@@ -71,7 +71,7 @@ def _drawn(code: Tensor, shares: tuple[float, float, float], fold: int) -> Tenso
     return side
 
 
-def _without(graph: Graph, kept: Tensor) -> Graph:
+def _keep_edges(graph: Graph, kept: Tensor) -> Graph:
     """The graph with some of its edges."""
     count = torch.cat([torch.zeros(1, dtype=torch.int64), kept.long().cumsum(0)])
     weight = None if graph.edge_weight is None else graph.edge_weight[kept]

@@ -1,8 +1,8 @@
-"""Which pairs of nodes are edges: the loss and the scores of link prediction on a graph that does not change.
+"""Link prediction on a static graph: the loss and the scores.
 
-Learned are edges of training against drawn pairs. The area under the ROC curve and the average precision (``map``) are
-those of edges of a split against as many pairs that are no edges, drawn once; ranks (``mrr``, ``hits_k``) are filtered:
-each edge is ranked among all targets of its source, or some drawn ones, that are no edges themselves.
+Training edges are learned against sampled negatives. The area under the ROC curve and average precision (``map``)
+compare the edges of a split with as many negatives, drawn once. Ranks (``mrr``, ``hits_k``) are filtered: each edge is
+ranked among all targets of its source, or sampled ones, that are no edges themselves.
 """
 
 from dataclasses import dataclass
@@ -27,16 +27,16 @@ from siafu.training.link.loss import pair_loss
 from siafu.training.link.scores import (
     NAMES,
     check_all_pairs,
-    hits_of,
+    hits_at_k,
     mean_over_sources,
     rank_sampled,
     rank_targets,
     reciprocal_ranks,
 )
-from siafu.training.link.split import SIDES, PairSplit
+from siafu.training.link.split import SPLIT_CODES, PairSplit
 from siafu.training.task import SPLITS, SeedBatch, Task
 
-_MOST_TRAIN = 10_000  # pairs of training that are scored
+_MAX_SCORED = 10_000  # training edges that are scored
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,38 +54,40 @@ class PairBatch(SeedBatch):
 
 @dataclass(frozen=True, eq=False)
 class LinkTask(Task):
-    """Pairs to learn from and to be scored by; rows and labels of nodes stay empty.
+    """A link prediction task on a static graph; rows and labels of nodes are empty.
 
     Attributes:
-        head: scores pairs of the model's rows.
-        link: how.
+        head: scores pairs of the model's outputs.
+        link: settings of link prediction.
         pairs: (2, P) int64 of each split, by the user's row numbers; see :class:`PairSplit`.
-        known: all edges.
-        row: (N,) int64, the row of each of the user's row numbers; None where they are the same.
-        seed: of the negatives that are learned from.
-        fold: of those that are scored.
+        all_edges: the edges of all splits.
+        row: (N,) int64, the row of each of the user's row numbers; None if they are the same.
+        seed: seed of the training negatives.
+        fold: seed of the negatives of evaluation.
     """
 
     head: LinkHead
     link: LinkConfig
     pairs: dict[str, Tensor]
-    known: EdgeSet
+    all_edges: EdgeSet
     row: Tensor | None
     seed: int
     fold: int
 
     @property
     def negatives(self) -> int:
-        """Drawn for each edge that is learned from."""
+        """The number of negatives for each training edge."""
         return self.link.negatives or 1
 
     def loss(self, out: Tensor, split: str = "train") -> Tensor:
-        """The mean loss over the edges of a split and the pairs that they are scored against."""
-        return self.loss_on(out, self.pairs[split], self._scored_against[split])
+        """The mean loss over the edges of a split and their negatives of evaluation."""
+        return self.loss_on(out, self.pairs[split], self._scored_negatives[split])
 
     def training_loss(self, out: Tensor, epoch: int) -> Tensor:
         """The mean loss over all training edges and the negatives of this epoch."""
-        return self.loss_on(out, self.pairs["train"], self.drawn(torch.arange(self.count["train"]), epoch))
+        return self.loss_on(
+            out, self.pairs["train"], self.training_negatives(torch.arange(self.count["train"]), epoch)
+        )
 
     def seed_batches(
         self, epoch: int, *, batch_size: int, seed: int, node_id: Tensor | None
@@ -95,32 +97,34 @@ class LinkTask(Task):
         order = KeyedPermutation(count, key=mix(mix(seed) ^ (epoch << 1))).at(torch.arange(count))
         batches = []
         for number in order.split(batch_size):
-            positive, negative = self.pairs["train"][:, number], self.drawn(number, epoch)
+            positive, negative = self.pairs["train"][:, number], self.training_negatives(number, epoch)
             ends = torch.cat([positive, negative], 1).unique()
             rows = ends if self.row is None else self.row[ends]
             batches.append(PairBatch(rows, 1.0, positive, negative))
         return batches
 
     def batch_loss(self, out: Tensor, batch: SeedBatch) -> Tensor:
-        """The mean loss of a minibatch's edges and negatives, whose ends have the rows ``out``: (B, H) -> ()."""
+        """The mean loss of a minibatch's edges and negatives, given the outputs of their ends: (B, H) -> ()."""
         assert isinstance(batch, PairBatch)
-        place = torch.zeros(self.known.num_nodes, dtype=torch.int64)
+        place = torch.zeros(self.all_edges.num_nodes, dtype=torch.int64)
         place[batch.rows] = torch.arange(batch.rows.numel())
         place = place if self.row is None else place[self.row]
         return self.loss_on(out, batch.positive, batch.negative, place=place)
 
-    def drawn(self, positive: Tensor, epoch: int) -> Tensor:
-        """The negatives of some edges of training, by their numbers: (P,) -> (2, P K), user's row numbers."""
+    def training_negatives(self, positive: Tensor, epoch: int) -> Tensor:
+        """The negatives of some training edges, given by number, in an epoch: (P,) -> (2, P K), user's row numbers."""
         each = self.negatives
         number = (positive[:, None] * each + torch.arange(each)).reshape(-1)
         key = mix(mix(mix(self.seed) ^ epoch) ^ (1 << 48))
-        found = sample_negatives(number, key=key, edges=self._learned, among=self._among, loops=False)
+        found = sample_negatives(
+            number, key=key, edges=self._train_edges, among=self._negative_pool, loops=False
+        )
         return torch.stack(found)
 
     def loss_on(
         self, out: Tensor, positive: Tensor, negative: Tensor, *, place: Tensor | None = None
     ) -> Tensor:
-        """The mean loss of pairs, (2, P) and (2, Q), given the rows (N, H); ``place`` says which row a node has."""
+        """The mean loss of pairs, (2, P) and (2, Q), given the outputs (N, H); ``place`` maps a node to its row."""
         src, dst = self._rows(torch.cat([positive, negative], 1), place)
         y = torch.zeros(src.numel())
         y[: positive.shape[1]] = 1
@@ -135,14 +139,14 @@ class LinkTask(Task):
 
     @torch.no_grad()
     def scores(self, out: Tensor, split: str) -> dict[str, float | None]:
-        """Every metric of a split; of training, those of some edges."""
+        """Every metric of a split; for training, of a sample of its edges."""
         if not self.count[split]:
             return dict.fromkeys(NAMES)
         return {**self._areas(out, split), **self._ranks(out, split)}
 
     @torch.no_grad()
     def score(self, out: Tensor, split: str) -> float | None:
-        """The chosen metric alone; edges are ranked only where it is a rank."""
+        """The chosen metric of a split; edges are ranked only if it is a rank."""
         if not self.count[split]:
             return None
         of = self._areas if self.metric in ("roc_auc", "map") else self._ranks
@@ -154,10 +158,10 @@ class LinkTask(Task):
 
     @torch.no_grad()
     def _areas(self, out: Tensor, split: str) -> dict[str, float | None]:
-        factors = self.head.all_pairs(out)
+        factors = self.head.pair_factors(out)
         positive, negative = (
             native.pair_scores(factors, *self._rows(pairs))
-            for pairs in (self._scored[split], self._scored_against[split])
+            for pairs in (self._scored_pairs[split], self._scored_negatives[split])
         )
         score = torch.cat([positive, negative])
         y = torch.arange(score.numel()) < positive.numel()
@@ -167,8 +171,8 @@ class LinkTask(Task):
         }
 
     def _ranks(self, out: Tensor, split: str) -> dict[str, float | None]:
-        factors = self.head.all_pairs(out)
-        src, dst = self._rows(self._scored[split])
+        factors = self.head.pair_factors(out)
+        src, dst = self._rows(self._scored_pairs[split])
         order = edge_codes(src, dst, num_nodes=out.shape[0]).argsort()
         src, dst = src[order], dst[order]
         if self.link.evaluation == "all":
@@ -177,20 +181,20 @@ class LinkTask(Task):
         else:
             above, same = self._sampled_ranks(factors, src, dst, split, self.link.evaluation)
         ranks = mean_over_sources(reciprocal_ranks(above, same), src)
-        return {"mrr": ranks, **{f"hits_{k}": share for k, share in hits_of(above, same).items()}}
+        return {"mrr": ranks, **{f"hits_{k}": share for k, share in hits_at_k(above, same).items()}}
 
     def _sampled_ranks(
         self, factors: Factors, src: Tensor, dst: Tensor, split: str, each: int
     ) -> tuple[Tensor, Tensor]:
-        """The same among ``each`` drawn targets, some edges at a time."""
+        """Filtered ranks among ``each`` sampled targets, some edges at a time."""
         user = torch.arange(factors.a_src.shape[0]) if self.row is None else self.row.argsort()
-        key = mix(mix(self.fold) ^ (SIDES[split] + 11))
+        key = mix(mix(self.fold) ^ (SPLIT_CODES[split] + 11))
         found = []
         for part in torch.arange(src.numel()).split(max(1, (1 << 20) // each)):
             number = edge_codes(user[src[part]], user[dst[part]], num_nodes=user.numel())
             number = (number[:, None] * each + torch.arange(each)).reshape(-1)
             source = user[src[part]].repeat_interleave(each)
-            u, v = sample_negatives(number, key=key, edges=self.known, src=source, loops=False)
+            u, v = sample_negatives(number, key=key, edges=self.all_edges, src=source, loops=False)
             negative = native.pair_scores(factors, *self._rows(torch.stack([u, v]))).view(-1, each)
             score = native.pair_scores(factors, src[part].int(), dst[part].int())
             found.append(rank_sampled(src[part], score, negative).above)
@@ -203,34 +207,34 @@ class LinkTask(Task):
         return rows[0], rows[1]
 
     @cached_property
-    def _learned(self) -> EdgeSet:
-        return EdgeSet(*self.pairs["train"], num_nodes=self.known.num_nodes)
+    def _train_edges(self) -> EdgeSet:
+        return EdgeSet(*self.pairs["train"], num_nodes=self.all_edges.num_nodes)
 
     @cached_property
-    def _among(self) -> Tensor | None:
+    def _negative_pool(self) -> Tensor | None:
         return self.pairs["train"].unique() if self.link.sampling == "smart" else None
 
     @cached_property
-    def _scored(self) -> dict[str, Tensor]:
-        """The edges that are scored: all, of training at most so many, evenly."""
-        every = -(-self.count["train"] // _MOST_TRAIN)
+    def _scored_pairs(self) -> dict[str, Tensor]:
+        """The edges that are scored: all, but an even sample of the training edges."""
+        every = -(-self.count["train"] // _MAX_SCORED)
         return {**self.pairs, "train": self.pairs["train"][:, ::every]}
 
     @cached_property
-    def _scored_against(self) -> dict[str, Tensor]:
-        """As many pairs that are no edges."""
+    def _scored_negatives(self) -> dict[str, Tensor]:
+        """As many negatives, drawn once."""
         found = {}
-        for split, pairs in self._scored.items():
-            key = mix(mix(self.fold) ^ (SIDES[split] + 1))
+        for split, pairs in self._scored_pairs.items():
+            key = mix(mix(self.fold) ^ (SPLIT_CODES[split] + 1))
             number = torch.arange(pairs.shape[1])
-            found[split] = torch.stack(sample_negatives(number, key=key, edges=self.known, loops=False))
+            found[split] = torch.stack(sample_negatives(number, key=key, edges=self.all_edges, loops=False))
         return found
 
     @cached_property
     def _known_rows(self) -> Csr:
-        """All edges, and each node with itself, row by row."""
-        num_nodes = self.known.num_nodes
-        ids = torch.stack([self.known.code // num_nodes, self.known.code % num_nodes])
+        """All edges and self-loops, as a CSR by source."""
+        num_nodes = self.all_edges.num_nodes
+        ids = torch.stack([self.all_edges.code // num_nodes, self.all_edges.code % num_nodes])
         src, dst = self._rows(ids)
         loop = torch.arange(num_nodes)
         src, dst = torch.cat([src, loop]).int(), torch.cat([dst, loop]).int()
@@ -248,7 +252,7 @@ def build_link_task(
     fold: int,
     comm: Comm | None = None,
 ) -> LinkTask:
-    """The task that the edges of a graph pose."""
+    """Build the task of a graph whose edges are split."""
     count = {name: pairs.shape[1] for name, pairs in split.pairs.items()}
     if config.metric not in ("auto", *NAMES):
         raise ValueError(
@@ -269,7 +273,7 @@ def build_link_task(
         head=head,
         link=link,
         pairs=split.pairs,
-        known=split.known,
+        all_edges=split.all_edges,
         row=None if graph.node_id is None else graph.node_id.argsort(),
         seed=seed,
         fold=fold,

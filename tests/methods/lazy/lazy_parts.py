@@ -1,4 +1,4 @@
-"""Parts of a graph with what lazy training is given of them, and dense twins of its steps."""
+"""Inputs of lazy training on the parts of a graph, and dense references of its steps."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """What one rank has; ``node_id`` says which nodes its rows are."""
+    """The inputs of one rank; ``node_id`` are the nodes of its rows."""
 
     comm: Comm
     block: Block
@@ -39,7 +39,7 @@ def on_ranks(
     owner: Tensor | None = None,
     train: TrainConfig | None = None,
 ) -> list[T]:
-    """What ``work`` returns on each of some ranks, whose nodes are drawn at random, or as ``owner`` says."""
+    """Run ``work`` on each rank and return its results; nodes are assigned at random, or by ``owner``."""
     draw = torch.Generator().manual_seed(ranks)
     owner = torch.randint(ranks, (graph.num_nodes,), generator=draw) if owner is None else owner
     parts = [whole_part(graph)]
@@ -58,7 +58,7 @@ def on_ranks(
 
 
 def gathered(graph: Graph, found: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """Rows of all ranks, each with the ids of its rows, in the graph's order."""
+    """Gather the rows of all ranks in the order of the graph."""
     out = found[0][1].new_empty(graph.num_nodes, found[0][1].shape[1])
     for node_id, rows in found:
         out[node_id] = rows

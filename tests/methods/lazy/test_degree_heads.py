@@ -1,4 +1,4 @@
-"""Heads whose weights depend on a node's degree: the equation, and a graph that no other head can learn."""
+"""Heads whose weights depend on a node's degree: their equation, and a graph that other heads cannot learn."""
 
 import pytest
 import torch
@@ -7,9 +7,9 @@ from ranked import graph_of
 from torch import Tensor
 
 from siafu.graph import Graph
-from siafu.methods.lazy.degree_heads import ByDegree, beside_each_other, by_hop
+from siafu.methods.lazy.degree_heads import DegreeScaledRows, concat_hops, split_by_hop
 from siafu.methods.lazy.frugal import FrugalConfig, train_frugal
-from siafu.methods.lazy.ridge import Head
+from siafu.methods.lazy.ridge import LinearHead
 from siafu.nn.propagated import Propagated, shares_of_knots
 
 NODES = 300
@@ -28,14 +28,14 @@ def turned_by_degree() -> Graph:
     return Graph.from_edges(torch.stack([src, dst]), x=x, y=((sums > 0) ^ (degree > 10)).long(), **masks)
 
 
-def test_a_degree_lies_between_two_knots_and_the_last_has_all_beyond() -> None:
+def test_a_degree_is_interpolated_between_two_knots_and_the_last_knot_has_all_beyond() -> None:
     edges = torch.tensor([[1] * 3 + [2] * 7 + [3] * 63, [0] * 3 + [1] * 7 + [2] * 63])
     block = Graph.from_edges(edges, num_nodes=4).block
     wanted = torch.tensor([[0, 1, 0], [0, 0.5, 0.5], [0, 0, 1], [1, 0, 0]], dtype=torch.float64)
     torch.testing.assert_close(shares_of_knots(block, 3), wanted)
 
 
-def test_the_model_takes_of_each_knot_what_its_equation_says() -> None:
+def test_the_model_with_knots_equals_its_equation() -> None:
     graph, draw = graph_of(), torch.Generator().manual_seed(1)
     weight = torch.randn(2, 9, 8, generator=draw, dtype=torch.float64)
     bias = torch.randn(8, generator=draw, dtype=torch.float64)
@@ -49,22 +49,22 @@ def test_the_model_takes_of_each_knot_what_its_equation_says() -> None:
     assert torch.equal(again(graph.block, graph.x), model(graph.block, graph.x))
 
 
-def test_a_head_on_rows_of_hops_by_degree_is_that_model() -> None:
+def test_a_head_on_degree_scaled_hop_features_is_that_model() -> None:
     graph, draw = graph_of(), torch.Generator().manual_seed(2)
     assert graph.x is not None
     s, x = dense_s(graph), graph.x.double() / graph.x.norm(dim=1, keepdim=True).clamp(min=1e-30)
     rows, scales, shares = [s @ x, s @ s @ x], [2.0, 3.0], shares_of_knots(graph.block, 3)
     weight = torch.randn(3 * (2 * 9 + 1), 4, generator=draw, dtype=torch.float64)
-    head = Head(weight, torch.randn(4, generator=draw, dtype=torch.float64), 1.0, 1, 0.0)
+    head = LinearHead(weight, torch.randn(4, generator=draw, dtype=torch.float64), 1.0, 1, 0.0)
     every = torch.arange(graph.num_nodes)
-    wanted = ByDegree(beside_each_other(rows, scales), shares, every).times(weight) + head.bias
-    weights, bias = by_hop(head, scales, knots=3)
+    wanted = DegreeScaledRows(concat_hops(rows, scales), shares, every).matmul(weight) + head.bias
+    weights, bias = split_by_hop(head, scales, knots=3)
     model = Propagated(weights, bias, knots=3)
     torch.testing.assert_close(model.scores(graph.block, x), wanted)
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_what_degree_turns_round_is_learned_by_heads_by_degree_alone(ranks: int) -> None:
+def test_only_degree_heads_learn_labels_whose_sign_depends_on_degree(ranks: int) -> None:
     graph = turned_by_degree()
 
     def work(given: Given) -> tuple[Tensor, Tensor, dict[str, float], int]:

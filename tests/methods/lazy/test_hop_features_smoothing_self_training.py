@@ -1,4 +1,4 @@
-"""Hops, smoothing and self-training among ranks do what dense matrices do on the whole graph."""
+"""Hop features, smoothing and self-training over ranks against dense matrices on the whole graph."""
 
 import pytest
 import torch
@@ -9,21 +9,21 @@ from torch import Tensor
 from siafu.comm.config import Precision
 from siafu.comm.quantization import quantize_dequantize
 from siafu.data import community
-from siafu.methods.lazy.hop_features import hop_rows
-from siafu.methods.lazy.self_training import confident
-from siafu.methods.lazy.smoothing import rounds_of, search_smoothing
+from siafu.methods.lazy.hop_features import compute_hop_features
+from siafu.methods.lazy.self_training import confident_targets
+from siafu.methods.lazy.smoothing import search_smoothing, smoothing_rounds
 
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("hops", [1, 2, 3])
 @pytest.mark.parametrize("ranks", [1, 4])
-def test_inputs_of_hops_are_those_of_the_whole_graph(ranks: int, hops: int, weighted: bool) -> None:
+def test_hop_features_equal_those_of_the_whole_graph(ranks: int, hops: int, weighted: bool) -> None:
     graph = graph_of(weighted=weighted)
     assert graph.x is not None
 
     def work(given: Given) -> tuple[Tensor, list[Tensor]]:
         wanted = given.task.rows["train"].flip(0)  # in any order
-        rows = hop_rows(
+        rows = compute_hop_features(
             given.comm, given.block, given.route, given.x, wanted=wanted, hops=hops, precision="fp32"
         )
         return given.node_id[wanted], rows
@@ -36,13 +36,13 @@ def test_inputs_of_hops_are_those_of_the_whole_graph(ranks: int, hops: int, weig
             torch.testing.assert_close(rows, whole[node_id], rtol=1e-6, atol=1e-8)
 
 
-def test_what_a_hop_made_is_rounded_wherever_it_is_read() -> None:
+def test_hop_features_are_rounded_on_their_own_rank_too() -> None:
     graph = graph_of()
     assert graph.x is not None
 
     def work(given: Given) -> tuple[Tensor, Tensor]:
         every = torch.arange(given.block.num_dst)
-        return given.node_id, hop_rows(
+        return given.node_id, compute_hop_features(
             given.comm, given.block, given.route, given.x, wanted=every, hops=2, precision="int4"
         )[1]
 
@@ -52,11 +52,13 @@ def test_what_a_hop_made_is_rounded_wherever_it_is_read() -> None:
         torch.testing.assert_close(gathered(graph, on_ranks(graph, ranks, work)), wanted)
 
 
-def test_only_rows_that_are_asked_for_travel() -> None:
+def test_only_requested_rows_are_sent() -> None:
     graph = community(400, degree=6, classes=3, features=50, seed=0)
 
     def sent(given: Given, wanted: Tensor) -> int:
-        hop_rows(given.comm, given.block, given.route, given.x, wanted=wanted, hops=1, precision="fp32")
+        compute_hop_features(
+            given.comm, given.block, given.route, given.x, wanted=wanted, hops=1, precision="fp32"
+        )
         return given.comm.meter.sent["halo features"]
 
     few = on_ranks(graph, 3, lambda given: sent(given, torch.arange(2)))
@@ -70,7 +72,7 @@ def test_smoothing_is_the_same_on_any_number_of_ranks(precision: Precision) -> N
     p = torch.rand(60, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64).softmax(1)
 
     def work(given: Given) -> tuple[Tensor, Tensor]:
-        passed = rounds_of(given.block, p[given.node_id], share=0.1, precision=precision)
+        passed = smoothing_rounds(given.block, p[given.node_id], share=0.1, precision=precision)
         return given.node_id, [next(passed) for _ in range(3)][-1]
 
     wanted = p
@@ -80,7 +82,7 @@ def test_smoothing_is_the_same_on_any_number_of_ranks(precision: Precision) -> N
         torch.testing.assert_close(gathered(graph, on_ranks(graph, ranks, work)), wanted)
 
 
-def test_the_best_number_of_rounds_is_found_and_a_temperature_is_left_that_brings_nothing() -> None:
+def test_search_finds_the_best_rounds_and_leaves_a_temperature_without_improvement() -> None:
     graph = community(300, degree=8, classes=3, features=12, seed=2)
     assert graph.x is not None
     assert graph.y is not None
@@ -110,7 +112,9 @@ def test_the_best_number_of_rounds_is_found_and_a_temperature_is_left_that_bring
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_the_surest_nodes_of_all_ranks_are_refitted_on_and_validation_nodes_never(ranks: int) -> None:
+def test_self_training_selects_the_most_confident_nodes_of_all_ranks_but_no_validation_nodes(
+    ranks: int,
+) -> None:
     graph = community(500, degree=4, classes=3, features=4, seed=0)
     assert graph.train_mask is not None
     assert graph.val_mask is not None
@@ -119,7 +123,7 @@ def test_the_surest_nodes_of_all_ranks_are_refitted_on_and_validation_nodes_neve
     q = (5 * q).softmax(1)
 
     def work(given: Given) -> tuple[Tensor, Tensor]:
-        rows, target = confident(
+        rows, target = confident_targets(
             3 * q[given.node_id], given.task, share=0.5, among=torch.ones(given.x.shape[0]).bool()
         )
         return given.node_id[rows], target

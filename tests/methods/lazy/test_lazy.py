@@ -1,4 +1,4 @@
-"""Lazy training: stages learned in turn, the same on any number of ranks, with one exchange of rows before each."""
+"""Lazy training: stages are trained in turn, equally on any number of ranks, with one exchange of rows before each."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -116,14 +116,14 @@ def assert_same(found: list[dict[str, Any]], wanted: dict[str, Any], tolerance: 
     ("model", "recipe"),
     [*((kind, "published") for kind in KINDS), *((kind, "logits") for kind in ("gcn", "sage", "gat", "gin"))],
 )
-def test_weights_and_outputs_are_those_of_one_rank(model: str, recipe: str) -> None:
+def test_weights_and_outputs_equal_those_of_one_rank(model: str, recipe: str) -> None:
     graph, lazy = graph_of(), {"recipe": recipe}
     (wanted,) = trained(graph, parts_of(graph, 1), MODELS[model], lazy=lazy)
     assert_same(trained(graph, parts_of(graph, 3), MODELS[model], lazy=lazy), wanted)
 
 
 @pytest.mark.parametrize(("model", "bits"), [("gcn", 16), ("sage-max", 8), ("gat", 4)])
-def test_so_they_are_where_rows_are_rounded_since_own_rows_are_rounded_too(model: str, bits: int) -> None:
+def test_results_equal_those_of_one_rank_with_rounded_rows(model: str, bits: int) -> None:
     graph, lazy = graph_of(), {"bits": bits, "gate": False}
     (wanted,) = trained(graph, parts_of(graph, 1), MODELS[model], lazy=lazy)
     assert_same(trained(graph, parts_of(graph, 2), MODELS[model], lazy=lazy), wanted)
@@ -135,7 +135,9 @@ def test_so_they_are_where_rows_are_rounded_since_own_rows_are_rounded_too(model
     ("given", "train"),
     [({"weighted": True}, {}), ({"labels": "labels"}, {}), ({"labels": "numbers"}, {"clip": 0.1})],
 )
-def test_so_they_are_for_every_kind_of_label_and_edge(given: dict[str, Any], train: dict[str, Any]) -> None:
+def test_results_equal_those_of_one_rank_for_all_labels_and_edges(
+    given: dict[str, Any], train: dict[str, Any]
+) -> None:
     graph = graph_of(**given)
     (wanted,) = trained(graph, parts_of(graph, 1), MODELS["gcn"], **train)
     assert_same(trained(graph, parts_of(graph, 2), MODELS["gcn"], **train), wanted)
@@ -143,7 +145,7 @@ def test_so_they_are_for_every_kind_of_label_and_edge(given: dict[str, Any], tra
 
 @pytest.mark.parametrize("recipe", ["published", "logits"])
 @pytest.mark.parametrize(("model", "bits"), [("gcn", 8), ("sage-max", 32), ("gat", 8), ("gin", 32)])
-def test_the_model_as_a_whole_computes_to_the_bit_what_was_scored(model: str, recipe: str, bits: int) -> None:
+def test_the_whole_model_computes_the_scored_outputs_bit_for_bit(model: str, recipe: str, bits: int) -> None:
     graph = graph_of()
     assert graph.x is not None
     lazy = {"recipe": recipe, "bits": bits}
@@ -152,7 +154,7 @@ def test_the_model_as_a_whole_computes_to_the_bit_what_was_scored(model: str, re
         assert torch.equal(found["model"].eval()(graph.block, graph.x), found["outputs"])
 
 
-def test_a_stage_is_plain_training_of_its_layer_on_an_aggregate_that_stays_as_it_is() -> None:
+def test_a_stage_is_plain_training_of_its_layer_on_a_fixed_aggregate() -> None:
     graph, rounds = graph_of(), 4
     assert graph.x is not None
     settings = {"kind": "gcn", "dropout": 0.0, "layers": 2}
@@ -205,7 +207,7 @@ def test_a_stage_is_plain_training_of_its_layer_on_an_aggregate_that_stays_as_it
     torch.testing.assert_close(weights["inner.layers.1.weight"], two[0])
 
 
-def test_rows_travel_once_a_layer_and_nothing_of_them_in_a_round() -> None:
+def test_rows_are_sent_once_per_layer_and_not_in_rounds() -> None:
     graph, model = graph_of(), MODELS["gcn"]
     halo_rows = sum(part.halo_id.numel() for part in parts_of(graph, 2))
     found = trained(graph, parts_of(graph, 2), model, epochs=5)
@@ -238,7 +240,7 @@ def test_a_stage_sends_the_gradients_of_its_own_weights_alone() -> None:
         assert 2 * 2 * 8 * learned <= sent <= 2 * 2 * (8 * (learned + 10) + 200)
 
 
-def test_the_last_stage_answers_that_validation_finds_no_worse_than_a_standard_error() -> None:
+def test_the_gate_chooses_the_last_stage_within_a_standard_error_of_earlier_ones() -> None:
     graph, seen = graph_of(), set()
     for shift in range(4):  # labels are random, so some later stage is worse
         shuffled = replace(graph, y=graph.y.roll(shift))
@@ -258,12 +260,12 @@ def test_the_last_stage_answers_that_validation_finds_no_worse_than_a_standard_e
     assert int(last["weights"]["chosen"]) == 3
 
 
-def test_patience_ends_each_stage_by_itself() -> None:
+def test_early_stopping_acts_on_each_stage_separately() -> None:
     (found,) = trained(graph_of(), parts_of(graph_of(), 1), MODELS["sage"], epochs=300, patience=4, lr=0.05)
     assert all(4 < stage["rounds"] < 300 for stage in found["stages"])
 
 
-def test_ranks_that_step_alone_end_with_the_same_weights_and_send_them_less_often() -> None:
+def test_with_local_steps_ranks_end_with_equal_weights_and_send_them_less_often() -> None:
     graph = graph_of()
     often = trained(graph, parts_of(graph, 3), MODELS["gcn"], epochs=4)
     seldom = trained(graph, parts_of(graph, 3), MODELS["gcn"], epochs=2, lazy={"local_epochs": 4})
@@ -275,7 +277,7 @@ def test_ranks_that_step_alone_end_with_the_same_weights_and_send_them_less_ofte
     assert "gradients 1" not in first["sent"]
 
 
-def test_averaged_weights_are_the_mean_of_the_ranks_by_their_training_nodes() -> None:
+def test_averaged_weights_are_the_mean_of_ranks_weighted_by_training_nodes() -> None:
     parts = parts_of(graph_of(), 2)
     model = {"kind": "sage", "dropout": 0.0, "layers": 1}
 
@@ -286,11 +288,11 @@ def test_averaged_weights_are_the_mean_of_the_ranks_by_their_training_nodes() ->
         mine = trainer.task.weight_of(trainer.task.rows["train"])
         averaged = trainer.model.state_dict()[name].clone()
         alone = trainer_of(comm, parts[comm.rank], model, lazy={"local_epochs": 3})
-        alone._open()
+        alone._current_inputs()
         for _ in range(3):
             alone.model.train()
             alone.optimizer.zero_grad()
-            (alone._sum_of_losses() / mine).backward()
+            (alone._loss_sum() / mine).backward()
             alone.optimizer.step()
         return averaged, alone.model.state_dict()[name], mine
 
@@ -299,7 +301,7 @@ def test_averaged_weights_are_the_mean_of_the_ranks_by_their_training_nodes() ->
 
 
 @pytest.mark.parametrize(("model", "lazy"), [("gcn", {}), ("gat", {}), ("gat", {"local_epochs": 2})])
-def test_a_part_without_training_nodes_and_one_without_a_class_take_part(
+def test_parts_without_training_nodes_or_without_a_class_are_supported(
     model: str, lazy: dict[str, Any]
 ) -> None:
     graph = graph_of()

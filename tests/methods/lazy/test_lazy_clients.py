@@ -1,4 +1,4 @@
-"""Lazy training among clients: as on one rank where everybody is there; and what becomes of it where not."""
+"""Lazy training among clients: equal to one rank if all clients are available; behaviour with absent clients."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +15,8 @@ from siafu.comm.config import CommConfig, Precision
 from siafu.comm.rounds import QuorumMissed
 from siafu.comm.simulated_rounds import framed_bytes
 from siafu.graph import Graph
-from siafu.methods.lazy.averaging import flat, put
-from siafu.methods.lazy.clients import ClientsProcedure, owners
+from siafu.methods.lazy.averaging import flat_parameters, set_flat_parameters
+from siafu.methods.lazy.clients import ClientsProcedure, assign_clients
 from siafu.methods.lazy.config import LazyConfig
 from siafu.methods.lazy.local_steps import flat_gradient
 from siafu.methods.lazy.procedure import LazyProcedure
@@ -78,7 +78,7 @@ def assert_same_weights(found: LazyProcedure, wanted: LazyProcedure, off: float 
 @pytest.mark.parametrize("recipe", ["published", "logits"])
 @pytest.mark.parametrize("model", ["gcn", "sage-max", "gat", "gin"])
 @pytest.mark.parametrize("owner", [torch.arange(NODES), FEW], ids=["node", "seven"])
-def test_with_everybody_there_and_one_step_it_is_training_on_one_rank(
+def test_with_all_clients_and_one_step_training_equals_one_rank(
     model: str, recipe: str, owner: Tensor
 ) -> None:
     graph, lazy = graph_of(), {"recipe": recipe, "bits": 8}
@@ -90,12 +90,12 @@ def test_with_everybody_there_and_one_step_it_is_training_on_one_rank(
 
 @pytest.mark.parametrize("recipe", ["published", "logits"])
 @pytest.mark.parametrize("model", ["gcn", "gcn-wide", "sage", "sage-max", "gin", "mlp"])
-def test_gradients_that_clients_compute_apart_add_up_to_the_same(model: str, recipe: str) -> None:
+def test_gradients_of_separate_clients_add_up_to_the_joint_gradient(model: str, recipe: str) -> None:
     graph, lazy = graph_of(), {"recipe": recipe}
     together = clients_of(graph, model, FEW, lazy=lazy)
     apart = trainer_of(graph, MODELS[model], FEW, lazy=lazy)
     assert isinstance(apart, ClientsProcedure)
-    apart._gradient = apart._moves  # type: ignore[method-assign]
+    apart._joint_gradient = apart._local_updates  # type: ignore[method-assign]
     loop_of(apart).fit(QUIET)
     assert_same_weights(apart, together)
 
@@ -103,7 +103,7 @@ def test_gradients_that_clients_compute_apart_add_up_to_the_same(model: str, rec
 @pytest.mark.parametrize("norm", ["layer", "none"])
 @pytest.mark.parametrize("recipe", ["published", "logits"])
 @pytest.mark.parametrize("model", ["gcn", "sage", "sage-max", "mlp"])
-def test_many_clients_at_once_step_as_one_after_another(
+def test_batched_clients_step_like_sequential_clients(
     model: str, recipe: str, norm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph, lazy = graph_of(), {"recipe": recipe, "local_epochs": 3}
@@ -121,7 +121,7 @@ def test_many_clients_at_once_step_as_one_after_another(
     assert_same_weights(at_once, in_turn)
 
 
-def test_updates_in_fewer_bits_are_rounded_and_weigh_less() -> None:
+def test_updates_in_fewer_bits_are_rounded_and_smaller() -> None:
     graph = graph_of()
     wide = {"kind": "gcn", "hidden": 200}
     exact = trained(graph, wide, FEW)
@@ -136,16 +136,16 @@ def test_updates_in_fewer_bits_are_rounded_and_weigh_less() -> None:
 
 @pytest.mark.parametrize("gradients", ["bf16", "int8", "int4"])
 @pytest.mark.parametrize("validated", [True, False])
-def test_the_model_has_the_weights_that_clients_heard(gradients: Precision, validated: bool) -> None:
+def test_the_model_has_the_weights_that_clients_received(gradients: Precision, validated: bool) -> None:
     graph = graph_of() if validated else replace(graph_of(), val_mask=None)
     found = clients_of(graph, "gcn", FEW, wire=CommConfig(gradients=gradients))
     for stage in range(len(found.stages)):
-        weights = flat(found._learned_in(stage))[None]
-        torch.testing.assert_close(found._weights.arrived(weights), weights)
+        weights = flat_parameters(found._parameters_of_stage(stage))[None]
+        torch.testing.assert_close(found._weights.quantize_rows(weights), weights)
     assert found._weights.precision == ("int8" if gradients == "int4" else gradients)
 
 
-def test_bytes_of_a_run_are_those_counted_by_hand() -> None:
+def test_bytes_of_a_run_equal_a_count_by_hand() -> None:
     edges = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])  # 0 - 1 - 2, and 3 alone
     graph = Graph.from_edges(
         edges,
@@ -187,7 +187,7 @@ def test_bytes_of_a_run_are_those_counted_by_hand() -> None:
     assert sum(found.comm.meter.sent.values()) == int(total.sum() - found.rounds.counts["received"].sum())
 
 
-def test_who_takes_part_does_not_depend_on_the_number_of_threads() -> None:
+def test_participants_do_not_depend_on_the_number_of_threads() -> None:
     graph, lazy, before = graph_of(), {"participation": 0.3}, torch.get_num_threads()
     found = []
     try:
@@ -208,7 +208,7 @@ def test_who_takes_part_does_not_depend_on_the_number_of_threads() -> None:
 @pytest.mark.parametrize("missing", ["mask", "last"])
 @pytest.mark.parametrize("recipe", ["published", "logits"])
 @pytest.mark.parametrize("model", ["gcn", "sage-max", "gat", "gin"])
-def test_clients_that_go_away_come_back_and_catch_up(model: str, recipe: str, missing: str) -> None:
+def test_absent_clients_catch_up_on_return(model: str, recipe: str, missing: str) -> None:
     graph = graph_of()
     lazy = {"recipe": recipe, "away": 0.4, "missing": missing, "bits": 8}
     found = clients_of(graph, model, torch.arange(NODES), lazy=lazy)
@@ -219,19 +219,19 @@ def test_clients_that_go_away_come_back_and_catch_up(model: str, recipe: str, mi
     assert torch.equal(found.outputs(), found.model.eval()(graph.block, graph.x)), (
         "the saved model says the same"
     )
-    assert found.task.count == found._everything.count
-    for there in found._present:
+    assert found.task.count == found._full_task.count
+    for there in found._availability:
         assert 0 < int(there.sum()) < NODES
 
 
-def test_rows_of_who_is_away_are_left_out_and_the_mean_is_that_of_the_others() -> None:
+def test_rows_of_absent_clients_are_dropped_and_the_mean_is_over_the_others() -> None:
     graph = graph_of()
     lazy = {"recipe": "logits", "away": 0.4, "gate": False}
     trainer = trainer_of(graph, MODELS["gcn"], torch.arange(NODES), lazy=lazy)
     assert isinstance(trainer, ClientsProcedure)
-    reading = trainer._read(1)
-    there, rows = trainer._there(1), trainer._rows[1]
-    (pooled,) = [kept for name, kept in reading.block.memo.items() if name == ("aggregate", "mean")]
+    inputs = trainer._inputs_of(1)
+    there, rows = trainer._available(1), trainer._rows[1]
+    (pooled,) = [kept for name, kept in inputs.block.memo.items() if name == ("aggregate", "mean")]
     for node in there.nonzero()[:, 0].tolist():
         sources = graph.indices[graph.indptr[node] : graph.indptr[node + 1]].long()
         sources = sources[there[sources] | (sources == node)]
@@ -239,14 +239,14 @@ def test_rows_of_who_is_away_are_left_out_and_the_mean_is_that_of_the_others() -
         torch.testing.assert_close(pooled[node], wanted)
 
 
-def test_the_last_row_that_came_stands_in_for_one_that_did_not() -> None:
+def test_the_last_received_row_replaces_a_missing_one() -> None:
     graph = graph_of()
     lazy = {"recipe": "logits", "away": 0.4, "missing": "last", "gate": False}
     trainer = trainer_of(graph, MODELS["gcn"], torch.arange(NODES), lazy=lazy)
     assert isinstance(trainer, ClientsProcedure)
-    reading = trainer._read(2)
-    was, now = trainer._there(1), trainer._there(2)
-    (pooled,) = [kept for name, kept in reading.block.memo.items() if name == ("aggregate", "mean")]
+    inputs = trainer._inputs_of(2)
+    was, now = trainer._available(1), trainer._available(2)
+    (pooled,) = [kept for name, kept in inputs.block.memo.items() if name == ("aggregate", "mean")]
     stood_in = 0
     for node in (was & now).nonzero()[:, 0].tolist():
         used = []
@@ -261,24 +261,24 @@ def test_the_last_row_that_came_stands_in_for_one_that_did_not() -> None:
     assert stood_in
 
 
-def test_who_comes_back_makes_the_row_that_it_would_have_made() -> None:
+def test_a_returning_client_computes_the_row_that_it_missed() -> None:
     graph = graph_of()
     lazy = {"recipe": "published", "away": 0.3, "gate": False}
     trainer = trainer_of(graph, {"kind": "sage", "norm": "layer"}, torch.arange(NODES), lazy=lazy)
     assert isinstance(trainer, ClientsProcedure)
-    trainer._read(1)
-    back = ~trainer._there(0) & trainer._there(1)
+    trainer._inputs_of(1)
+    back = ~trainer._available(0) & trainer._available(1)
     assert back.any()
     x, block = trainer._rows[0], graph.block
     full = trainer.model.eval().passed(0, block.with_static(x), x)
     for node in back.nonzero()[:, 0].tolist():
         sources = graph.indices[graph.indptr[node] : graph.indptr[node + 1]].long()
-        if bool(trainer._there(1)[sources].all()):  # then it missed nothing in the end
+        if bool(trainer._available(1)[sources].all()):  # then it missed nothing in the end
             torch.testing.assert_close(trainer._rows[1][node], full[node])
 
 
 @pytest.mark.parametrize("lazy", [{}, {"local_epochs": 3}])
-def test_isolated_nodes_and_classes_that_a_client_does_not_have_are_no_trouble(lazy: dict[str, Any]) -> None:
+def test_isolated_nodes_and_clients_without_a_class_are_supported(lazy: dict[str, Any]) -> None:
     graph = graph_of()
     assert graph.y is not None
     owner = torch.where(
@@ -290,22 +290,22 @@ def test_isolated_nodes_and_classes_that_a_client_does_not_have_are_no_trouble(l
     assert sum(found.task.count.values()) == int((graph.y >= 0).sum())
 
 
-def test_the_coordinator_steps_against_the_mean_of_what_clients_followed() -> None:
+def test_the_coordinator_applies_adam_to_the_mean_of_client_updates() -> None:
     graph, model = graph_of(), {"kind": "gcn", "dropout": 0.0, "layers": 1}
     settings: dict[str, Any] = {"lazy": {"local_epochs": 3, "local_lr": 0.2}, "weight_decay": 0.01}
     trainer, reference = (trainer_of(graph, model, FEW, **settings) for _ in range(2))
     train_epoch(trainer, 1)
-    reading, task, learned = reference._open(), trainer.task, reference._learned()
-    before, total = flat(learned), torch.zeros_like(flat(learned))
+    inputs, task, learned = reference._current_inputs(), trainer.task, reference._stage_parameters()
+    before, total = flat_parameters(learned), torch.zeros_like(flat_parameters(learned))
     for client in range(7):
         rows = task.rows["train"][FEW[task.rows["train"]] == client]
-        put(learned, before)
+        set_flat_parameters(learned, before)
         for _ in range(3 if rows.numel() else 0):
-            out = reference.model.output(0, reading.block, reading.x_src)[rows]
+            out = reference.model.output(0, inputs.block, inputs.x_src)[rows]
             grad = flat_gradient(task.loss_of(out, rows) / rows.numel(), learned)
             total += grad * rows.numel() / task.count["train"]
-            put(learned, flat(learned) - 0.2 * grad)
-    put(learned, before)
+            set_flat_parameters(learned, flat_parameters(learned) - 0.2 * grad)
+    set_flat_parameters(learned, before)
     for parameter, grad in zip(learned, total.split([p.numel() for p in learned]), strict=True):
         parameter.grad = grad.view_as(parameter)
     torch.optim.Adam(learned, lr=reference.optimizer.config.lr, weight_decay=0.01).step()
@@ -339,26 +339,26 @@ def test_a_run_stopped_anywhere_and_resumed_ends_with_the_same_bytes(
     assert torch.equal(trainer.outputs(), wanted.outputs())
 
 
-def test_clients_with_attention_step_apart_and_tell_the_gradient_of_all_where_they_take_one_step() -> None:
+def test_clients_with_attention_step_separately_and_one_step_gives_the_joint_gradient() -> None:
     trainer = trainer_of(graph_of(), MODELS["gat"], FEW)
     assert isinstance(trainer, ClientsProcedure)
-    trainer._open()
+    trainer._current_inputs()
     trainer.model.train()
     rows = torch.arange(trainer.task.rows["train"].numel())
-    wanted, loss = trainer._gradient(1, rows)
-    found, mean = trainer._moves(1, rows)
+    wanted, loss = trainer._joint_gradient(1, rows)
+    found, mean = trainer._local_updates(1, rows)
     torch.testing.assert_close(found, wanted)
     assert mean == pytest.approx(loss)
     again = clients_of(graph_of(), "gat", FEW, lazy={"local_epochs": 2}, wire=CommConfig(gradients="int8"))
     assert again.metrics(0.0)["rounds"] > 1
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_missed_quorum_and_invalid_client_counts_are_refused() -> None:
     graph = graph_of()
     with pytest.raises(QuorumMissed, match=r"expected 60; lower lazy\.quorum"):
         trained(graph, MODELS["gcn"], torch.arange(NODES), lazy={"away": 0.5, "quorum": 1.0})
     with pytest.raises(ValueError, match="simulates clients in one process, but ranks is 2"):
-        owners(graph, "node", by="hash", ranks=2)
+        assign_clients(graph, "node", by="hash", ranks=2)
     with pytest.raises(ValueError, match="61 parts of 60 nodes"):
-        owners(graph, 61, by="hash", ranks=1)
-    assert int(owners(graph, 5, by="hash", ranks=1).max()) == 4
+        assign_clients(graph, 61, by="hash", ranks=1)
+    assert int(assign_clients(graph, 5, by="hash", ranks=1).max()) == 4

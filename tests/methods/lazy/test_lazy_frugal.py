@@ -1,4 +1,4 @@
-"""The frugal recipe as a whole: what it finds, what it sends, and what its model can do."""
+"""The frugal recipe as a whole: its candidates, its traffic and its model."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from siafu.data import community
 from siafu.graph import Graph
-from siafu.methods.lazy.frugal import Frugal, FrugalConfig, train_frugal
+from siafu.methods.lazy.frugal import FrugalConfig, FrugalResult, train_frugal
 from siafu.nn.propagated import Propagated
 from siafu.training.config import TrainConfig
 
@@ -34,7 +34,7 @@ def strangers() -> Graph:
     return Graph.from_edges(edges[:, ~alike], x=graph.x, y=graph.y, **masks, undirected=True)
 
 
-def frugal(given: Given, config: FrugalConfig = EXACT) -> Frugal:
+def frugal(given: Given, config: FrugalConfig = EXACT) -> FrugalResult:
     return train_frugal(given.comm, given.block, given.route, given.x, given.task, config)
 
 
@@ -45,11 +45,11 @@ def accuracy(graph: Graph, out: Tensor) -> float:
 
 
 @pytest.fixture(scope="module")
-def alone() -> Frugal:
+def alone() -> FrugalResult:
     return on_ranks(noisy(), 1, frugal)[0]
 
 
-def test_neighbours_help_where_they_are_alike(alone: Frugal) -> None:
+def test_neighbours_improve_the_score_on_a_homophilous_graph(alone: FrugalResult) -> None:
     plain, *others = alone.tried
     assert plain.name == "head on inputs"
     assert max(each.score for each in others) > plain.score + 0.1
@@ -58,8 +58,8 @@ def test_neighbours_help_where_they_are_alike(alone: Frugal) -> None:
 
 
 @pytest.mark.parametrize("graph", [noisy(), strangers()], ids=["noisy", "strangers"])
-def test_what_is_kept_is_the_best_that_was_tried_or_heads_by_degree_that_are_near_it(graph: Graph) -> None:
-    def work(given: Given) -> tuple[Frugal, float | None]:
+def test_the_chosen_candidate_is_the_best_or_degree_heads_within_a_standard_error(graph: Graph) -> None:
+    def work(given: Given) -> tuple[FrugalResult, float | None]:
         found = frugal(given)
         return found, given.task.score(found.out, "val")
 
@@ -74,7 +74,7 @@ def test_what_is_kept_is_the_best_that_was_tried_or_heads_by_degree_that_are_nea
     assert accuracy(graph, found.out) > scores["head on inputs"] - 0.05
 
 
-def test_what_is_surest_is_fitted_anew_where_smoothing_helps_and_degrees_are_asked_where_it_harms() -> None:
+def test_refitting_follows_helpful_smoothing_and_degree_heads_follow_harmful_smoothing() -> None:
     def names(graph: Graph) -> set[str]:
         return {each.name for each in on_ranks(graph, 1, frugal)[0].tried}
 
@@ -88,7 +88,7 @@ def test_what_is_surest_is_fitted_anew_where_smoothing_helps_and_degrees_are_ask
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_several_ranks_find_what_one_finds(alone: Frugal, ranks: int) -> None:
+def test_several_ranks_find_the_result_of_one_rank(alone: FrugalResult, ranks: int) -> None:
     found = on_ranks(noisy(), ranks, lambda given: (given.node_id, frugal(given)))
     out = gathered(noisy(), [(node_id, each.out) for node_id, each in found])
     torch.testing.assert_close(out.softmax(1), alone.out.softmax(1), rtol=0, atol=0.02)
@@ -99,7 +99,7 @@ def test_several_ranks_find_what_one_finds(alone: Frugal, ranks: int) -> None:
             assert torch.equal(mine, first)
 
 
-def test_the_model_says_on_one_rank_what_was_found_on_four() -> None:
+def test_the_model_computes_on_one_rank_the_outputs_found_on_four() -> None:
     graph = noisy()
     assert graph.x is not None
 
@@ -117,7 +117,7 @@ def test_the_model_says_on_one_rank_what_was_found_on_four() -> None:
     torch.testing.assert_close(loaded(graph.block, graph.x), out, rtol=1e-4, atol=1e-4)
 
 
-def test_what_is_sent_is_told_by_label_and_by_what_was_tried_for_it() -> None:
+def test_sent_bytes_are_reported_by_label_and_by_candidate() -> None:
     def work(given: Given) -> tuple[dict[str, int], int, int]:
         before = given.comm.meter.total()
         found = frugal(given, FrugalConfig())
@@ -133,7 +133,7 @@ def test_what_is_sent_is_told_by_label_and_by_what_was_tried_for_it() -> None:
         )
 
 
-def test_few_bits_send_less_and_find_as_much(alone: Frugal) -> None:
+def test_fewer_bits_send_less_and_score_as_well(alone: FrugalResult) -> None:
     graph, wide = noisy(), FrugalConfig(sums="fp32", scores="fp32", probabilities="fp32")
 
     def work(given: Given, config: FrugalConfig) -> tuple[Tensor, Tensor, int]:
@@ -149,7 +149,7 @@ def test_few_bits_send_less_and_find_as_much(alone: Frugal) -> None:
     assert abs(scores[0] - scores[1]) < 0.05
 
 
-def test_a_rank_without_training_nodes_and_a_class_that_only_one_has_are_fine() -> None:
+def test_a_rank_without_training_nodes_and_a_class_of_a_single_rank_are_supported() -> None:
     graph = noisy()
     assert graph.train_mask is not None
     assert graph.y is not None
@@ -169,7 +169,7 @@ def test_classes_can_be_balanced() -> None:
     assert accuracy(graph, gathered(graph, found)) > 0.6
 
 
-def test_other_metrics_choose_too() -> None:
+def test_candidates_can_be_chosen_by_other_metrics() -> None:
     graph = noisy(nodes=200)
     found = on_ranks(
         graph, 2, lambda given: (given.node_id, frugal(given).out), train=TrainConfig(metric="macro_f1")
@@ -177,7 +177,7 @@ def test_other_metrics_choose_too() -> None:
     assert accuracy(graph, gathered(graph, found)) > 0.5
 
 
-def test_what_cannot_be_learned_so_is_refused() -> None:
+def test_other_label_kinds_and_missing_validation_nodes_are_refused() -> None:
     graph = noisy(nodes=100)
     with pytest.raises(ValueError, match="but there are none; give val_mask"):
         on_ranks(replace(graph, val_mask=None), 1, frugal)

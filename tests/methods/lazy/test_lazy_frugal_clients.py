@@ -1,4 +1,4 @@
-"""The frugal recipe among clients: as on one rank where nothing is rounded; bytes counted by hand."""
+"""The frugal recipe among clients: equal to one rank without rounding; bytes equal a count by hand."""
 
 import pytest
 import torch
@@ -6,17 +6,17 @@ from ranked import NODES, graph_of
 from torch import Tensor
 
 from siafu.comm import single_rank_comm
-from siafu.comm.availability import Attendance
+from siafu.comm.availability import ClientAvailability
 from siafu.comm.rounds import QuorumMissed, member_links
 from siafu.comm.simulated_rounds import SimulatedRounds, framed_bytes
-from siafu.comm.wire_sizes import UpdateWire
+from siafu.comm.wire_sizes import UpdateEncoding
 from siafu.graph import Graph
-from siafu.methods.lazy.clients import holders, of_those
+from siafu.methods.lazy.clients import clients_with_rows, restrict_task
 from siafu.methods.lazy.config import LazyConfig
-from siafu.methods.lazy.delivery_history import Known
-from siafu.methods.lazy.frugal import Frugal, FrugalConfig, train_frugal
-from siafu.methods.lazy.frugal_clients import FrugalClientsProcedure, _AmongClients, _ByClient
-from siafu.methods.lazy.ridge import Picked
+from siafu.methods.lazy.delivery_history import DeliveryHistory
+from siafu.methods.lazy.frugal import FrugalConfig, FrugalResult, train_frugal
+from siafu.methods.lazy.frugal_clients import FrugalClientsProcedure, _ClientRecipe, _ClientRows
+from siafu.methods.lazy.ridge import RowSubset
 from siafu.partition.cut import whole_part
 from siafu.training.config import TrainConfig
 from siafu.training.task import task_of
@@ -24,18 +24,20 @@ from siafu.training.task import task_of
 EXACT = FrugalConfig(sums="fp32")
 
 
-def fitted(graph: Graph, owner: Tensor, config: FrugalConfig) -> tuple[Frugal, _AmongClients]:
+def fitted(graph: Graph, owner: Tensor, config: FrugalConfig) -> tuple[FrugalResult, _ClientRecipe]:
     task = task_of(graph, TrainConfig(), single_rank_comm())
     rounds = SimulatedRounds(
-        Attendance(int(owner.max()) + 1), member_links(graph.indptr, graph.indices, owner), task.comm.meter
+        ClientAvailability(int(owner.max()) + 1),
+        member_links(graph.indptr, graph.indices, owner),
+        task.comm.meter,
     )
     there = torch.ones(rounds.num_members, dtype=torch.bool)
-    made = _AmongClients(rounds, owner, graph.block, graph.x, task, config, there=there)
+    made = _ClientRecipe(rounds, owner, graph.block, graph.x, task, config, available=there)
     return made.run(), made
 
 
 @pytest.mark.parametrize("owner", [torch.arange(NODES), torch.arange(NODES) % 7], ids=["node", "seven"])
-def test_where_sums_are_not_rounded_it_is_the_recipe_on_one_rank(owner: Tensor) -> None:
+def test_without_rounding_the_result_equals_the_recipe_on_one_rank(owner: Tensor) -> None:
     graph = graph_of()
     task, part = task_of(graph, TrainConfig(), single_rank_comm()), whole_part(graph)
     assert graph.x is not None
@@ -43,25 +45,25 @@ def test_where_sums_are_not_rounded_it_is_the_recipe_on_one_rank(owner: Tensor) 
     found, made = fitted(graph, owner, EXACT)
     assert [tried.name for tried in found.tried] == [tried.name for tried in wanted.tried]
     torch.testing.assert_close(found.out, wanted.out)
-    trains, rounds = holders(task, "train", owner), made.rounds
+    trains, rounds = clients_with_rows(task, "train", owner), made.rounds
     assert int(rounds.counts["up"][trains].min()) > 0
     assert sum(task.comm.meter.sent.values()) == 0, "one rank alone sends nothing"
 
 
-def test_terms_of_clients_are_rounded_each_by_itself() -> None:
+def test_terms_of_each_client_are_rounded_separately() -> None:
     draw = torch.Generator().manual_seed(0)
     x, values = torch.randn(9, 5, generator=draw), torch.randn(9, 3, generator=draw)
     owner = torch.tensor([2, 0, 2, 1, 1, 1, 0, 5, 5])
-    for wire in (UpdateWire(), UpdateWire("int8", 4), UpdateWire("int4", 64)):
-        found = _ByClient(Picked(x), owner, wire).terms(values)
+    for wire in (UpdateEncoding(), UpdateEncoding("int8", 4), UpdateEncoding("int4", 64)):
+        found = _ClientRows(RowSubset(x), owner, wire).terms(values)
         terms = [(x[owner == client].t() @ values[owner == client]).reshape(1, -1) for client in (0, 1, 2, 5)]
-        wanted = sum(wire.arrived(term)[0] for term in terms)
+        wanted = sum(wire.quantize_rows(term)[0] for term in terms)
         assert isinstance(wanted, Tensor)
         torch.testing.assert_close(found.reshape(-1), wanted)
     assert not torch.allclose(found, x.t() @ values)
 
 
-def test_what_a_client_gives_and_hears_is_counted_by_hand() -> None:
+def test_bytes_of_a_client_equal_a_count_by_hand() -> None:
     graph, owner = graph_of(), torch.arange(NODES)
     config = FrugalConfig(ridge_rounds=1, penalties=(1.0,), smooth_rounds=1, temperatures=(8.0,))
     found, made = fitted(graph, owner, config)
@@ -77,12 +79,12 @@ def test_what_a_client_gives_and_hears_is_counted_by_hand() -> None:
     for columns in (classes, classes - 1):  # of targets that add up to 1, a direction less
         by_degree += framed_bytes(4 * wide * columns)
     by_degree += framed_bytes(4 * 4) + framed_bytes(4 * 16)
-    trains = holders(task, "train", owner)
+    trains = clients_with_rows(task, "train", owner)
     up = rounds.counts["up"][trains]
     assert up.unique().tolist() == [heads * (means + 2 * term) + by_degree]
     head = framed_bytes(-(-(width * classes + classes) // 64) * (64 + 4))
     by_degree = framed_bytes(4 * (wide * classes + classes))
-    down = rounds.counts["down"][~(trains | holders(task, "val", owner))]
+    down = rounds.counts["down"][~(trains | clients_with_rows(task, "val", owner))]
     assert down.unique().tolist() == [heads * head + by_degree + framed_bytes(4)]
     lone = rounds.counts["sent"] + rounds.counts["received"]
     assert lone[-1] == 0, "a node without neighbours has nobody to send to"
@@ -98,17 +100,17 @@ def trainer_of(graph: Graph, lazy: LazyConfig, *, seed: int = 0) -> FrugalClient
     return FrugalClientsProcedure(*given, lazy=lazy, owner=torch.arange(NODES) % 7, seed=seed)
 
 
-def test_who_is_away_is_done_without_and_answered_in_the_end() -> None:
+def test_absent_clients_are_left_out_and_get_outputs_in_the_end() -> None:
     graph = graph_of()
     trainer = trainer_of(graph, LazyConfig(away=0.3, quorum=0.5))
     rounds, owner = trainer.rounds, trainer.owner
-    there = rounds.meet(0)
+    there = rounds.available(0)
     assert 3 < int(there.sum()) < 7
     found, part = trainer._fit(EXACT), whole_part(graph)
     assert graph.x is not None
-    block, known = part.block(None), Known(graph.block, rounds.links, owner)
-    left, _ = known.block(0, [graph.x], known.asked(there, there), stands_in=False)
-    task = of_those(task_of(graph, TrainConfig(), single_rank_comm()), there[owner])
+    block, known = part.block(None), DeliveryHistory(graph.block, rounds.links, owner)
+    left, _ = known.block(0, [graph.x], known.messages_between(there, there), stands_in=False)
+    task = restrict_task(task_of(graph, TrainConfig(), single_rank_comm()), there[owner])
     wanted = train_frugal(task.comm, left, part.route, graph.x, task, EXACT)
     scores = [[(each.name, each.score) for each in one.tried[:4]] for one in (found, wanted)]
     assert scores[0] == scores[1]
@@ -118,7 +120,7 @@ def test_who_is_away_is_done_without_and_answered_in_the_end() -> None:
     assert rounds.counts["down"][~there].unique().tolist() == [told]
 
 
-def test_of_those_who_train_some_are_drawn_for_each_head() -> None:
+def test_participants_are_sampled_for_each_head() -> None:
     trainer = trainer_of(graph_of(), LazyConfig(participation=0.4))
     found = trainer._fit(EXACT)
     up = trainer.rounds.counts["up"]
@@ -129,6 +131,6 @@ def test_of_those_who_train_some_are_drawn_for_each_head() -> None:
     assert max(each.score for each in found.tried) > 0.25
 
 
-def test_a_quorum_that_is_not_there_is_an_error() -> None:
-    with pytest.raises(QuorumMissed, match=r"clients are there, expected 7; lower lazy\.quorum"):
+def test_a_missed_quorum_is_an_error() -> None:
+    with pytest.raises(QuorumMissed, match=r"clients are available, expected 7; lower lazy\.quorum"):
         trainer_of(graph_of(), LazyConfig(away=0.6, quorum=1.0))._fit(EXACT)

@@ -1,4 +1,4 @@
-"""The model of hops and smoothing against the same thing with dense matrices."""
+"""The model of hop features and smoothing against dense matrices."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def model_of(hops: list[int], rounds: int, **form: object) -> Propagated:
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(("hops", "rounds"), [([0], 0), ([0, 2], 0), ([1], 3), ([0, 1, 2], 2)])
-def test_the_model_is_what_its_equation_says(hops: list[int], rounds: int, weighted: bool) -> None:
+def test_the_model_equals_its_equation(hops: list[int], rounds: int, weighted: bool) -> None:
     graph = graph_of(weighted=weighted)
     s, x = dense_s(graph), unit_rows(graph)
     z = sum((torch.linalg.matrix_power(s, hop) @ x @ WEIGHT[hop] for hop in hops), torch.zeros(60, 4)) + BIAS
@@ -41,7 +41,7 @@ def test_the_model_is_what_its_equation_says(hops: list[int], rounds: int, weigh
     torch.testing.assert_close(out, wanted.log() if rounds else 0.7 * z, rtol=1e-6, atol=1e-6)
 
 
-def test_rows_are_rounded_before_they_are_passed_on() -> None:
+def test_rows_are_rounded_before_propagation() -> None:
     graph = graph_of()
     s, x = dense_s(graph), unit_rows(graph)
     p = (0.7 * (s @ quantize_dequantize(x @ WEIGHT[1], "int8") + BIAS)).softmax(1)
@@ -50,7 +50,7 @@ def test_rows_are_rounded_before_they_are_passed_on() -> None:
     torch.testing.assert_close(out, wanted.log(), rtol=1e-6, atol=1e-6)
 
 
-def test_a_saved_model_says_the_same_bit_for_bit(tmp_path: Path) -> None:
+def test_a_saved_model_gives_the_same_output_bit_for_bit(tmp_path: Path) -> None:
     graph = graph_of()
     assert graph.x is not None
     model = model_of([0, 2], 3, scores="int8", probabilities="int4")
@@ -62,7 +62,7 @@ def test_a_saved_model_says_the_same_bit_for_bit(tmp_path: Path) -> None:
         Propagated.of_state({"bias": BIAS})
 
 
-def test_it_speaks_of_nodes_that_it_has_not_seen() -> None:
+def test_the_model_predicts_unseen_nodes() -> None:
     graph, model = graph_of(), model_of([0, 2], 2)
     other = graph.reordered(torch.arange(59, -1, -1))
     assert graph.x is not None

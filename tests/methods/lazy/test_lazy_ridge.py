@@ -1,4 +1,4 @@
-"""Heads fitted by conjugate gradients among ranks are those of the direct solution."""
+"""Heads fitted by conjugate gradients over ranks equal the direct solution."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch.nn.functional import one_hot
 from siafu.comm import Comm
 from siafu.data import community
 from siafu.launch.local import run_threads
-from siafu.methods.lazy.ridge import Head, Picked, Ridge, fit_head
+from siafu.methods.lazy.ridge import LinearHead, RidgeRegression, RowSubset, fit_head
 
 ROWS, WIDTH, CLASSES = 40, 12, 3
 
@@ -43,12 +43,12 @@ def fitted(
     x, y, weight = known_rows()
     owner = torch.arange(ROWS) % ranks if ranks < 4 else torch.zeros(ROWS)  # one of four has all
 
-    def rank(comm: Comm) -> tuple[Head, float, int]:
+    def rank(comm: Comm) -> tuple[LinearHead, float, int]:
         mine = (owner == comm.rank).nonzero()[:, 0]
         of_rows = weight[mine] if weighted else None
-        ridge = Ridge(Picked(x, mine), y[mine], comm, precision=precision, weight=of_rows)
+        ridge = RidgeRegression(RowSubset(x, mine), y[mine], comm, precision=precision, weight=of_rows)
         for _ in range(rounds):
-            ridge.grow()
+            ridge.grow_basis()
         (found,) = ridge.coefficients((penalty,))
         return ridge.head(found, penalty=penalty), ridge.unit, ridge.rounds
 
@@ -68,14 +68,14 @@ def test_at_convergence_the_head_is_the_direct_solution(ranks: int, penalty: flo
 
 
 @pytest.mark.parametrize("rounds", [1, 2])
-def test_before_that_it_is_the_same_for_any_number_of_ranks(rounds: int) -> None:
+def test_before_convergence_the_head_is_the_same_for_any_number_of_ranks(rounds: int) -> None:
     (alone, _, _), *_ = fitted(1, 0.1, rounds=rounds)
     for ranks in (2, 3):
         for head, _, _ in fitted(ranks, 0.1, rounds=rounds):
             torch.testing.assert_close(head.weight, alone.weight, rtol=1e-9, atol=1e-11)
 
 
-def test_each_round_comes_nearer_and_the_last_one_is_there() -> None:
+def test_each_round_reduces_the_error_and_the_last_one_is_exact() -> None:
     x, y, weight = known_rows()
     mean = (weight[:, None] * x).sum(0) / weight.sum()
     off = []
@@ -88,7 +88,7 @@ def test_each_round_comes_nearer_and_the_last_one_is_there() -> None:
     assert off[-1] < 1e-12 < off[2] < off[0]
 
 
-def test_sums_in_int8_lead_near_the_same_head_on_all_ranks_alike() -> None:
+def test_int8_sums_give_nearly_the_same_head_equal_on_all_ranks() -> None:
     x, y, _ = known_rows()
     (exact, _, _), *_ = fitted(3, 1.0, rounds=6)
     first, *others = (head for head, _, _ in fitted(3, 1.0, rounds=6, precision="int8"))
@@ -97,17 +97,17 @@ def test_sums_in_int8_lead_near_the_same_head_on_all_ranks_alike() -> None:
     assert 1e-6 < float(off) < 0.05
 
 
-def test_rounds_and_penalty_are_those_that_validation_finds_best_and_cost_a_matrix_a_round() -> None:
+def test_validation_chooses_rounds_and_penalty_and_a_round_sends_one_matrix() -> None:
     graph = community(300, degree=6, classes=3, features=12, seed=1)
 
-    def work(given: Given) -> tuple[Head, int]:
+    def work(given: Given) -> tuple[LinearHead, int]:
         x, task = given.x, given.task
         train, val = task.rows["train"], task.rows["val"]
         y = one_hot(task.y[train], task.num_outputs).double()
         before = given.comm.meter.sent.get("gradients ridge", 0)
         head = fit_head(
-            Ridge(Picked(x, train), y, given.comm),
-            Picked(x, val),
+            RidgeRegression(RowSubset(x, train), y, given.comm),
+            RowSubset(x, val),
             task,
             penalties=(10.0, 0.1, 1e-3),
             rounds=4,

@@ -1,4 +1,4 @@
-"""Gates let a reader pass exactly when all that it reads is new enough; intervals cover each row once."""
+"""A gate lets a reader pass exactly when all its sources are new enough; intervals cover each row once."""
 
 import numpy as np
 import pytest
@@ -11,8 +11,8 @@ from siafu.comm import Comm
 from siafu.comm.halo import Halo
 from siafu.launch.local import run_threads
 from siafu.methods.pipeline.intervals import Intervals, cut_intervals
-from siafu.methods.pipeline.peer_messages import Kind, Message
-from siafu.methods.pipeline.staleness_gate import Gate
+from siafu.methods.pipeline.peer_messages import Message, MessageKind
+from siafu.methods.pipeline.staleness_gate import StalenessGate
 
 
 @given(
@@ -24,7 +24,7 @@ from siafu.methods.pipeline.staleness_gate import Gate
 def test_a_reader_passes_once_and_as_soon_as_its_sources_are_new_enough(
     reads: list[list[bool]], slack: list[int], steps: list[tuple[int, int]], waits: list[int]
 ) -> None:
-    gate = Gate(np.array(reads), slack=np.array(slack))
+    gate = StalenessGate(np.array(reads), slack=np.array(slack))
     version = np.zeros(4, dtype=int)
 
     def may_pass(reader: int) -> bool:
@@ -71,8 +71,10 @@ def test_intervals_cover_all_rows_and_read_what_their_edges_name(ranks: int, cou
                 assert torch.equal(part.own.node_id[sent.index], there)
 
 
-@given(st.sampled_from(Kind), st.integers(0, 2**30 - 1), st.integers(0, 255), st.integers(0, 2**22 - 1))
-def test_a_message_is_known_by_its_tag(kind: Kind, epoch: int, layer: int, interval: int) -> None:
+@given(
+    st.sampled_from(MessageKind), st.integers(0, 2**30 - 1), st.integers(0, 255), st.integers(0, 2**22 - 1)
+)
+def test_a_message_is_identified_by_its_tag(kind: MessageKind, epoch: int, layer: int, interval: int) -> None:
     message = Message(kind, epoch, layer, interval)
     assert 0 <= message.tag < 2**63
-    assert Message.of(message.tag) == message
+    assert Message.from_tag(message.tag) == message

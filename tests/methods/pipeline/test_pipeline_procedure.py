@@ -41,7 +41,7 @@ def trained(
     epochs: int = EPOCHS,
     **train: Any,
 ) -> list[dict[str, Any]]:
-    """What each rank saw."""
+    """Train on a number of ranks; returns losses, weights and bytes of each."""
     parts = parts_of(graph, ranks)
 
     def rank(group: Comm) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def test_losses_and_weights_are_those_of_full_training(model: str, ranks: int, i
 
 
 @pytest.mark.parametrize("model", ["gcn", "sage", "gat", "gin"])
-def test_so_they_are_after_twenty_epochs_with_dropout(model: str) -> None:
+def test_losses_and_weights_are_those_of_full_training_after_twenty_epochs_with_dropout(model: str) -> None:
     graph, config = graph_of(), PipelineConfig(intervals=5, workers="threads", num_workers=3)
     (wanted,) = trained(graph, 1, MODELS[model] | {"jump": "none"}, epochs=20)
     for found in trained(graph, 2, MODELS[model] | {"jump": "none"}, pipeline=config, epochs=20):
@@ -96,7 +96,7 @@ def test_so_they_are_after_twenty_epochs_with_dropout(model: str) -> None:
     ],
 )
 @pytest.mark.parametrize("model", ["gcn", "sage", "gat"])
-def test_so_they_are_for_every_kind_of_label_and_edge(
+def test_losses_and_weights_are_those_of_full_training_for_every_kind_of_label_and_edge(
     given: dict[str, Any], train: dict[str, Any], model: str
 ) -> None:
     graph, config = graph_of(**given), PipelineConfig(intervals=4, workers="inline")
@@ -106,7 +106,9 @@ def test_so_they_are_for_every_kind_of_label_and_edge(
 
 
 @pytest.mark.parametrize("model", ["gcn", "sage-max", "gat", "gatv2"])
-def test_so_they_are_without_the_compiled_core(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_losses_and_weights_are_those_of_full_training_without_the_compiled_core(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (wanted,) = trained(graph_of(), 1, ROW_BY_ROW[model], epochs=2)
     monkeypatch.setattr(native.core, "kernels", None)
     config = PipelineConfig(intervals=3, workers="inline")
@@ -114,7 +116,7 @@ def test_so_they_are_without_the_compiled_core(model: str, monkeypatch: pytest.M
         assert_equal(found, wanted)
 
 
-def test_the_bits_do_not_depend_on_who_works_or_when() -> None:
+def test_the_bits_do_not_depend_on_the_workers_or_their_timing() -> None:
     def weights(kind: str, workers: int) -> list[dict[str, Any]]:
         config = PipelineConfig(intervals=6, workers=kind, num_workers=workers)
         return [found["weights"] for found in trained(graph_of(), 2, MODELS["gat"], pipeline=config)]
@@ -135,7 +137,7 @@ def test_a_stale_run_learns_too(model: str, staleness: int) -> None:
 
 
 @pytest.mark.parametrize("precision", ["bf16", "int8"])
-def test_rows_may_travel_rounded(precision: str) -> None:
+def test_rows_may_be_sent_rounded(precision: str) -> None:
     config = PipelineConfig(intervals=4, workers="inline")
     comm = CommConfig.model_validate({"precision": precision})
     (wanted,) = trained(graph_of(), 1, MODELS["gcn"])
@@ -144,7 +146,7 @@ def test_rows_may_travel_rounded(precision: str) -> None:
 
 
 @pytest.mark.parametrize("model", ["gcn", "sage", "gat"])
-def test_the_bits_are_those_of_full_training_that_adds_gradients_up_by_intervals(model: str) -> None:
+def test_the_bits_are_those_of_full_training_that_sums_gradients_by_intervals(model: str) -> None:
     given, config = ROW_BY_ROW[model] | {"norm": "none"}, PipelineConfig(intervals=5, workers="inline")
     (part,) = parts_of(graph_of(), 1)
 
@@ -166,7 +168,7 @@ def test_the_bits_are_those_of_full_training_that_adds_gradients_up_by_intervals
 
 
 def step_by_intervals(trainer: FullProcedure, setup: Setup, intervals: tuple[slice, ...], epoch: int) -> None:
-    """A step on the whole graph by autograd, whose tensor work reads a copy of the weights for each interval."""
+    """Make a step on the whole graph by autograd, with a copy of the weights for each interval's tensor work."""
     copies = [copy.deepcopy(trainer.model) for _ in intervals]
     block, row_id = trainer.block, torch.arange(trainer.block.num_dst)
     given: dict[int, Tensor] = {}

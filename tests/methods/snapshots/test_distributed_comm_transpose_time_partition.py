@@ -1,4 +1,4 @@
-"""Rows turned from steps to nodes and back, on ranks as threads, beside the same on one."""
+"""The distributed communication of temporal models, its transpose and its partition of time, on ranks as threads."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -11,19 +11,20 @@ from torch import Tensor
 
 from siafu.comm import Comm
 from siafu.launch.local import run_threads
-from siafu.methods.snapshots.distributed_comm import RankTurn
-from siafu.methods.snapshots.time_partition import Cut, cut_blocks, even_lengths
-from siafu.methods.snapshots.transpose import Arrival
-from siafu.nn.temporal.temporal_comm import Busy
+from siafu.methods.snapshots import transpose
+from siafu.methods.snapshots.distributed_comm import DistributedTemporalComm
+from siafu.methods.snapshots.time_partition import SegmentPartition, even_lengths, partition_segments
+from siafu.methods.snapshots.transpose import PendingRows
+from siafu.nn.temporal.temporal_comm import ActivityMask
 
 T = TypeVar("T")
 NODES, WIDTH = 5, 3
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def cuts_of(steps: int, ranks: int, blocks: int = 1) -> list[Cut]:
+def cuts_of(steps: int, ranks: int, segments: int = 1) -> list[SegmentPartition]:
     costs = [1.0 + step % 3 for step in range(steps)]
-    return cut_blocks(costs, even_lengths(steps, blocks), ranks=ranks, num_nodes=NODES, start=4)
+    return partition_segments(costs, even_lengths(steps, segments), ranks=ranks, num_nodes=NODES, start=4)
 
 
 def rows_of(steps: int, width: int = WIDTH) -> Tensor:
@@ -41,10 +42,10 @@ def on_ranks(ranks: int, work: Callable[[Comm], T]) -> list[T]:
     st.integers(1, 9),
 )
 def test_every_step_and_every_node_has_one_owner(
-    costs: list[float], ranks: int, blocks: int, num_nodes: int
+    costs: list[float], ranks: int, segments: int, num_nodes: int
 ) -> None:
-    lengths = even_lengths(len(costs), blocks)
-    cuts = cut_blocks(costs, lengths, ranks=ranks, num_nodes=num_nodes, start=7)
+    lengths = even_lengths(len(costs), segments)
+    cuts = partition_segments(costs, lengths, ranks=ranks, num_nodes=num_nodes, start=7)
     owned = [step for cut in cuts for rank in range(ranks) for step in cut.steps_of(rank)]
     assert owned == list(range(7, 7 + len(costs)))
     for cut in cuts:
@@ -54,47 +55,47 @@ def test_every_step_and_every_node_has_one_owner(
             assert min(cut.num_steps) >= 1
 
 
-def test_costly_steps_are_shared_out() -> None:
-    (cut,) = cut_blocks([8.0, 1, 1, 1, 1, 4], [6], ranks=2, num_nodes=1)
+def test_ranks_are_balanced_by_cost() -> None:
+    (cut,) = partition_segments([8.0, 1, 1, 1, 1, 4], [6], ranks=2, num_nodes=1)
     assert cut.num_steps == (1, 5)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize("steps", [2, 7])
 @pytest.mark.parametrize("rows", [1, 1 << 13])
-def test_rows_are_turned_to_nodes_and_back(
+def test_rows_are_transposed_to_node_major_and_back(
     monkeypatch: pytest.MonkeyPatch, ranks: int, steps: int, rows: int
 ) -> None:
-    monkeypatch.setattr(pieces, "_ROWS", rows)
+    monkeypatch.setattr(transpose, "_MIN_ROWS", rows)
     x, weight, (cut,) = rows_of(steps), rows_of(steps), cuts_of(steps, ranks)
 
-    def turned(comm: Comm) -> int:
-        turn = RankTurn(comm, [cut])
-        mine = x[turn.own_steps].clone().requires_grad_()
+    def transposed(comm: Comm) -> int:
+        temporal_comm = DistributedTemporalComm(comm, [cut])
+        mine = x[temporal_comm.own_steps].clone().requires_grad_()
 
-        def along(piece: int, by_node: Tensor) -> Tensor:
-            assert torch.equal(by_node, x[:, turn.own_nodes][:, turn.pieces[piece]])
+        def double(chunk: int, by_node: Tensor) -> Tensor:
+            assert torch.equal(by_node, x[:, temporal_comm.own_nodes][:, temporal_comm.node_chunks[chunk]])
             return by_node * 2
 
-        back = turn.through_nodes(mine, along)
-        assert torch.equal(back, 2 * x[turn.own_steps])
-        (back * weight[turn.own_steps]).sum().backward()
-        assert torch.equal(mine.grad, 2 * weight[turn.own_steps])
-        return len(turn.pieces)
+        back = temporal_comm.apply_node_major(mine, double)
+        assert torch.equal(back, 2 * x[temporal_comm.own_steps])
+        (back * weight[temporal_comm.own_steps]).sum().backward()
+        assert torch.equal(mine.grad, 2 * weight[temporal_comm.own_steps])
+        return len(temporal_comm.node_chunks)
 
-    assert on_ranks(ranks, turned) == [2 if ranks == 2 and rows == 1 else 1] * ranks
+    assert on_ranks(ranks, transposed) == [2 if ranks == 2 and rows == 1 else 1] * ranks
 
 
-def test_pieces_are_worked_on_while_others_are_on_their_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "_ROWS", 1)
-    (cut,) = cut_blocks([1.0] * 4, [4], ranks=2, num_nodes=6)
+def test_chunks_are_worked_on_while_others_are_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transpose, "_MIN_ROWS", 1)
+    (cut,) = partition_segments([1.0] * 4, [4], ranks=2, num_nodes=6)
     x = torch.randn(4, 6, WIDTH)
 
     def logged(comm: Comm) -> list[str]:
-        turn, log = RankTurn(comm, [cut]), []
-        start = turn.start
+        temporal_comm, log = DistributedTemporalComm(comm, [cut]), []
+        start = temporal_comm.start
 
-        def noted(*given: Any, back: bool) -> Arrival:
+        def noted(*given: Any, back: bool) -> PendingRows:
             number = sum(line.startswith("leave") for line in log)
             log.append(f"leave {number}")
             arrival = start(*given, back=back)
@@ -105,9 +106,11 @@ def test_pieces_are_worked_on_while_others_are_on_their_way(monkeypatch: pytest.
 
             return arrived
 
-        monkeypatch.setattr(turn, "start", noted)
-        mine = x[turn.own_steps].clone().requires_grad_()
-        turn.through_nodes(mine, lambda piece, rows: Worked.apply(rows, piece, log)).sum().backward()
+        monkeypatch.setattr(temporal_comm, "start", noted)
+        mine = x[temporal_comm.own_steps].clone().requires_grad_()
+        temporal_comm.apply_node_major(
+            mine, lambda chunk, rows: Worked.apply(rows, chunk, log)
+        ).sum().backward()
         return log
 
     there, back = on_ranks(2, logged)
@@ -120,37 +123,37 @@ def test_pieces_are_worked_on_while_others_are_on_their_way(monkeypatch: pytest.
 
 
 class Worked(torch.autograd.Function):
-    """Notes when it works."""
+    """The identity, which logs its forward and backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, piece: int, log: list[str]) -> Tensor:
-        ctx.piece, ctx.log = piece, log
-        log.append(f"work {piece}")
+    def forward(ctx: Any, rows: Tensor, chunk: int, log: list[str]) -> Tensor:
+        ctx.chunk, ctx.log = chunk, log
+        log.append(f"work {chunk}")
         return rows.clone()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        ctx.log.append(f"work back {ctx.piece}")
+        ctx.log.append(f"work back {ctx.chunk}")
         return grads[0], None, None
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-@pytest.mark.parametrize("blocks", [1, 3])
+@pytest.mark.parametrize("segments", [1, 3])
 @pytest.mark.parametrize("count", [1, 4])
-def test_rows_of_earlier_steps_come_from_whoever_has_them(ranks: int, blocks: int, count: int) -> None:
+def test_the_temporal_halo_comes_from_the_owners_of_the_steps(ranks: int, segments: int, count: int) -> None:
     steps = 8
-    x, weight, cuts = rows_of(steps), rows_of(steps + 1)[1:], cuts_of(steps, ranks, blocks)
+    x, weight, cuts = rows_of(steps), rows_of(steps + 1)[1:], cuts_of(steps, ranks, segments)
     expected = x.clone().requires_grad_()
     first = cuts[0].start
 
     def read(comm: Comm) -> Tensor:
-        turn = RankTurn(comm, cuts)
+        temporal_comm = DistributedTemporalComm(comm, cuts)
         own = x.clone().requires_grad_()
         kept, total = own.new_zeros(0, NODES, WIDTH), own.new_zeros(())
         for number, cut in enumerate(cuts):
-            turn.begin(number, "only")
+            temporal_comm.begin_segment(number, "once")
             mine = [step - first for step in cut.steps_of(comm.rank)]
-            before, kept = turn.earlier(own[mine], kept, count=count)
+            before, kept = temporal_comm.temporal_halo(own[mine], kept, count=count)
             total = total + 0 * before.sum()  # every rank takes part in every exchange of gradients
             if mine:
                 wanted = list(range(max(0, mine[0] - count), mine[0]))
@@ -172,41 +175,43 @@ def test_rows_of_earlier_steps_come_from_whoever_has_them(ranks: int, blocks: in
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_what_every_rank_has_is_known_to_all(ranks: int) -> None:
+def test_steps_are_all_gathered(ranks: int) -> None:
     x, (cut,) = rows_of(7), cuts_of(7, ranks)
 
     def gathered(comm: Comm) -> None:
-        turn = RankTurn(comm, [cut])
-        mine = x[turn.own_steps].clone().requires_grad_()
-        rows = turn.everyone(mine)
+        temporal_comm = DistributedTemporalComm(comm, [cut])
+        mine = x[temporal_comm.own_steps].clone().requires_grad_()
+        rows = temporal_comm.all_gather_steps(mine)
         assert torch.equal(rows, x)
         (rows * x).sum().backward()
-        assert torch.allclose(mine.grad, ranks * x[turn.own_steps])
+        assert torch.allclose(mine.grad, ranks * x[temporal_comm.own_steps])
 
     on_ranks(ranks, gathered)
 
 
-def as_it_is(piece: int, rows: Tensor) -> Tensor:
+def identity(chunk: int, rows: Tensor) -> Tensor:
     return rows
 
 
 @pytest.mark.parametrize("rows", [1, 1 << 13])
-def test_a_block_that_is_run_again_sends_nothing_forward(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
-    monkeypatch.setattr(pieces, "_ROWS", rows)
-    x, cuts = rows_of(6), cuts_of(6, 2, blocks=2)
+def test_a_recomputed_segment_sends_nothing_forward(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    monkeypatch.setattr(transpose, "_MIN_ROWS", rows)
+    x, cuts = rows_of(6), cuts_of(6, 2, segments=2)
 
     def again(comm: Comm) -> None:
-        turn = RankTurn(comm, cuts)
+        temporal_comm = DistributedTemporalComm(comm, cuts)
         first = {}
         for number, cut in enumerate(cuts):
-            turn.begin(number, "only" if cut is cuts[-1] else "first")
+            temporal_comm.begin_segment(number, "once" if cut is cuts[-1] else "forward")
             with torch.no_grad():
-                first[number] = turn.through_nodes(x[[s - 4 for s in cut.steps_of(comm.rank)]], as_it_is)
+                first[number] = temporal_comm.apply_node_major(
+                    x[[s - 4 for s in cut.steps_of(comm.rank)]], identity
+                )
         sent = comm.meter.sent.get("rows", 0)
-        for number, cut in reversed(list(enumerate(cuts[:-1]))):  # the last is run once
-            turn.begin(number, "again")
+        for number, cut in reversed(list(enumerate(cuts[:-1]))):  # the last is not recomputed
+            temporal_comm.begin_segment(number, "recompute")
             mine = x[[s - 4 for s in cut.steps_of(comm.rank)]].requires_grad_()
-            out = turn.through_nodes(mine, as_it_is)
+            out = temporal_comm.apply_node_major(mine, identity)
             assert torch.equal(out, first[number])
             out.sum().backward()
             assert torch.equal(mine.grad, torch.ones_like(mine))
@@ -217,16 +222,16 @@ def test_a_block_that_is_run_again_sends_nothing_forward(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_the_volume_is_that_of_the_rows_whatever_the_number_of_ranks(ranks: int) -> None:
-    (cut,) = cut_blocks([1.0] * 8, [8], ranks=ranks, num_nodes=8)
+def test_the_volume_of_a_transpose_does_not_grow_with_the_number_of_ranks(ranks: int) -> None:
+    (cut,) = partition_segments([1.0] * 8, [8], ranks=ranks, num_nodes=8)
     x = torch.randn(8, 8, WIDTH)
 
     def sent(comm: Comm) -> list[int]:
         counts = []
         for precision in ("fp32", "bf16"):
             before = comm.meter.total()
-            turn = RankTurn(comm, [cut], precision=precision)
-            turn.through_nodes(x[turn.own_steps], as_it_is)
+            temporal_comm = DistributedTemporalComm(comm, [cut], precision=precision)
+            temporal_comm.apply_node_major(x[temporal_comm.own_steps], identity)
             counts.append(comm.meter.total() - before)
         return counts
 
@@ -238,7 +243,7 @@ def test_the_volume_is_that_of_the_rows_whatever_the_number_of_ranks(ranks: int)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_a_linear_recurrence_is_carried_over_ranks(ranks: int) -> None:
+def test_a_linear_recurrence_is_scanned_over_ranks(ranks: int) -> None:
     steps = 7
     (cut,), decay, gain, begin = cuts_of(steps, ranks), rows_of(steps), rows_of(steps + 1)[1:], rows_of(1)[0]
     state = begin.clone().requires_grad_()
@@ -249,21 +254,21 @@ def test_a_linear_recurrence_is_carried_over_ranks(ranks: int) -> None:
     (total + h.sum()).backward()
 
     def carried(comm: Comm) -> Tensor:
-        turn = RankTurn(comm, [cut])
+        temporal_comm = DistributedTemporalComm(comm, [cut])
         mine = begin.clone().requires_grad_()
-        own = list(zip(decay[turn.own_steps], gain[turn.own_steps], strict=True))
+        own = list(zip(decay[temporal_comm.own_steps], gain[temporal_comm.own_steps], strict=True))
 
-        def composed() -> tuple[Tensor, Tensor]:
+        def compose_affine() -> tuple[Tensor, Tensor]:
             a, b = torch.ones_like(begin), torch.zeros_like(begin)
             for decay_t, gain_t in own:
                 a, b = decay_t * a, decay_t * b + gain_t
             return a, b
 
-        here, loss = turn.carried_in(mine, composed), mine.new_zeros(())
+        here, loss = temporal_comm.scan_state_before(mine, compose_affine), mine.new_zeros(())
         for decay_t, gain_t in own:
             here = decay_t * here + gain_t
             loss = loss + here.sin().sum()
-        after = turn.carried_out(here)
+        after = temporal_comm.broadcast_final_state(here)
         assert torch.allclose(after, h)
         (loss + after.sum() / comm.world_size).backward()
         assert mine.grad is not None
@@ -274,29 +279,31 @@ def test_a_linear_recurrence_is_carried_over_ranks(ranks: int) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize("rows", [1, 1 << 13])
-def test_rows_of_idle_nodes_are_not_sent_and_come_as_zeros(
+def test_rows_of_inactive_nodes_are_not_sent_and_arrive_as_zeros(
     monkeypatch: pytest.MonkeyPatch, ranks: int, rows: int
 ) -> None:
-    monkeypatch.setattr(pieces, "_ROWS", rows)
+    monkeypatch.setattr(transpose, "_MIN_ROWS", rows)
     steps = 6
     x, weight, (cut,) = rows_of(steps), rows_of(steps + 1)[1:], cuts_of(steps, ranks)
     mark = torch.rand(steps, NODES, generator=torch.Generator().manual_seed(2)) < 0.4
     kept = mark[..., None] if ranks > 1 else torch.ones(1)
 
-    def turned(comm: Comm) -> int:
-        turn = RankTurn(comm, [cut])
-        busy = Busy(mark[turn.own_steps], mark[:, turn.own_nodes])
-        mine = x[turn.own_steps].clone().requires_grad_()
+    def transposed(comm: Comm) -> int:
+        temporal_comm = DistributedTemporalComm(comm, [cut])
+        mask_of_rank = ActivityMask(mark[temporal_comm.own_steps], mark[:, temporal_comm.own_nodes])
+        mine = x[temporal_comm.own_steps].clone().requires_grad_()
 
-        def along(piece: int, by_node: Tensor) -> Tensor:
-            assert torch.equal(by_node, (x * kept)[:, turn.own_nodes][:, turn.pieces[piece]])
+        def double(chunk: int, by_node: Tensor) -> Tensor:
+            assert torch.equal(
+                by_node, (x * kept)[:, temporal_comm.own_nodes][:, temporal_comm.node_chunks[chunk]]
+            )
             return by_node * 2
 
-        back = turn.through_nodes(mine, along, there=busy, back=busy)
-        assert torch.equal(back, 2 * (x * kept)[turn.own_steps])
-        (back * weight[turn.own_steps]).sum().backward()
-        assert torch.equal(mine.grad, 2 * (weight * kept)[turn.own_steps])
+        back = temporal_comm.apply_node_major(mine, double, send_mask=mask_of_rank, return_mask=mask_of_rank)
+        assert torch.equal(back, 2 * (x * kept)[temporal_comm.own_steps])
+        (back * weight[temporal_comm.own_steps]).sum().backward()
+        assert torch.equal(mine.grad, 2 * (weight * kept)[temporal_comm.own_steps])
         return comm.meter.sent.get("rows", 0)
 
-    sent, headers = sum(on_ranks(ranks, turned)), 4 * ranks * (ranks - 1) * 200
+    sent, headers = sum(on_ranks(ranks, transposed)), 4 * ranks * (ranks - 1) * 200
     assert sent <= 2 * int(mark.sum()) * WIDTH * 8 + headers

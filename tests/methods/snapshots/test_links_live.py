@@ -1,4 +1,4 @@
-"""Links over time: what ranks before anything is learned, and what is learned as links become known."""
+"""Temporal link prediction: ranking by memory before training, and live updates."""
 
 from dataclasses import replace
 from typing import Any
@@ -12,7 +12,7 @@ from siafu.dynamic import DynamicGraph, Protocol
 from siafu.launch.local import run_threads
 from siafu.methods.snapshots.build import build_predictor, build_task, build_timeline
 from siafu.methods.snapshots.config import SnapshotsConfig, TaskConfig
-from siafu.methods.snapshots.links import LinkTask
+from siafu.methods.snapshots.links import TemporalLinkTask
 from siafu.methods.snapshots.procedure import SnapshotsProcedure
 from siafu.nn.config import ModelConfig
 from siafu.training.config import TrainConfig
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def graph_of(*, last: int | None = None) -> DynamicGraph:
-    """Events at random; those of the last step are others with ``last``."""
+    """Events at random; with ``last`` the sources of the last step are that node."""
     draw = torch.Generator().manual_seed(3)
     src, dst = torch.randint(NODES, (2, EVENTS), generator=draw)
     t = torch.arange(EVENTS) * STEPS // EVENTS
@@ -53,13 +53,13 @@ def alone(graph: DynamicGraph, **link: Any) -> SnapshotsProcedure:
     return made
 
 
-def test_with_a_memory_a_head_starts_out_ranking_as_the_memory_does() -> None:
+def test_an_untrained_head_ranks_as_its_memory_does() -> None:
     trainer = alone(graph_of(), recency=True)
     task = trainer.task
-    assert isinstance(task, LinkTask)
+    assert isinstance(task, TemporalLinkTask)
     assert task.memory.pairs is not None
-    judged = trainer.outputs()
-    for row, sample in zip(judged, [*task.samples["val"], *task.samples["test"]], strict=True):
+    counts = trainer.outputs()
+    for row, sample in zip(counts, [*task.samples["val"], *task.samples["test"]], strict=True):
         code = task._edges(sample + 1).code
         by_memory = rank_by_memory(
             code // NODES, code % NODES, recency=task.memory.pairs.all_at(sample)
@@ -67,10 +67,10 @@ def test_with_a_memory_a_head_starts_out_ranking_as_the_memory_does() -> None:
         assert row[:2].tolist() == pytest.approx([by_memory.average_precision, by_memory.reciprocal_rank])
 
 
-def test_what_ranked_best_before_learning_is_kept() -> None:
+def test_the_best_weights_may_be_those_before_training() -> None:
     trainer = alone(graph_of(), recency=True)
-    loop = Loop(trainer, trainer.config)
     assert trainer.score_untrained
+    loop = Loop(trainer, TrainConfig())
     loop.keep_best(0, 0.5, 1.0)
     loop.keep_best(1, 0.4, 0.5)
     assert (loop.state.best_epoch, loop.state.best_score) == (0, 0.5)
@@ -80,9 +80,9 @@ def test_live_scores_are_the_same_on_ranks_and_leave_the_weights() -> None:
     def rank(comm: Comm) -> tuple[torch.Tensor, bool]:
         trainer = trainer_of(comm, graph_of(), live=4)
         before = [each.detach().clone() for each in trainer.model.parameters()]
-        judged = trainer.outputs()
+        counts = trainer.outputs()
         same = all(map(torch.equal, before, trainer.model.parameters()))
-        return judged, same
+        return counts, same
 
     (one,), several = (run_threads(rank, ranks=ranks, threads=1) for ranks in (1, 2))
     assert one[1]
@@ -90,7 +90,7 @@ def test_live_scores_are_the_same_on_ranks_and_leave_the_weights() -> None:
     torch.testing.assert_close(one[0], several[0][0], rtol=1e-4, atol=1e-5)
 
 
-def test_live_updates_move_scores_and_know_nothing_of_later_links() -> None:
+def test_live_updates_change_scores_and_read_no_later_links() -> None:
     still, live = (alone(graph_of(), live=steps).outputs() for steps in (0, 6))
     assert not torch.equal(still, live)
     other = alone(graph_of(last=2), live=6).outputs()
@@ -98,13 +98,13 @@ def test_live_updates_move_scores_and_know_nothing_of_later_links() -> None:
     assert not torch.equal(live[-1], other[-1])
 
 
-def test_links_are_held_back_in_both_directions() -> None:
+def test_links_are_held_out_in_both_directions() -> None:
     task = alone(graph_of()).task
-    assert isinstance(task, LinkTask)
+    assert isinstance(task, TemporalLinkTask)
     task = replace(task, seed=1)
     for step in range(STEPS):
         code = task._edges(step).code
-        held, learned = (task.of_part(part)._of_part(code) for part in ("held", "learned"))
+        held, learned = (task.for_part(part)._edges_of_part(code) for part in ("held", "learned"))
         assert torch.equal(torch.cat([held, learned]).sort().values, code)
         turned = held % NODES * NODES + held // NODES
         assert torch.isin(turned, held).all()

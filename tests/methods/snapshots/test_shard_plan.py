@@ -1,4 +1,4 @@
-"""Ranks that hold what they read of a graph that changes over time end with the bits of ranks that hold all of it."""
+"""Ranks that hold only their shard of a dynamic graph end with the same bits as ranks that hold all of it."""
 
 import tempfile
 from dataclasses import replace
@@ -14,7 +14,7 @@ from siafu.comm import Comm
 from siafu.dynamic import DynamicGraph, Protocol
 from siafu.launch.local import run_threads
 from siafu.methods.snapshots.build import build_predictor, build_task, build_timeline
-from siafu.methods.snapshots.config import SnapshotsConfig
+from siafu.methods.snapshots.config import SnapshotsConfig, TaskConfig
 from siafu.methods.snapshots.procedure import SnapshotsProcedure
 from siafu.methods.snapshots.shard_plan import plan_shards
 from siafu.nn.config import TEMPORAL, ModelConfig
@@ -51,44 +51,46 @@ def graph_of(features: str, *, undirected: bool = True) -> DynamicGraph:
 
 def settings_of(
     kind: str, task: str, link: dict[str, Any], snapshots: dict[str, Any]
-) -> tuple[ModelConfig, Wanted]:
+) -> tuple[ModelConfig, TaskConfig]:
     config = SnapshotsConfig(**({"edge_life": 3, "window": 0} | snapshots))
-    return ModelConfig(kind=kind, hidden=4, layers=2, band=3), Wanted(
+    return ModelConfig(kind=kind, hidden=4, layers=2, band=3), TaskConfig(
         task, config, LinkConfig(**({"negatives": 3} | link)), 5
     )
 
 
-def trained(comm: Comm, graph: DynamicGraph, model: ModelConfig, wanted: Wanted) -> Found:
-    """The loss of an epoch, weights after it, and what was judged then."""
-    line, task = build_timeline(graph, wanted.snapshots, model), build_task(graph, wanted, comm)
-    how: dict[str, Any] = {"task": wanted.task, "in_features": line.in_features}
-    made = build_predictor(model, wanted.link, out_features=task.num_outputs, **how)
+def trained(comm: Comm, graph: DynamicGraph, model: ModelConfig, target: TaskConfig) -> Found:
+    """The loss of an epoch, the weights after it, and the counts of all samples."""
+    line, task = build_timeline(graph, target.snapshots, model), build_task(graph, target, comm)
+    how: dict[str, Any] = {"task": target.task, "in_features": line.in_features}
+    made = build_predictor(model, target.link, out_features=task.num_outputs, **how)
     made.reset(torch.Generator().manual_seed(1))
-    trainer = SnapshotsProcedure(made, line, task, TrainConfig(lr=0.05), snapshots=wanted.snapshots, seed=5)
+    trainer = SnapshotsProcedure(made, line, task, TrainConfig(lr=0.05), snapshots=target.snapshots, seed=5)
     losses = [train_epoch(trainer, 1)]
     weights = torch.cat([each.detach().reshape(-1) for each in made.parameters()])
-    trainer._judged(["val"])
+    trainer._evaluate_splits(["val"])
     return losses, weights, trainer.outputs()
 
 
 def held(
-    graph: DynamicGraph, folder: Path, model: ModelConfig, wanted: Wanted
+    graph: DynamicGraph, folder: Path, model: ModelConfig, target: TaskConfig
 ) -> tuple[list[DynamicGraph], list[Found]]:
-    """What each rank holds where all but the first are sent their shares, and what comes of it."""
+    """The shard of each rank, sent to all but the first, and what training on it gives."""
     write_dynamic(graph, folder / "store")
-    shares = partial(plan_shards, model=model, wanted=wanted, ranks=RANKS)
+    shares = partial(plan_shards, model=model, target=target, ranks=RANKS)
 
     def rank(comm: Comm) -> tuple[DynamicGraph, Found]:
         mine = distribute_log(comm, folder / ("elsewhere" if comm.rank else "store"), shares)
-        return mine, trained(comm, mine, model, wanted)
+        return mine, trained(comm, mine, model, target)
 
     graphs, found = zip(*run_threads(rank, ranks=RANKS, threads=1, deadline_s=60), strict=True)
     return list(graphs), list(found)
 
 
-def check_same(graph: DynamicGraph, folder: Path, model: ModelConfig, wanted: Wanted) -> list[DynamicGraph]:
-    whole = run_threads(lambda comm: trained(comm, graph, model, wanted), ranks=RANKS, threads=1)
-    graphs, found = held(graph, folder, model, wanted)
+def check_same(
+    graph: DynamicGraph, folder: Path, model: ModelConfig, target: TaskConfig
+) -> list[DynamicGraph]:
+    whole = run_threads(lambda comm: trained(comm, graph, model, target), ranks=RANKS, threads=1)
+    graphs, found = held(graph, folder, model, target)
     for one, other in zip(whole, found, strict=True):
         assert one[0] == other[0]
         assert torch.equal(one[1], other[1])
@@ -131,6 +133,6 @@ def test_every_task_ends_with_the_same_bits(
     check_same(graph, tmp_path, *settings_of(kind, task, link, snapshots))
 
 
-def test_labels_for_all_time_are_learned_from_a_share(tmp_path: Path) -> None:
+def test_static_labels_are_learned_from_a_shard(tmp_path: Path) -> None:
     graph = replace(graph_of("none"), y=torch.arange(NODES) % 3)
     check_same(graph, tmp_path, *settings_of("cd-gcn", "node", {}, {"edge_life": 4}))

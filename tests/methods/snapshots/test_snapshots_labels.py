@@ -1,4 +1,4 @@
-"""Tasks over time take the metric and the weights of classes that a run asks for, or refuse them."""
+"""Temporal tasks on labels use the metric and the class weights of the config, or refuse them."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from siafu.comm import Comm, single_rank_comm
 from siafu.dynamic import DynamicGraph, Protocol
 from siafu.launch.local import run_threads
 from siafu.methods.snapshots.build import build_task
-from siafu.methods.snapshots.config import SnapshotsConfig
+from siafu.methods.snapshots.config import SnapshotsConfig, TaskConfig
 from siafu.methods.snapshots.labels import TemporalEdgeTask, TemporalNodeTask
 from siafu.nn.dense import Dense
 from siafu.nn.link import LinkHead
@@ -34,13 +34,13 @@ def graph_of(y: Tensor | None = LABELS) -> DynamicGraph:
     )
 
 
-def wanted(task: str, **how: Any) -> Wanted:
-    return Wanted(task, SnapshotsConfig(edge_life=1, window=0), LinkConfig(evaluation=2), 0, **how)
+def config_of(task: str, **how: Any) -> TaskConfig:
+    return TaskConfig(task, SnapshotsConfig(edge_life=1, window=0), LinkConfig(evaluation=2), 0, **how)
 
 
 def test_rare_classes_weigh_more_in_the_loss_of_nodes() -> None:
-    task = build_task(graph_of(), wanted("node", class_weights="balanced"), single_rank_comm())
-    plain = build_task(graph_of(), wanted("node"), single_rank_comm())
+    task = build_task(graph_of(), config_of("node", class_weights="balanced"), single_rank_comm())
+    plain = build_task(graph_of(), config_of("node"), single_rank_comm())
     assert isinstance(task, TemporalNodeTask)
     train = [LABELS[step][LABELS[step] >= 0] for step in task.samples["train"]]
     count = torch.bincount(torch.cat(train), minlength=2).float()
@@ -51,14 +51,16 @@ def test_rare_classes_weigh_more_in_the_loss_of_nodes() -> None:
     h = torch.randn(NODES, 3, generator=torch.Generator().manual_seed(1))
     out, y = h @ head.weight + head.bias, LABELS[0]
     loss = torch.nn.functional.cross_entropy(out, y, weight=task.class_weight)
-    torch.testing.assert_close(task.loss_of(head, 0, h, epoch=1), loss)
-    torch.testing.assert_close(plain.loss_of(head, 0, h, epoch=1), torch.nn.functional.cross_entropy(out, y))
+    torch.testing.assert_close(task.sample_loss(head, 0, h, epoch=1), loss)
+    torch.testing.assert_close(
+        plain.sample_loss(head, 0, h, epoch=1), torch.nn.functional.cross_entropy(out, y)
+    )
 
 
-def test_labels_that_hold_for_all_time_are_weighed_too() -> None:
+def test_static_labels_are_weighed_too() -> None:
     y = torch.tensor([0, 0, 0, 1, 0, 0, 0, 1, 0, 0])
     graph = DynamicGraph.from_events([0, 1, 2], [1, 2, 3], [0, 1, 2], y=y, num_nodes=10)
-    task = build_task(graph, wanted("node", class_weights="balanced"), single_rank_comm())
+    task = build_task(graph, config_of("node", class_weights="balanced"), single_rank_comm())
     assert isinstance(task, TemporalNodeTask)
     assert task.rows is not None
     assert task.class_weight is not None
@@ -67,7 +69,7 @@ def test_labels_that_hold_for_all_time_are_weighed_too() -> None:
 
 
 def test_rare_classes_weigh_more_in_the_loss_of_events() -> None:
-    task = build_task(graph_of(), wanted("edge", class_weights="balanced"), single_rank_comm())
+    task = build_task(graph_of(), config_of("edge", class_weights="balanced"), single_rank_comm())
     assert isinstance(task, TemporalEdgeTask)
     assert task.class_weight is not None
     head = LinkHead(3, 4, classes=2)
@@ -76,13 +78,15 @@ def test_rare_classes_weigh_more_in_the_loss_of_events() -> None:
     wanted_loss = torch.nn.functional.cross_entropy(
         head(h, src, (src + 1) % NODES), LABELS[0], weight=task.class_weight
     )
-    torch.testing.assert_close(task.loss_of(head, 0, h, epoch=1), wanted_loss)
+    torch.testing.assert_close(task.sample_loss(head, 0, h, epoch=1), wanted_loss)
 
 
-def test_all_ranks_know_the_same_weights() -> None:
+def test_class_weights_are_the_same_on_all_ranks() -> None:
     def rank(comm: Comm) -> Tensor:
-        y = LABELS if comm.rank == 0 else torch.zeros_like(LABELS)  # what a rank does not hold reads as 0
-        task = build_task(graph_of(y), wanted("node", class_weights="balanced"), comm)
+        y = (
+            LABELS if comm.rank == 0 else torch.zeros_like(LABELS)
+        )  # labels that a rank does not hold read as 0
+        task = build_task(graph_of(y), config_of("node", class_weights="balanced"), comm)
         assert isinstance(task, TemporalNodeTask)
         assert task.class_weight is not None
         return task.class_weight
@@ -96,9 +100,9 @@ def test_all_ranks_know_the_same_weights() -> None:
     ("task", "metric"), [("node", "macro_f1"), ("edge", "accuracy"), ("edge", "macro_f1"), ("link", "mrr")]
 )
 def test_the_metric_that_a_run_asks_for_selects_the_weights(task: str, metric: Any) -> None:
-    found = build_task(graph_of(), wanted(task, metric=metric), single_rank_comm())
+    found = build_task(graph_of(), config_of(task, metric=metric), single_rank_comm())
     assert found.metric == metric
-    assert metric in found.scores_of(torch.zeros(1, found.num_counts + 1, dtype=torch.float64))
+    assert metric in found.scores_from_counts(torch.zeros(1, found.num_counts + 1, dtype=torch.float64))
 
 
 @pytest.mark.parametrize(
@@ -110,11 +114,11 @@ def test_the_metric_that_a_run_asks_for_selects_the_weights(task: str, metric: A
         ("link", {"class_weights": "balanced"}, "with task link leave it at none"),
     ],
 )
-def test_what_a_task_does_not_have_is_refused(task: str, how: dict[str, Any], match: str) -> None:
+def test_metrics_and_weights_that_do_not_fit_are_refused(task: str, how: dict[str, Any], match: str) -> None:
     with pytest.raises(ValueError, match=match):
-        build_task(graph_of(), wanted(task, **how), single_rank_comm())
+        build_task(graph_of(), config_of(task, **how), single_rank_comm())
 
 
 def test_numbers_have_no_classes_to_weigh() -> None:
     with pytest.raises(ValueError, match="labels are numbers, not classes; set it to none"):
-        build_task(graph_of(LABELS.float()), wanted("node", class_weights="balanced"), single_rank_comm())
+        build_task(graph_of(LABELS.float()), config_of("node", class_weights="balanced"), single_rank_comm())

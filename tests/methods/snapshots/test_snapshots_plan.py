@@ -1,4 +1,4 @@
-"""The plan of a run on snapshots: one room for blocks of time and for what is kept."""
+"""The plan of a run on snapshots: one memory budget for segments and for the cache."""
 
 import pytest
 import torch
@@ -6,14 +6,14 @@ import torch
 from siafu.dynamic import DynamicGraph
 from siafu.methods.snapshots.build import build_timeline
 from siafu.methods.snapshots.config import SnapshotsConfig
-from siafu.methods.snapshots.plan import Plan, plan_passes
+from siafu.methods.snapshots.plan import PassPlan, plan_passes
 from siafu.nn.config import ModelConfig
 from siafu.nn.temporal import build_temporal
 
 NODES, STEPS = 1000, 40
 
 
-def plan_of(**snapshots: int) -> Plan:
+def plan_of(**snapshots: int) -> PassPlan:
     draw = torch.Generator().manual_seed(0)
     src, dst = torch.randint(NODES, (2, 4 * STEPS), generator=draw)
     t = torch.arange(STEPS).repeat_interleave(4)
@@ -27,24 +27,24 @@ def plan_of(**snapshots: int) -> Plan:
 
 
 @pytest.mark.parametrize("room", [30, 60, 200])
-def test_blocks_take_half_of_the_room_at_most_and_what_is_left_keeps_graphs(room: int) -> None:
+def test_segments_take_at_most_half_of_the_budget_and_the_cache_gets_the_rest(room: int) -> None:
     plan = plan_of(room_mb=room)
-    peak = plan.need.peak(plan.lengths)
+    peak = plan.memory.peak(plan.lengths)
     assert peak <= room * 10**6 // 2
-    assert peak + plan.keep_bytes == room * 10**6
+    assert peak + plan.cache_bytes == room * 10**6
 
 
-def test_where_half_of_the_room_is_too_little_the_least_that_will_do_is_taken_of_all_of_it() -> None:
+def test_if_half_of_the_budget_is_too_little_segments_take_the_least_that_works() -> None:
     least = plan_of(room_mb=1)
-    peak = least.need.peak(least.lengths)
-    assert least.keep_bytes == 0
+    peak = least.memory.peak(least.lengths)
+    assert least.cache_bytes == 0
     room = peak // 10**6 + 2
     plan = plan_of(room_mb=room)
     assert plan.lengths == least.lengths
-    assert plan.keep_bytes == room * 10**6 - peak
+    assert plan.cache_bytes == room * 10**6 - peak
 
 
-def test_blocks_that_were_asked_for_leave_what_they_leave() -> None:
+def test_with_a_given_number_of_segments_the_cache_gets_the_rest() -> None:
     plan = plan_of(room_mb=200, blocks=5)
     assert len(plan.lengths) == 5
-    assert plan.keep_bytes == 200 * 10**6 - plan.need.peak(plan.lengths)
+    assert plan.cache_bytes == 200 * 10**6 - plan.memory.peak(plan.lengths)

@@ -1,4 +1,4 @@
-"""Training on snapshots: losses, gradients and weights of several ranks and blocks of time, beside one of each."""
+"""Training on snapshots: several ranks and segments give the losses, gradients and weights of one."""
 
 from dataclasses import replace
 from functools import partial
@@ -12,9 +12,10 @@ from siafu.comm import Comm
 from siafu.comm.config import CommConfig
 from siafu.dynamic import DynamicGraph, Protocol
 from siafu.launch.local import run_threads
+from siafu.methods.snapshots import activity, transpose
 from siafu.methods.snapshots.build import build_predictor, build_task, build_timeline
-from siafu.methods.snapshots.config import SnapshotsConfig
-from siafu.methods.snapshots.distributed_comm import RankTurn
+from siafu.methods.snapshots.config import SnapshotsConfig, TaskConfig
+from siafu.methods.snapshots.distributed_comm import DistributedTemporalComm
 from siafu.methods.snapshots.procedure import SnapshotsProcedure
 from siafu.nn.config import TEMPORAL, ModelConfig
 from siafu.training.config import TrainConfig
@@ -55,7 +56,7 @@ def trainer_of(
     model = ModelConfig(kind=kind, hidden=4, layers=2, band=3)
     link = LinkConfig(negatives=3, recency=task == "link")
     line = build_timeline(graph, config, model)
-    built = build_task(graph, Wanted(task, config, link, 5), comm)
+    built = build_task(graph, TaskConfig(task, config, link, 5), comm)
     made = build_predictor(
         model, link, task=task, in_features=line.in_features, out_features=built.num_outputs
     )
@@ -69,7 +70,7 @@ def trainer_of(
 def after(
     graph: DynamicGraph, *, ranks: int, epochs: int = 2, **asked: Any
 ) -> tuple[list[float], Tensor, Tensor]:
-    """Losses of some epochs, weights after them, and what was judged then."""
+    """LossEvaluator of some epochs, weights after them, and the counts of all samples."""
 
     def rank(comm: Comm) -> tuple[list[float], Tensor, Tensor]:
         trainer = trainer_of(comm, graph, **asked)
@@ -90,19 +91,19 @@ def agree(one: Any, other: Any) -> None:
 
 @pytest.mark.parametrize("kind", TEMPORAL)
 @pytest.mark.parametrize(("ranks", "blocks"), [(1, 3), (2, 1), (2, 3), (3, 2)])
-def test_ranks_and_blocks_of_time_change_nothing(kind: str, ranks: int, blocks: int) -> None:
+def test_ranks_and_segments_change_nothing(kind: str, ranks: int, blocks: int) -> None:
     graph = graph_of(by_step=kind in ("tm-gcn", "cd-gcn"))
     agree(after(graph, ranks=1, kind=kind), after(graph, ranks=ranks, kind=kind, blocks=blocks))
 
 
 @pytest.mark.parametrize("kind", ["cd-gcn", "gcn-gru"])
 @pytest.mark.parametrize(("ranks", "blocks"), [(2, 1), (3, 2)])
-def test_turning_rows_in_pieces_changes_nothing(
+def test_transposing_in_chunks_changes_nothing(
     monkeypatch: pytest.MonkeyPatch, kind: str, ranks: int, blocks: int
 ) -> None:
     graph = graph_of(by_step=blocks == 1)
     one, two = (after(graph, ranks=number, kind=kind, blocks=blocks) for number in (1, ranks))
-    monkeypatch.setattr(pieces, "_ROWS", 1)
+    monkeypatch.setattr(transpose, "_MIN_ROWS", 1)
     several = after(graph, ranks=ranks, kind=kind, blocks=blocks)
     agree(one, several)
     agree(two, several)
@@ -110,11 +111,11 @@ def test_turning_rows_in_pieces_changes_nothing(
 
 @pytest.mark.parametrize("scored", [False, True], ids=["not-scored", "scored"])
 @pytest.mark.parametrize(("ranks", "blocks"), [(1, 3), (2, 3), (3, 2)])
-def test_the_compiled_recurrence_too_which_writes_over_what_is_not_read_again(
+def test_the_compiled_recurrence_that_overwrites_buffers_gives_the_same(
     monkeypatch: pytest.MonkeyPatch, ranks: int, blocks: int, scored: bool
 ) -> None:
-    """It is for single precision alone."""
-    monkeypatch.setattr(pieces, "_ROWS", 1)
+    """The kernel exists in single precision alone."""
+    monkeypatch.setattr(transpose, "_MIN_ROWS", 1)
     graph = graph_of(by_step=True)
     assert graph.x is not None
 
@@ -123,7 +124,7 @@ def test_the_compiled_recurrence_too_which_writes_over_what_is_not_read_again(
         if scored:
             trainer.evaluate(0)
         trainer.optimizer.zero_grad()
-        trainer.optimizer.add_gradients(trainer._learned(list(trainer.task.samples["train"]), 1))
+        trainer.optimizer.add_gradients(trainer._train_samples(list(trainer.task.samples["train"]), 1))
         found = [each.grad for each in trainer.model.parameters()]
         return torch.cat([each.reshape(-1).double() for each in found if each is not None])
 
@@ -136,18 +137,18 @@ def test_the_compiled_recurrence_too_which_writes_over_what_is_not_read_again(
 
 @pytest.mark.parametrize("kind", TEMPORAL)
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_an_epoch_after_a_score_passes_no_block_twice_and_learns_the_same(
+def test_an_epoch_after_a_score_recomputes_no_segment_and_trains_the_same(
     monkeypatch: pytest.MonkeyPatch, kind: str, ranks: int
 ) -> None:
     graph = graph_of(by_step=kind == "cd-gcn")
     begun: list[str] = []
-    begin = RankTurn.begin
+    begin = DistributedTemporalComm.begin_segment
 
-    def told(turn: RankTurn, block: int, how: Any) -> None:
-        begun.append(how)
-        begin(turn, block, how)
+    def recorded(temporal_comm: DistributedTemporalComm, segment: int, mode: Any) -> None:
+        begun.append(mode)
+        begin(temporal_comm, segment, mode)
 
-    monkeypatch.setattr(RankTurn, "begin", told)
+    monkeypatch.setattr(DistributedTemporalComm, "begin_segment", recorded)
 
     def learned(comm: Comm, *, scored: bool) -> list[Tensor]:
         trainer = trainer_of(comm, graph, kind=kind, blocks=3)
@@ -161,11 +162,11 @@ def test_an_epoch_after_a_score_passes_no_block_twice_and_learns_the_same(
     for scored in (False, True):
         begun.clear()
         runs.append(run_threads(partial(learned, scored=scored), ranks=ranks, threads=1)[0])
-        assert begun.count("again") == begun.count("first") == (0 if scored else 2 * 2 * ranks)
+        assert begun.count("recompute") == begun.count("forward") == (0 if scored else 2 * 2 * ranks)
     assert all(torch.equal(one, other) for one, other in zip(*runs, strict=True))
 
 
-def test_states_of_other_weights_are_not_gone_on_with() -> None:
+def test_cached_states_of_other_weights_are_not_used() -> None:
     graph = graph_of()
 
     def learned(comm: Comm) -> list[Tensor]:
@@ -185,7 +186,7 @@ def test_states_of_other_weights_are_not_gone_on_with() -> None:
 
 
 @pytest.mark.parametrize("kind", ["evolvegcn-o", "evolvegcn-h", "cd-gcn", "tm-gcn", "mingru"])
-def test_samples_that_see_a_window_are_the_same_on_ranks(kind: str) -> None:
+def test_samples_with_a_window_are_the_same_on_ranks(kind: str) -> None:
     graph, asked = graph_of(undirected=False), {"kind": kind, "window": 3, "batch": 2}
     agree(after(graph, ranks=1, **asked), after(graph, ranks=2, **asked))
 
@@ -198,16 +199,14 @@ def test_other_tasks_are_the_same_on_ranks(task: str) -> None:
 
 @pytest.mark.parametrize("undirected", [True, False])
 @pytest.mark.parametrize(("kind", "window"), [("cd-gcn", 0), ("gcn-gru", 0), ("cd-gcn", 3)])
-def test_inputs_made_of_degrees_are_told_once_by_who_owns_a_step(
-    kind: str, window: int, undirected: bool
-) -> None:
+def test_degree_inputs_are_sent_once_by_the_owner_of_a_step(kind: str, window: int, undirected: bool) -> None:
     graph = replace(graph_of(undirected=undirected), x=None)
     asked = {"kind": kind, "window": window}
     one, two = (after(graph, ranks=ranks, **asked) for ranks in (1, 2))
     assert one[0] == pytest.approx(two[0], rel=1e-5)  # degrees are in single precision
     assert torch.allclose(one[2][:, -1], two[2][:, -1], rtol=1e-4)
 
-    def told(comm: Comm) -> int:
+    def bytes_sent(comm: Comm) -> int:
         trainer = trainer_of(comm, graph, **asked)
         counts = []
         for epoch in (1, 2):
@@ -217,11 +216,11 @@ def test_inputs_made_of_degrees_are_told_once_by_who_owns_a_step(
         assert counts[0] == counts[1]
         return counts[0]
 
-    sent, messages = sum(run_threads(told, ranks=2, threads=1)), 2 * STEPS
+    sent, messages = sum(run_threads(bytes_sent, ranks=2, threads=1)), 2 * STEPS
     assert (STEPS - 1) * NODES / 2 <= sent <= STEPS * NODES + 200 * messages
 
 
-def test_the_order_of_events_within_a_step_changes_nothing_that_is_drawn() -> None:
+def test_negatives_do_not_depend_on_the_order_of_events_within_a_step() -> None:
     graph = graph_of()
     turned = torch.cat([torch.arange(*graph.step_ptr[t : t + 2].tolist()).flip(0) for t in range(STEPS)])
     other = replace(graph, src=graph.dst[turned], dst=graph.src[turned])
@@ -231,44 +230,44 @@ def test_the_order_of_events_within_a_step_changes_nothing_that_is_drawn() -> No
 
 
 @pytest.mark.parametrize("kind", ["evolvegcn-o", "gcn-gru"])
-def test_a_window_may_be_passed_in_blocks(kind: str) -> None:
+def test_a_window_may_be_cut_into_segments(kind: str) -> None:
     asked = {"kind": kind, "window": 3}
     agree(after(graph_of(), ranks=1, blocks=1, **asked), after(graph_of(), ranks=1, blocks=2, **asked))
 
 
 @pytest.mark.parametrize("kind", ["cd-gcn", "evolvegcn-h", "mingru"])
-def test_fewer_steps_may_be_judged_than_there_are_ranks(kind: str) -> None:
+def test_fewer_steps_may_be_scored_than_there_are_ranks(kind: str) -> None:
     graph = replace(graph_of(), protocol=Protocol(split=(0.75, 0.15, 0.1)))
 
-    def judged(comm: Comm) -> Tensor:
+    def counts(comm: Comm) -> Tensor:
         trainer = trainer_of(comm, graph, kind=kind)
         assert trainer.task.count == {"train": 8, "val": 1, "test": 2}
-        return trainer._judged(["val"])
+        return trainer._evaluate_splits(["val"])
 
-    (alone,), several = (run_threads(judged, ranks=ranks, threads=1) for ranks in (1, 4))
+    (alone,), several = (run_threads(counts, ranks=ranks, threads=1) for ranks in (1, 4))
     assert torch.allclose(alone, several[0], rtol=1e-6)
 
 
-@pytest.mark.parametrize("few_idle", [False, True])
-def test_rows_of_nodes_without_an_edge_are_left_out_of_the_turn_where_they_are_many(
-    few_idle: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("mostly_active", [False, True])
+def test_rows_of_inactive_nodes_are_not_sent_where_they_are_many(
+    mostly_active: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(marks, "_FEW", 0.9 if few_idle else 0.1)
+    monkeypatch.setattr(activity, "_MIN_INACTIVE", 0.9 if mostly_active else 0.1)
 
     def rank(comm: Comm) -> None:
         trainer = trainer_of(comm, graph_of(), kind="cd-gcn", task="node", edge_life=1)
         train_epoch(trainer, 1)
-        (cut,) = trainer._plan.cuts(0, trainer.task.samples["train"].stop)
-        busy = trainer.timeline.busy(range(cut.stop))
-        assert 0.1 < int((~busy).sum()) / busy.numel() < 0.9
-        busy = busy | few_idle
+        (cut,) = trainer._plan.segments(0, trainer.task.samples["train"].stop)
+        active = trainer.timeline.active(range(cut.stop))
+        assert 0.1 < int((~active).sum()) / active.numel() < 0.9
+        active = active | mostly_active
         mine = torch.zeros(NODES, dtype=torch.bool)
         mine[cut.nodes_of(comm.rank)] = True
         own = torch.zeros(cut.stop, 1, dtype=torch.bool)
         own[list(cut.steps_of(comm.rank))] = True
-        # To those who own the nodes, and back to those of the steps: two layers, and the head reads all rows.
+        # To the owners of nodes, and back to the owners of steps: two layers, and the head reads all rows.
         there, back = own & ~mine, ~own & mine
-        rows = 2 * int((busy & there).sum()) + int((busy & back).sum()) + int(back.sum())
+        rows = 2 * int((active & there).sum()) + int((active & back).sum()) + int(back.sum())
         width, messages = 4 * 8, 4
         assert 0 < comm.meter.sent["rows"] - rows * width <= messages * 100
 
@@ -276,23 +275,25 @@ def test_rows_of_nodes_without_an_edge_are_left_out_of_the_turn_where_they_are_m
 
 
 @pytest.mark.parametrize("kind", ["cd-gcn", "gcn-gru"])
-def test_sending_all_rows_where_few_are_idle_changes_nothing(
+def test_sending_all_rows_where_few_are_inactive_changes_nothing(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(marks, "_FEW", 0.9)
+    monkeypatch.setattr(activity, "_MIN_INACTIVE", 0.9)
     agree(*(after(graph_of(), ranks=ranks, kind=kind, blocks=2) for ranks in (1, 2)))
 
 
-def test_what_blocks_take_and_how_good_each_sample_is_can_be_told() -> None:
+def test_memory_of_segments_and_scores_of_samples_are_reported() -> None:
     def rank(comm: Comm) -> None:
         trainer = trainer_of(comm, graph_of(), kind="gcn-gru", task="node", blocks=3)
         train_epoch(trainer, 1)
-        told = trainer._of_blocks()
-        assert sum(told["steps"]) == trainer.task.samples["train"].stop
-        assert len(told["planned_bytes"]) == len(told["rss_bytes"]) == len(told["steps"]) == 3
-        assert min(told["rss_bytes"]) > 0
-        by_sample = trainer.task.by_sample(trainer.outputs())
-        assert by_sample["step"] == [*trainer.task.samples["val"], *trainer.task.samples["test"]]
-        assert len(by_sample["score"]) == len(by_sample["split"]) == len(by_sample["step"])
+        memory = trainer._segment_memory()
+        assert sum(memory["steps"]) == trainer.task.samples["train"].stop
+        assert len(memory["planned_bytes"]) == len(memory["rss_bytes"]) == len(memory["steps"]) == 3
+        assert min(memory["rss_bytes"]) > 0
+        scores_by_sample = trainer.task.scores_by_sample(trainer.outputs())
+        assert scores_by_sample["step"] == [*trainer.task.samples["val"], *trainer.task.samples["test"]]
+        assert (
+            len(scores_by_sample["score"]) == len(scores_by_sample["split"]) == len(scores_by_sample["step"])
+        )
 
     run_threads(rank, ranks=1, threads=1)

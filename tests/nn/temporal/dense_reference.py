@@ -1,4 +1,4 @@
-"""A tiny timeline, and every model in the plainest form: dense matrices, one node and one step at a time."""
+"""A tiny dynamic graph, and every temporal model as a reference: dense, one node and one step at a time."""
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from siafu.nn.temporal.recurrent import CdGcn, GcnGru
 from siafu.nn.temporal.tmgcn import TmGcn
 
 NUM_NODES, NUM_STEPS, IN = 6, 7, 3
-# Edges go one way; 0 -> 1 stands there twice in step 0, 2 has an edge to itself, step 3 has none, 5 no edge ever.
+# Edges go one way; 0 -> 1 occurs twice in step 0, 2 has an edge to itself, step 3 has none, 5 no edge ever.
 EDGES: list[list[tuple[int, int]]] = [
     [(0, 1), (0, 1), (2, 2), (3, 0)],
     [(1, 0), (2, 4)],
@@ -67,7 +67,7 @@ def cut(span: Span, begin: int, end: int) -> Span:
 
 
 def plain(layer: TemporalLayer, given: list[Step], x: Tensor, present: Tensor | None = None) -> Tensor:
-    """What a layer gives, by formulas alone: (T, N, F) -> (T, N, H)."""
+    """The output of a layer by its formulas: (T, N, F) -> (T, N, H)."""
     there = torch.ones(x.shape[:2], dtype=torch.bool) if present is None else present
     a = [dense(step) for step in given]
     match layer:

@@ -1,12 +1,12 @@
-"""The parts of which models over time are made: scan, moving mean, the largest rows."""
+"""Parts of temporal layers: the scan of minGRU, the moving mean of TM-GCN, the summary of EvolveGCN-H."""
 
 import pytest
 import torch
-from timeline import rows
+from dense_reference import rows
 from torch import Tensor
 
-from siafu.nn.temporal.mingru import composed, scanned
-from siafu.nn.temporal.summary import summaries
+from siafu.nn.temporal.mingru import compose_affine, linear_scan
+from siafu.nn.temporal.summary import summarize
 from siafu.nn.temporal.tmgcn import moving_mean
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -19,7 +19,7 @@ def test_a_scan_is_the_loop() -> None:
     for a, b in zip(decay, gain, strict=True):
         h = a * h + b
         expected.append(h)
-    out, weight = scanned(decay, gain, before), rows(6, 4, 3, seed=3)
+    out, weight = linear_scan(decay, gain, before), rows(6, 4, 3, seed=3)
     torch.testing.assert_close(out, torch.stack(expected))
     given = (decay, gain, before)
     for one, other in zip(
@@ -30,10 +30,10 @@ def test_a_scan_is_the_loop() -> None:
         torch.testing.assert_close(one, other)
 
 
-def test_what_some_steps_make_of_a_state_can_be_told_before_the_state_is_known() -> None:
+def test_affine_maps_of_steps_compose_without_the_state() -> None:
     decay, gain, before = rows(6, 4, 3).sigmoid(), rows(6, 4, 3, seed=1), rows(4, 3, seed=2)
-    (a, b), (c, d) = composed(decay[:2], gain[:2]), composed(decay[2:], gain[2:])
-    torch.testing.assert_close(c * (a * before + b) + d, scanned(decay, gain, before)[-1])
+    (a, b), (c, d) = compose_affine(decay[:2], gain[:2]), compose_affine(decay[2:], gain[2:])
+    torch.testing.assert_close(c * (a * before + b) + d, linear_scan(decay, gain, before)[-1])
 
 
 def test_a_moving_mean_over_many_steps_does_not_drift() -> None:
@@ -50,9 +50,9 @@ def test_steps_missing_before_a_moving_mean_are_an_error() -> None:
 
 
 def summary(x: Tensor, k: int, present: Tensor | None = None) -> Tensor:
-    """Of one step, by its first column."""
+    """The summary of one step, scored by its first column."""
     there = None if present is None else present[None]
-    _, found = summaries(x[None], torch.tensor([2.0, 0.0]), k=k, num_steps=1, present=there)
+    _, found = summarize(x[None], torch.tensor([2.0, 0.0]), k=k, num_steps=1, present=there)
     return found[0]
 
 
@@ -78,7 +78,7 @@ def test_a_summary_has_the_gradients_of_its_formula(static: bool) -> None:
     scorer, present = rows(3, seed=1).requires_grad_(), rows(4, 6, seed=2) > -0.5
 
     def weighed(x: Tensor, scorer: Tensor) -> Tensor:
-        passed, found = summaries(x, scorer, k=4, num_steps=4, present=present)
+        passed, found = summarize(x, scorer, k=4, num_steps=4, present=present)
         return (passed * 2).sum() + (found * rows(4, 4, 3, seed=3)).sum()
 
     assert torch.autograd.gradcheck(weighed, (x, scorer))

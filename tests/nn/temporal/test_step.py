@@ -1,19 +1,19 @@
-"""Sums over the graph of one step."""
+"""The normalised aggregate over the graph of one step."""
 
 import pytest
 import torch
-from timeline import IN, NUM_NODES, NUM_STEPS, dense, rows, steps
+from dense_reference import IN, NUM_NODES, NUM_STEPS, dense, rows, steps
 
-from siafu.nn.temporal import snapshot_in, snapshots_in
+from siafu.nn.temporal import aggregate_step, aggregate_steps
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize("undirected", [False, True])
-def test_the_sum_of_a_step_is_a_product_with_its_normalised_matrix(undirected: bool) -> None:
+def test_the_aggregate_of_a_step_is_the_product_with_its_normalised_adjacency(undirected: bool) -> None:
     for step in steps(undirected=undirected):
         x = rows(NUM_NODES, IN).requires_grad_()
-        out, expected = snapshot_in(step, x), dense(step) @ x
+        out, expected = aggregate_step(step, x), dense(step) @ x
         torch.testing.assert_close(out, expected)
         weight = rows(NUM_NODES, IN, seed=1)
         (one,), (other,) = (torch.autograd.grad((each * weight).sum(), x) for each in (out, expected))
@@ -23,7 +23,7 @@ def test_the_sum_of_a_step_is_a_product_with_its_normalised_matrix(undirected: b
 
 def test_rows_that_are_the_same_in_every_step_get_the_gradients_of_all() -> None:
     x = rows(NUM_NODES, IN).requires_grad_()
-    out = snapshots_in(steps(), x)
+    out = aggregate_steps(steps(), x)
     expected = torch.stack([dense(step) @ x for step in steps()])
     torch.testing.assert_close(out, expected)
     weight = rows(NUM_STEPS, NUM_NODES, IN, seed=1)
@@ -33,4 +33,4 @@ def test_rows_that_are_the_same_in_every_step_get_the_gradients_of_all() -> None
 
 def test_rows_of_another_number_of_nodes_are_refused() -> None:
     with pytest.raises(ValueError, match="x has 5 rows for a snapshot of 6 rows and 6 columns"):
-        snapshot_in(steps()[0], rows(5, IN))
+        aggregate_step(steps()[0], rows(5, IN))

@@ -1,4 +1,4 @@
-"""Ranking pairs: every score against a brute force over a matrix of all pairs."""
+"""Ranking scores and recency of pairs, against brute force over a matrix of all pairs."""
 
 import numpy as np
 import pytest
@@ -49,9 +49,9 @@ def memory() -> Recency:
 
 
 @pytest.mark.parametrize("step", [0, 3, 5])
-def test_the_memory_is_the_sum_of_what_is_left_of_past_edges(step: int) -> None:
-    everyone = torch.cartesian_prod(torch.arange(NODES), torch.arange(NODES))
-    found = memory().at(step, everyone[:, 0], everyone[:, 1])[:, 0].view(NODES, NODES)
+def test_recency_is_the_decayed_sum_of_past_edges(step: int) -> None:
+    all_pairs = torch.cartesian_prod(torch.arange(NODES), torch.arange(NODES))
+    found = memory().at(step, all_pairs[:, 0], all_pairs[:, 1])[:, 0].view(NODES, NODES)
     np.testing.assert_allclose(found, remembered(step), rtol=1e-6)
     csr, seen = memory().all_at(step)
     dense = torch.zeros(NODES, NODES)
@@ -59,7 +59,7 @@ def test_the_memory_is_the_sum_of_what_is_left_of_past_edges(step: int) -> None:
     assert torch.equal(dense, found)
 
 
-def test_the_memory_of_several_decays_and_of_nothing() -> None:
+def test_recency_with_several_decays_and_without_events() -> None:
     src, dst, step = some_events()
     both = Recency.from_events(src, dst, step, num_nodes=NODES, num_steps=6, decays=(0.0, 1.0))
     assert both.at(5, src, dst).shape == (60, 2)
@@ -73,7 +73,7 @@ def test_the_memory_of_several_decays_and_of_nothing() -> None:
 def positives() -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
     draw = torch.Generator().manual_seed(9)
     src, dst = torch.randint(0, NODES, (2, 25), generator=draw)
-    src, dst = torch.cat([src, src[:3]]), torch.cat([dst, dst[:3]])  # some stand twice
+    src, dst = torch.cat([src, src[:3]]), torch.cat([dst, dst[:3]])  # some occur twice
     true = np.zeros((NODES, NODES), dtype=bool)
     true[src, dst] = True
     return src, dst, true
@@ -90,22 +90,22 @@ def test_the_memory_alone_ranks_as_a_brute_force_over_all_pairs() -> None:
 @pytest.mark.parametrize("kind", ["mlp", "dot"])
 @pytest.mark.parametrize("with_memory", [False, True])
 def test_a_head_ranks_as_a_brute_force_over_all_pairs(kind: str, with_memory: bool) -> None:
-    head = LinkHead(WIDTH, 6, kind=kind, recencies=int(with_memory))  # type: ignore[arg-type]
+    head = LinkHead(WIDTH, 6, kind=kind, memory_columns=int(with_memory))  # type: ignore[arg-type]
     draw = torch.Generator().manual_seed(1)
     head.reset(draw)
     h = torch.randn(NODES, WIDTH, generator=draw)
     recency = memory().all_at(4) if with_memory else None
     src, dst, true = positives()
-    everyone = torch.cartesian_prod(torch.arange(NODES), torch.arange(NODES))
-    seen = memory().at(4, everyone[:, 0], everyone[:, 1]) if with_memory else None
-    score = head(h, everyone[:, 0], everyone[:, 1], seen).view(NODES, NODES).detach().numpy()
+    all_pairs = torch.cartesian_prod(torch.arange(NODES), torch.arange(NODES))
+    seen = memory().at(4, all_pairs[:, 0], all_pairs[:, 1]) if with_memory else None
+    score = head(h, all_pairs[:, 0], all_pairs[:, 1], seen).view(NODES, NODES).detach().numpy()
     counted = rank_all(head, h, src, dst, recency=recency)
     found = counted.scores()
     assert (found.average_precision, found.reciprocal_rank, found.area) == pytest.approx(
         brute_force(score, true)
     )
     shares = [rank_all(head, h, src, dst, recency=recency, rows=rows) for rows in (slice(6), slice(6, NODES))]
-    assert counted.plus(shares[0].counts + shares[1].counts).scores() == found
+    assert counted.with_counts(shares[0].counts + shares[1].counts).scores() == found
 
 
 def test_a_step_without_edges_is_left_out_of_the_means() -> None:
@@ -126,7 +126,7 @@ def test_a_step_without_edges_is_left_out_of_the_means() -> None:
 
 
 def test_classes_of_pairs_have_a_number_each_and_gradients_reach_all_parameters() -> None:
-    head = LinkHead(WIDTH, 6, recencies=1, classes=3)
+    head = LinkHead(WIDTH, 6, memory_columns=1, classes=3)
     head.reset(torch.Generator().manual_seed(0))
     src, dst, _ = positives()
     out = head(torch.randn(NODES, WIDTH, generator=torch.Generator()), src, dst, memory().at(5, src, dst))
@@ -137,7 +137,7 @@ def test_classes_of_pairs_have_a_number_each_and_gradients_reach_all_parameters(
         LinkHead(WIDTH, 6, kind="dot", classes=3)
 
 
-def test_too_many_pairs_are_refused_with_their_number_and_what_to_do() -> None:
+def test_too_many_pairs_are_refused_with_their_number_and_advice() -> None:
     check_all_pairs(5881, steps=28)
     with pytest.raises(ValueError, match=r"1e\+12 a step, 2e\+14 in 200 steps.*link.evaluation=1000"):
         check_all_pairs(10**6, steps=200)

@@ -1,4 +1,4 @@
-"""Edges that are split, learned and ranked: link prediction on a graph that does not change."""
+"""Link prediction on a static graph: the split of edges, losses and ranks."""
 
 from dataclasses import replace
 
@@ -42,7 +42,7 @@ def task_on(graph: Graph, split: PairSplit | None = None, **link: object) -> Lin
     )
 
 
-def test_every_edge_is_on_one_side_and_messages_pass_over_training_edges_alone(small: Graph) -> None:
+def test_every_edge_is_in_one_split_and_messages_pass_over_training_edges_alone(small: Graph) -> None:
     split = split_edges(small, shares=SHARES, fold=0)
     sides = {name: pairs_of(pairs) for name, pairs in split.pairs.items()}
     assert sides["train"] | sides["val"] | sides["test"] == edges_of(small)
@@ -82,7 +82,7 @@ def test_a_given_split_is_kept_with_loops_and_weights() -> None:
     assert pairs_of(split_edges(turned, shares=SHARES, fold=0).pairs["test"]) == {(2, 3), (0, 2)}
 
 
-def test_a_split_that_leaves_nothing_to_learn_from_is_refused() -> None:
+def test_a_split_without_training_edges_is_refused() -> None:
     graph = Graph.from_edges([[0, 1], [1, 0]], edge_split=[1, 2], name="two")
     with pytest.raises(ValueError, match="two: no edge between two nodes to learn from"):
         split_edges(replace(graph, edge_split=torch.tensor([1, 2], dtype=torch.uint8)), shares=SHARES, fold=0)
@@ -93,8 +93,8 @@ def test_a_split_that_leaves_nothing_to_learn_from_is_refused() -> None:
 def test_scores_are_those_of_a_brute_force(small: Graph) -> None:
     task = task_on(small)
     h = torch.randn(60, 4, generator=torch.Generator().manual_seed(1))
-    everyone = torch.cartesian_prod(torch.arange(60), torch.arange(60)).T
-    score = task.head(h, *everyone).view(60, 60).detach().numpy()
+    all_pairs = torch.cartesian_prod(torch.arange(60), torch.arange(60)).T
+    score = task.head(h, *all_pairs).view(60, 60).detach().numpy()
     known = edges_of(small) | {(u, u) for u in range(60)}
     ranks: dict[int, list[float]] = {}
     hits = []
@@ -106,9 +106,9 @@ def test_scores_are_those_of_a_brute_force(small: Graph) -> None:
     found = task.scores(h, "test")
     assert found["mrr"] == pytest.approx(np.mean([np.mean(each) for each in ranks.values()]))
     assert found["hits_10"] == pytest.approx(np.mean(hits))
-    negative = pairs_of(task._scored_against["test"])
+    negative = pairs_of(task._scored_negatives["test"])
     assert not negative & known
-    against = [score[u, v] for u, v in task._scored_against["test"].T.tolist()]
+    against = [score[u, v] for u, v in task._scored_negatives["test"].T.tolist()]
     true = [score[u, v] for u, v in task.pairs["test"].T.tolist()]
     assert found["roc_auc"] == pytest.approx(np.mean([[p > n for n in against] for p in true]))
     every = np.array(true + against)
@@ -116,7 +116,7 @@ def test_scores_are_those_of_a_brute_force(small: Graph) -> None:
     assert found["map"] == pytest.approx(np.mean(precision), rel=1e-6)
 
 
-def test_ranks_among_sampled_negatives_come_near_those_among_all_and_are_named(small: Graph) -> None:
+def test_the_protocol_names_whether_ranks_are_among_sampled_negatives(small: Graph) -> None:
     h = torch.randn(60, 4, generator=torch.Generator().manual_seed(1))
     some, all_ = (task_on(small, evaluation=how).scores(h, "test") for how in (400, "all"))
     assert some["roc_auc"] == all_["roc_auc"]
@@ -131,13 +131,13 @@ def test_ranks_among_sampled_negatives_come_near_those_among_all_and_are_named(s
 def test_negatives_of_an_epoch_are_no_edges_and_belong_to_their_edges(small: Graph, sampling: str) -> None:
     task = task_on(small, negatives=3, sampling=sampling)
     count = task.count["train"]
-    drawn = task.drawn(torch.arange(count), 4)
+    drawn = task.training_negatives(torch.arange(count), 4)
     assert drawn.shape == (2, 3 * count)
     assert not pairs_of(drawn) & (pairs_of(task.pairs["train"]) | {(u, u) for u in range(60)})
     some = torch.tensor([5, 2])
     wanted = drawn.view(2, count, 3)[:, some].reshape(2, -1)
-    assert torch.equal(task.drawn(some, 4), wanted)
-    assert not torch.equal(task.drawn(some, 5), wanted)
+    assert torch.equal(task.training_negatives(some, 4), wanted)
+    assert not torch.equal(task.training_negatives(some, 5), wanted)
 
 
 def test_settings_that_do_not_fit_are_refused(small: Graph) -> None:

@@ -1,0 +1,77 @@
+"""Callbacks of the commands that train: progress on standard error, and a stop at the end of an epoch on a signal."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from siafu.cli.output import say, to_json
+from siafu.signals import deferred_stop, exit_code
+from siafu.terminal import escape_control_chars
+
+if TYPE_CHECKING:
+    from siafu.training.procedure import Callbacks
+
+
+@contextmanager
+def command_callbacks() -> "Iterator[Callbacks]":
+    """Show progress; the first SIGTERM or Ctrl-C stops the run at the end of its epoch."""
+    from siafu.results.progress import TrainingProgress
+    from siafu.training.procedure import Callbacks
+
+    notice = "stopping after this epoch; once more to stop at once"
+    with deferred_stop(notice) as stop, TrainingProgress() as progress:
+        yield Callbacks(
+            progress.epoch, lambda: stop.reason, progress=progress, say=say, on_training=stop.begin
+        )
+
+
+def exit_if_stopped(callbacks: "Callbacks", metrics: dict[str, Any]) -> None:
+    """Exit with the code of the signal that stopped the run, here or on another rank, or that came as it ended."""
+    if code := exit_code(callbacks.should_stop() or metrics["stopped_by"]):
+        raise typer.Exit(code)
+
+
+def print_metrics(metrics: dict[str, Any], as_json: bool, *, resume_with: str) -> None:
+    """Print the metrics of a run; for one that was stopped, also the command that resumes it."""
+    if not metrics["finished"]:
+        stopped = f"stopped by {metrics['stopped_by']} after epoch {metrics['epochs']}"
+        print(
+            escape_control_chars(f"{stopped}; go on with: {resume_with}"),
+            file=sys.stderr if as_json else sys.stdout,
+        )
+    if as_json:
+        print(to_json(metrics))
+    elif metrics["finished"]:
+        print(escape_control_chars("\n".join(_summary(metrics))))
+
+
+def _summary(metrics: dict[str, Any]) -> list[str]:
+    """Summarize the metrics of a run in a few lines."""
+    from siafu.results.format import fmt_bytes, fmt_seconds
+
+    many = f", mean of {metrics['seeds']} seeds" if "seeds" in metrics else ""
+    lines = [f"{metrics['model']:8} {_format_scores(metrics, metrics['metric'])}{many}"]
+    if "baseline" in metrics:
+        without = metrics["baseline"]
+        lines.append(
+            f"{without['model']:8} {_format_scores(without, metrics['metric'])} (the same without the graph)"
+        )
+    kept = f", the weights of epoch {metrics['best_epoch']}" if metrics["best_epoch"] and not many else ""
+    time = f"{metrics['epochs']:.0f} epochs of {fmt_seconds(metrics['epoch_seconds'])}{kept}"
+    lines.append(f"{'time':8} {time}; peak memory {fmt_bytes(metrics['peak_rss_bytes'])}")
+    return [*lines, f"{'run':8} {metrics['run']}", f"{'next':8} siafu report {metrics['run']}"]
+
+
+def _format_scores(metrics: dict[str, Any], metric: str) -> str:
+    from siafu.results.format import fmt_metric, fmt_score
+
+    test, val = (
+        fmt_score(metrics[f"{split}_score"], metric, std=metrics.get(f"{split}_score_std"))
+        for split in ("test", "val")
+    )
+    return f"test {fmt_metric(metric)} {test}" + (
+        f", validation {val}" if metrics["val_score"] is not None else ""
+    )

@@ -1,0 +1,111 @@
+"""Check before a run is written that its model can be trained on its graph, and describe both in one line.
+
+The task is built here on the whole graph, for the description and for warnings; ranks build theirs on their parts.
+"""
+
+from typing import Any
+
+from torch import nn
+
+from siafu.comm import single_rank_comm
+from siafu.config import Config
+from siafu.dynamic import DynamicGraph
+from siafu.graph import Graph
+from siafu.load_graph import AnyGraph
+from siafu.methods import METHODS
+from siafu.methods.snapshots.build import build_task
+from siafu.methods.snapshots.config import task_config_of
+from siafu.methods.snapshots.task import TemporalTask
+from siafu.nn.link import get_link_head
+from siafu.training.link.scores import check_all_pairs
+from siafu.training.link.split import split_edges
+from siafu.training.link.task import build_link_task
+from siafu.training.task import SPLITS, Task, task_of
+
+AnyTask = Task | TemporalTask
+_OUTPUTS = {"class": "classes", "labels": "labels", "regression": "targets"}
+
+
+def preview_task(graph: AnyGraph, config: Config, module: nn.Module | None) -> AnyTask:
+    """Build the task of a run on the whole graph; a graph, task and model that do not fit together are refused."""
+    if isinstance(graph, DynamicGraph):
+        if module is not None:
+            raise ValueError("method snapshots trains siafu's own models over time, not a module of your own")
+        return build_task(graph, task_config_of(config), single_rank_comm())
+    if config.task != "node":
+        return _preview_link_task(graph, config, module)
+    task = task_of(graph, config.train)
+    if module is None:  # refuses what no model can be built of
+        METHODS[config.method].build_model(
+            config, in_features=_width(graph), out_features=task.num_outputs, num_nodes=1
+        )
+    return task
+
+
+def _preview_link_task(graph: Graph, config: Config, module: nn.Module | None) -> Task:
+    _check_link(config, module)
+    split = split_edges(graph, shares=config.link.split, fold=config.data.fold)
+    model = METHODS[config.method].build_model(
+        config, in_features=_width(graph), out_features=config.model.hidden, num_nodes=1
+    )
+    how: dict[str, Any] = {
+        "config": config.train,
+        "link": config.link,
+        "seed": config.seed,
+        "fold": config.data.fold,
+    }
+    task = build_link_task(graph, split, get_link_head(model), **how)
+    if config.link.evaluation == "all":
+        check_all_pairs(graph.num_nodes, most=config.link.most_pairs)
+    return task
+
+
+def _check_link(config: Config, module: nn.Module | None) -> None:
+    """Refuse what cannot learn pairs of nodes."""
+    if config.task == "edge":
+        raise ValueError(
+            "task edge tells classes of events apart, so it needs a graph that changes over time"
+        )
+    if module is not None:
+        raise ValueError("task link trains siafu's own models; a module of your own trains with task node")
+    if "link" not in METHODS[config.method].tasks:
+        raise ValueError(f"method {config.method} learns nodes; use method full or sampled with task link")
+    if config.ranks > 1:
+        raise ValueError(
+            f"ranks is {config.ranks}, but task link on a graph that does not change trains on one; use --ranks 1"
+        )
+
+
+def describe(graph: AnyGraph, config: Config, task: AnyTask) -> str:
+    """Describe the graph and the task of a run in one line."""
+    if isinstance(graph, DynamicGraph):
+        assert isinstance(task, TemporalTask)
+        return _describe_dynamic(graph, config, task)
+    width = _width(graph)
+    features = f"{width:,} features" if width else "no features (a row is learned for each node)"
+    size = f"{graph.name}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {features}"
+    train, val, test = (task.count[split] for split in SPLITS)
+    if config.task == "link":
+        return (
+            f"{size}; of pairs {train:,} train, {val:,} validate, {test:,} test, "
+            f"ranked among {config.link.protocol}"
+        )
+    return (
+        f"{size}, {task.num_outputs} {_OUTPUTS[task.kind]}; "
+        f"{train:,} nodes train, {val:,} validate, {test:,} test"
+    )
+
+
+def _describe_dynamic(graph: DynamicGraph, config: Config, task: TemporalTask) -> str:
+    train, val, test = (len(task.samples[split]) for split in SPLITS)
+    features = f"{graph.num_features:,} features" if graph.num_features else "degrees as features"
+    size = f"{graph.num_nodes:,} nodes, {graph.num_events:,} events in {graph.num_steps:,} steps"
+    return (
+        f"{graph.name}: {size}, {features}; task {config.task}; "
+        f"an edge lives for {config.snapshots.edge_life} steps; "
+        f"{train:,} steps train, {val:,} validate, {test:,} test"
+    )
+
+
+def _width(graph: Graph) -> int:
+    return 0 if graph.x is None else graph.x.shape[1]
