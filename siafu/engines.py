@@ -75,7 +75,7 @@ class Engine(Protocol):
 
 @dataclass
 class LocalEngine:
-    """Engine are threads of this process; a single rank is the calling thread."""
+    """Ranks are threads of this process; a single rank is the calling thread."""
 
     _parts: Sequence[Part | DynamicGraph] = ()
 
@@ -114,7 +114,7 @@ class LocalEngine:
 
 @dataclass(frozen=True)
 class ProcessEngine:
-    """Engine are processes of this host; if one is lost, all start again from the last checkpoint.
+    """Ranks are processes of this host; if one is lost, all start again from the last checkpoint.
 
     Attributes:
         partitions: the folder of partitions.
@@ -199,7 +199,7 @@ class EventFollower:
 
 @dataclass(frozen=True)
 class RayEngine:
-    """Engine are workers of Ray Train; the node of rank 0 must see the run's folder.
+    """Ranks are workers of Ray Train; the node of rank 0 must see the run's folder.
 
     Attributes:
         partitions: the folder of partitions.
@@ -229,7 +229,7 @@ class RayEngine:
 
 @dataclass(frozen=True)
 class TorchrunEngine:
-    """Engine are the process group that torchrun started; this process is rank 0.
+    """Ranks are the process group that torchrun started; this process is rank 0.
 
     The other ranks are in :func:`siafu.rank.follow_rank_0`.
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,24 @@ def test_imports_point_upstream(path: Path) -> None:
         assert LEVEL[room] < LEVEL[own], (
             f"{name_of(path)} imports siafu.{room}, which does not stand above {own}"
         )
+
+
+def module_of(path: Path) -> str:
+    """The dotted name of a file's module."""
+    parts = ("siafu", *path.relative_to(PACKAGE).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@pytest.mark.parametrize("room", sorted({room_of(path) for path in FILES if path.parent != PACKAGE}))
+def test_modules_of_a_room_form_no_import_cycle(room: str) -> None:
+    files = {module_of(path): path for path in FILES if room_of(path) == room}
+    graph = {}
+    for module, path in files.items():
+        names = {name for name, _ in imported(path) if not name.endswith("._core")}  # it is compiled
+        # ``from siafu.comm import Comm`` names siafu.comm.Comm: what is no module is of the package's own face
+        found = {name if name in files else name.rpartition(".")[0] for name in names}
+        graph[module] = {name for name in found if name in files and name != module}
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the modules of a cycle
 
 
 @pytest.mark.parametrize("library", sorted(DISTRIBUTORS))

@@ -1,4 +1,4 @@
-"""What every command prints: results on standard output, messages on standard error."""
+"""Output of commands: results on standard output, messages on standard error."""
 
 import json
 import sys

@@ -46,7 +46,7 @@ class DialedConnection(NamedTuple):
 
 
 class Network(Protocol):
-    """How ranks listen for and dial each other."""
+    """Listening and dialling among ranks."""
 
     def listen(self) -> tuple[socket.socket, str]:
         """Open the listening socket; returns it with its address as text for messages."""

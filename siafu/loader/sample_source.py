@@ -16,7 +16,7 @@ from siafu.extras import require_extra
 from siafu.graph import Graph
 from siafu.load_graph import load_static
 from siafu.loader.seeds import Seeds, number_across_ranks, read_seeds
-from siafu.methods.sampled.neighbourhood import Asked, Neighbourhood
+from siafu.methods.sampled.neighbourhood import Neighbourhood, NodeQuery
 from siafu.native import Csr
 from siafu.partition.cut import NODE_FIELDS, Part
 from siafu.sampling import FrontierEdges, Subgraph
@@ -185,7 +185,7 @@ class _PartSource:
 
     def batch(self, subgraph: Subgraph) -> Any:
         tables = {name: getattr(self._own, name) for name in NODE_FIELDS} | {"n_id": self._node_id}
-        asked = Asked(self._comm, self._near.offset, subgraph.position.int())
+        asked = NodeQuery(self._comm, self._near.offset, subgraph.position.int())
         row = asked.rows().long()
         fields = {
             name: asked.answer_rows(native.gather(rows, row))

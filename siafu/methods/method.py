@@ -45,7 +45,7 @@ class ConfigLike(Protocol):
 
     @property
     def data(self) -> DataConfig:
-        """How data are read."""
+        """The settings of inputs."""
 
     @property
     def model(self) -> ModelConfig:
@@ -57,11 +57,11 @@ class ConfigLike(Protocol):
 
     @property
     def partition(self) -> PartitionConfig:
-        """How the graph is cut."""
+        """The settings of the partition."""
 
     @property
     def comm(self) -> CommConfig:
-        """What ranks send, and how."""
+        """The settings of communication."""
 
     @property
     def link(self) -> LinkConfig:
@@ -129,7 +129,7 @@ class Method:
         return config.train.epochs
 
     def streams_inputs(self, config: ConfigLike) -> bool:
-        """Whether inputs that do not fit into memory may stay on disk."""
+        """Say whether inputs that do not fit into memory may stay on disk."""
         return config.model.kind != "custom" and not (
             config.model.kind == "sage" and config.model.reduce == "max"
         )

@@ -26,7 +26,7 @@ class Dropout(nn.Module):
         self.key = 0
 
     def now(self) -> native.Dropout:
-        """What to drop in this step; nothing outside of training."""
+        """The dropout of this step; none outside of training."""
         return native.Dropout.of(self.rate, self.key) if self.training and self.rate else native.Dropout()
 
     def forward(self, x: Rows, row_id: Tensor | None = None) -> Rows:

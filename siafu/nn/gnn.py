@@ -63,7 +63,7 @@ class Gnn(Model):
         return len(self.layers)
 
     def kind(self, number: int) -> Aggregate:
-        """That of the layer."""
+        """The kind of the layer's aggregate."""
         return self.layer(number).kind
 
     def z_features(self, number: int, *, first: bool) -> int:
@@ -72,11 +72,11 @@ class Gnn(Model):
         return layer.in_features if first else layer.z_features
 
     def edge_drop(self, number: int) -> Dropout | None:
-        """That of the layer."""
+        """The layer's dropout of edges."""
         return self.layer(number).edge_drop
 
     def edge_weights(self, number: int) -> dict[str, nn.Parameter]:
-        """Those of the layer."""
+        """The weights of the layer that its aggregate reads."""
         return {f"layers.{number}.{name}": value for name, value in self.layer(number).edge_weights().items()}
 
     def reads(self, stage: int) -> tuple[str, ...]:
@@ -98,7 +98,7 @@ class Gnn(Model):
         return int(self.layer(0).keeps(x_src))
 
     def aggregates_first(self, number: int, block: Block) -> bool:
-        """As the layer decides."""
+        """The layer decides."""
         return self.layer(number).aggregates_first(block)
 
     def stage(self, ops: Ops, number: int, rows: StageRows, order: Order) -> tuple[Any, Any]:

@@ -19,5 +19,16 @@ def build_model(config: ModelConfig, *, in_features: int, out_features: int) -> 
             f"model.kind is {config.kind}, which is for graphs that change over time; for this graph set it to gcn"
         )
     if config.kind in MODELS:
+        _check_options(config)
         return MODELS[config.kind](config, in_features, out_features)
     return Gnn(config, in_features=in_features, out_features=out_features)
+
+
+def _check_options(config: ModelConfig) -> None:
+    """Refuse options of stacks of layers, which other models do not have."""
+    for name, default in (("norm", "none"), ("residual", False), ("jump", "none")):
+        value = getattr(config, name)
+        if value != default:
+            raise ValueError(
+                f"model.{name} is {value}, but {config.kind} has no such option; leave it at {str(default).lower()}"
+            )

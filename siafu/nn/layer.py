@@ -88,18 +88,18 @@ class Layer(nn.Module):
 
     @property
     def always_first(self) -> bool:
-        """Whether the aggregate always comes before the projection."""
+        """True if the aggregate always comes before the projection."""
         return False
 
     def aggregates_first(self, block: Block) -> bool:
-        """Whether rows are aggregated before they are projected."""
+        """Say whether rows are aggregated before they are projected."""
         if self.always_first or not self.kind.linear:
             return self.always_first
         few = 2 * block.num_dst < block.num_given
         return few or self.in_features < self.z_features or not block.narrow
 
     def keeps(self, x_src: Rows) -> bool:
-        """Whether the aggregate of static rows can be kept, so that a pass begins with it."""
+        """Say whether the aggregate of static rows can be kept, so that a pass begins with it."""
         return self.kind.linear or (self.always_first and isinstance(x_src, Tensor))
 
     def forward(self, block: Block, x_src: Rows) -> Tensor:

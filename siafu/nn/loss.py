@@ -1,4 +1,4 @@
-"""What a node task loses by its outputs."""
+"""Losses of node tasks."""
 
 from typing import Literal
 

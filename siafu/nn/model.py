@@ -112,11 +112,11 @@ class Model(nn.Module):
         raise NotImplementedError
 
     def num_kept(self, x_src: Rows) -> int:
-        """How many leading aggregates can be kept if the inputs are static."""
+        """Return how many leading aggregates can be kept if the inputs are static."""
         return 0
 
     def aggregates_first(self, number: int, block: Block) -> bool:
-        """Whether an aggregate comes before the projection."""
+        """Say whether an aggregate comes before the projection."""
         return True
 
     def order(self, blocks: Sequence[Block], x_src: Rows) -> Order:

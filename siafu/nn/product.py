@@ -34,20 +34,20 @@ def products(terms: Sequence[tuple[Rows, Tensor]], after: Epilogue | None = None
 
 
 def known_product(z: Tensor | None, x: Rows, weight: Tensor, add: Tensor | None = None) -> Tensor:
-    """``x W + add``, whose value is taken to be ``z`` (R, O) where that is given; gradients are those of the product.
+    """``x W + add``; its value is ``z`` (R, O) where that is given, its gradients are those of the product.
 
-    So what earlier weights made of the rows can stand in for a while.
+    So a projection by earlier weights can be used for a while.
     """
-    return product(x, weight, add) if z is None else _Known.apply(add, z, x, weight)
+    return product(x, weight, add) if z is None else _KnownProduct.apply(add, z, x, weight)
 
 
 def finished(z: Tensor, after: Epilogue, *, in_place: bool = True) -> Tensor:
-    """What follows a product, of rows that came about otherwise; they may be overwritten."""
+    """Apply bias, activation and dropout to rows that no product has made; ``in_place`` may overwrite them."""
     bias, activation, dropout, row_id = after
     return epilogue(z, bias, activation=activation, dropout=dropout, row_id=row_id, in_place=in_place)
 
 
-class _Known(torch.autograd.Function):
+class _KnownProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, add: Tensor | None, z: Tensor, x: Tensor, weight: Tensor) -> Tensor:
         ctx.save_for_backward(x, weight)

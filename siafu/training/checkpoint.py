@@ -16,7 +16,7 @@ _VERSION = 4
 
 @dataclass
 class LoopState:
-    """How far training has come.
+    """The progress of training.
 
     Attributes:
         run: the checksum of the config of the run it belongs to.
@@ -124,7 +124,7 @@ def by_number(tensors: dict[str, Tensor]) -> dict[int, dict[str, Tensor]]:
 
 
 def under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Those whose names begin with a prefix and a dot, without it."""
+    """Pick the tensors whose names begin with a prefix and a dot, and remove it."""
     return {
         name.removeprefix(f"{prefix}."): t for name, t in tensors.items() if name.startswith(f"{prefix}.")
     }

@@ -1,4 +1,4 @@
-"""How a model is trained: the settings that every procedure shares."""
+"""``TrainConfig``: the settings of training that all methods share."""
 
 from math import cos, pi
 from typing import Literal
@@ -18,6 +18,9 @@ class TrainConfig(BaseModel):
     epochs: int = Field(200, ge=1)
     lr: float = Field(0.01, gt=0)
     weight_decay: float = Field(5e-4, ge=0)
+    dense_weight_decay: float | None = Field(
+        None, ge=0
+    )  # of layers before the first aggregate and after the last (gcn2); None: as weight_decay
     schedule: Literal["constant", "cosine", "linear"] = "constant"
     warmup: int = Field(0, ge=0)  # epochs over which the learning rate rises from zero
     patience: int = Field(

@@ -1,4 +1,4 @@
-"""What is done to a graph before a model reads it: features scaled, rows put in an order that suits the cache."""
+"""Preparation of a graph for a model: features are scaled, rows are put in an order that suits the cache."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ _REORDER_FROM = 20_000  # nodes; below that the rows lie in the cache in any ord
 def resolve(
     config: DataConfig, graph: Graph, *, memory_bytes: int | None = None, ranks: int = 1
 ) -> DataConfig:
-    """Settle what ``auto`` means for this graph, on a machine with so much memory (None: enough) for all ranks."""
+    """Resolve ``auto`` for this graph, on a machine with so much memory (None: enough) for all ranks."""
     normalize, reorder, inputs = config.normalize, config.reorder, config.inputs
     if inputs == "auto":
         copies = (
@@ -96,7 +96,7 @@ def fingerprint(graph: Graph) -> str:
 
 
 def _is_counts(x: Tensor) -> bool:
-    """Whether features look like counts of words: none negative, most of them zero."""
+    """Say whether features look like counts of words: none negative, most of them zero."""
     zeros = 0
     for chunk in chunks(x):
         if bool((chunk < 0).any()):

@@ -1,4 +1,4 @@
-"""A model's exact outputs, layer by layer, for activations that do not fit into memory.
+"""Inference layer by layer: a model's exact outputs where activations do not fit into memory.
 
 The rows that a layer reads and writes are tables, on disk where they are large. A layer goes over its destinations
 range by range, each a small block with all of its in-edges, so that of rows no more is held in memory than a budget,
@@ -24,7 +24,7 @@ _EDGE_BYTES = 32  # what renaming the sources of a range holds for each of its e
 
 @dataclass(frozen=True)
 class Room:
-    """Where tables lie.
+    """The memory and the disk that tables may take.
 
     Attributes:
         spill: makes arrays on disk.
@@ -53,16 +53,16 @@ def outputs_by_layer(model: Model, block: Block, x_own: Rows, *, room: Room) -> 
         return model.stage(ops, last, rows, order)[0]
 
     with torch.no_grad(), native.arrays_reused():
-        return _Pass(model, block, x_own, room).run(last, outputs)
+        return _LayerwisePass(model, block, x_own, room).run(last, outputs)
 
 
 def embeddings_by_layer(model: Model, block: Block, x_own: Rows, *, room: Room) -> Tensor:
     """The rows that the last layer reads, (D, hidden), as ``model.embed(block, x_own)``. Collective."""
     with torch.no_grad(), native.arrays_reused():
-        return _Pass(model, block, x_own, room).run(model.embedding_stage, model.embedding)
+        return _LayerwisePass(model, block, x_own, room).run(model.embedding_stage, model.embedding)
 
 
-class _Pass:
+class _LayerwisePass:
     """One pass over a model's stages, each range by range."""
 
     def __init__(self, model: Model, block: Block, x_own: Rows, room: Room) -> None:
@@ -158,7 +158,7 @@ class _Pass:
         return width + sum(model.h_features(int(name[1:])) for name in model.reads(number) if name != "x")
 
     def _is_identity(self) -> bool:
-        """Whether stage 0 passes the inputs on as they are."""
+        """Say whether stage 0 passes the inputs on as they are."""
         few = self._empty(0)
         return self.model.stage(TorchOps(None), 0, few, self.order)[1] is few.x
 

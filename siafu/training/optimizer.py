@@ -7,6 +7,7 @@ from siafu.comm import Comm
 from siafu.comm.config import CommConfig
 from siafu.comm.quantized_all_reduce import QuantizedAllReduce
 from siafu.nn.embedded import Embedded
+from siafu.nn.model import Model
 from siafu.training.adam import Adam, Group
 from siafu.training.config import TrainConfig
 
@@ -23,7 +24,7 @@ class DistributedOptimizer:
         self, model: nn.Module, config: TrainConfig, comm: Comm, *, wire: CommConfig | None = None
     ) -> None:
         self.model, self.config, self.comm = model, config, comm
-        self.adam = Adam(_groups(model, config.weight_decay), lr=config.lr)
+        self.adam = Adam(_groups(model, config), lr=config.lr)
         self._gradients = "fp32" if wire is None else wire.gradients
         self.sums = QuantizedAllReduce(comm, self._gradients)
 
@@ -78,9 +79,21 @@ class DistributedOptimizer:
         self.sums = QuantizedAllReduce(self.comm, self._gradients)
 
 
-def _groups(model: nn.Module, weight_decay: float) -> list[Group]:
-    """Parameters with their weight decay; learned node embeddings have none, since most nodes seldom train."""
-    rows = {id(module.rows) for module in model.modules() if isinstance(module, Embedded)}
-    decayed = [parameter for parameter in model.parameters() if id(parameter) not in rows]
-    free = [parameter for parameter in model.parameters() if id(parameter) in rows]
-    return [Group(decayed, weight_decay), Group(free)]
+def _groups(model: nn.Module, config: TrainConfig) -> list[Group]:
+    """Group parameters by their weight decay; learned node embeddings have none, since most nodes seldom train."""
+    free = {id(module.rows) for module in model.modules() if isinstance(module, Embedded)}
+    parameters, dense = list(model.parameters()), _dense_parameters(model)
+    of_dense = config.weight_decay if config.dense_weight_decay is None else config.dense_weight_decay
+    if of_dense == config.weight_decay:
+        dense = set()
+    groups = [
+        Group([each for each in parameters if id(each) not in free | dense], config.weight_decay),
+        Group([each for each in parameters if id(each) in free]),
+    ]
+    return [*groups, Group([each for each in parameters if id(each) in dense], of_dense)] if dense else groups
+
+
+def _dense_parameters(model: nn.Module) -> set[int]:
+    """Find the parameters of layers before the first aggregate and after the last."""
+    models = (module for module in model.modules() if isinstance(module, Model))
+    return {id(each) for one in models for layer in one.dense_layers() for each in layer.parameters()}

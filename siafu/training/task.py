@@ -1,4 +1,4 @@
-"""What is to be learned: one class a node, many labels a node, or numbers; its loss and its scores."""
+"""Tasks on nodes: one class a node, many labels a node, or numbers; their losses and scores."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ class SeedBatch:
 
 @dataclass(frozen=True)
 class Task:
-    """A node task, of whose nodes each rank has some.
+    """A node task; each rank has some of the nodes.
 
     Attributes:
         kind: one class a node, many labels a node, or regression; of tasks on pairs, link.
@@ -49,10 +49,10 @@ class Task:
         metric: the score that selects the best weights and is called ``score``.
         rows: the labelled rows of each split here, int64.
         count: the labelled nodes of each split on all ranks.
-        weight: what the losses of each split are divided by: the weight of its labels on all ranks.
+        weight: the divisor of the losses of each split: the weight of its labels on all ranks.
         y: (D,) int64, or (D, C) float32; in regression NaN where there is no target.
         class_weight: (C,) float32, or None.
-        comm: those who share the nodes.
+        comm: the ranks that share the nodes.
     """
 
     kind: Literal["class", "labels", "regression", "link"]
@@ -67,7 +67,7 @@ class Task:
 
     @property
     def higher_is_better(self) -> bool:
-        """Whether a larger score is a better one."""
+        """True if a larger score is a better one."""
         return self.metric != "mae"
 
     def loss(self, out: Tensor, split: str = "train") -> Tensor:
@@ -107,7 +107,7 @@ class Task:
         return sum_of_losses(self.kind, out, self.y[rows], self.class_weight)
 
     def weight_of(self, rows: Tensor) -> float:
-        """What the losses of some labelled rows are to be divided by for their mean."""
+        """The divisor that makes the sum of some rows' losses their mean."""
         return _weight(self.kind, self.y[rows], self.class_weight)
 
     def evaluate(self, out: Tensor) -> tuple[dict[str, float | None], float]:
@@ -159,7 +159,7 @@ class Task:
         return self.comm.all_reduce(self._count(out, split), label="scores")
 
     def _count(self, out: Tensor, split: str) -> Tensor:
-        """What adds up to the scores, float64."""
+        """Count what the scores are computed of, float64; counts of ranks add up."""
         assert self.kind != "link"
         rows = self.rows[split]
         out, y = out[rows], self.y[rows]
@@ -237,7 +237,7 @@ def task_of(graph: Graph, config: TrainConfig, comm: Comm | None = None) -> Task
 def _weights(
     kind: str, y: Tensor, rows: dict[str, Tensor], class_weight: Tensor | None, comm: Comm
 ) -> dict[str, float]:
-    """What the losses of each split are divided by."""
+    """The divisor of the losses of each split."""
     here = [_weight(kind, y[rows[split]], class_weight) for split in SPLITS]
     total = comm.all_reduce(torch.tensor(here, dtype=torch.float64), label="task")
     return dict(zip(SPLITS, total.tolist(), strict=True))

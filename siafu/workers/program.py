@@ -11,7 +11,7 @@ ROW, WEIGHT, VALUE = "row ", "weight ", "value "  # prefixes of the names of val
 
 
 class _Form(NamedTuple):
-    """What an operation takes.
+    """The inputs and options of an operation.
 
     Attributes:
         least, most: how many inputs.
@@ -79,7 +79,7 @@ class Program:
 
     @property
     def uses(self) -> dict[str, int]:
-        """How often each value is used, as a result of the stage too."""
+        """Count the uses of each value, as a result of the stage too."""
         found = {self.h: 1, self.z: 1}
         for instruction in self.instructions:
             for name in instruction.inputs:

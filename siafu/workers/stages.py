@@ -5,18 +5,18 @@ from siafu.workers.task import Direction, Key
 
 
 def returns_h(setup: Setup, stage: int) -> bool:
-    """Whether a stage gives its rows beside those that are aggregated: a later stage reads them, and they differ."""
+    """Say whether a stage gives rows h beside z: a later stage reads them, and they differ."""
     program = setup.program(stage)
     return program.h != program.z and _is_read_after(setup, stage, f"h{stage}")
 
 
 def reads_x(setup: Setup, stage: int) -> bool:
-    """Whether a stage reads the inputs."""
+    """Say whether a stage reads the inputs."""
     return "x" in setup.program(stage).reads
 
 
 def reads_static(setup: Setup, stage: int) -> bool:
-    """Whether the aggregate before a stage, if there is one, is of static inputs, so that it has no gradient."""
+    """Say whether the aggregate before a stage, if there is one, is of static inputs and so has no gradient."""
     return stage == setup.kept
 
 
@@ -40,17 +40,17 @@ def rows_with_grad(setup: Setup, stage: int) -> list[str]:
 
 
 def has_grad_h(setup: Setup, stage: int) -> bool:
-    """Whether later stages read a stage's rows, so that they have a gradient beside that of the aggregate."""
+    """Say whether later stages read a stage's rows h, which then have a gradient of their own."""
     return _is_read_after(setup, stage, f"h{stage}")
 
 
 def adds_to_grad(setup: Setup, stage: int, name: str) -> bool:
-    """Whether a stage adds to a gradient of earlier rows, which a later stage has written before."""
+    """Say whether a stage adds to a gradient of earlier rows that a later stage has written."""
     return _is_read_after(setup, stage, name)
 
 
 def weights_of(setup: Setup, stage: int, names: list[str]) -> list[str]:
-    """Those of the model's weights that a stage reads, in the model's order."""
+    """Pick the weights that a stage reads, in the model's order."""
     read = set(setup.program(stage).weights)
     return [name for name in names if name in read]
 

@@ -18,7 +18,7 @@ from siafu.workers.torch_backend import Dropouts, run_program
 _KEPT_BYTES = 1 << 28  # of forward passes, about
 
 
-class _Pass(NamedTuple):
+class _ForwardPass(NamedTuple):
     """A forward pass: the version of the weights it read, the rows it read, and what it made of them."""
 
     version: int
@@ -28,7 +28,7 @@ class _Pass(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """What keeping it takes, about."""
+        """The memory that keeping it takes, about."""
         return sum(each.nbytes for each in (*self.rows.values(), self.h, self.z))
 
 
@@ -44,7 +44,7 @@ class TorchCompute:
         self._weights: dict[str, Tensor] = {}
         self._loaded: dict[str, int] = {}  # the version of each weight
         self._dropouts = Dropouts(setup.seed)
-        self._passes: dict[tuple[int, int, int], _Pass] = {}  # by epoch, stage and interval
+        self._passes: dict[tuple[int, int, int], _ForwardPass] = {}  # by epoch, stage and interval
         self._kept_bytes = 0
 
     def __call__(self, task: Task, weights: Arrays) -> Result:
@@ -79,13 +79,13 @@ class TorchCompute:
         h, z = passed.h, passed.z
         return {"z": z, "h": h} if returns_h(self._setup, task.key.stage) else {"z": z}
 
-    def _pass(self, task: Task) -> _Pass:
+    def _pass(self, task: Task) -> _ForwardPass:
         rows = self._rows(task)
         for name in rows_with_grad(self._setup, task.key.stage):
             rows[name].requires_grad_()
-        return _Pass(task.version, rows, *self._stage(task, rows))
+        return _ForwardPass(task.version, rows, *self._stage(task, rows))
 
-    def _kept(self, task: Task) -> _Pass | None:
+    def _kept(self, task: Task) -> _ForwardPass | None:
         """The pass whose way back a task is, if it was kept and has read what the task would."""
         passed = self._passes.pop(_place(task), None)
         if passed is None:

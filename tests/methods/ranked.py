@@ -13,7 +13,7 @@ from siafu.graph import Graph
 from siafu.methods.full.procedure import FullProcedure
 from siafu.methods.pipeline.config import PipelineConfig
 from siafu.methods.pipeline.procedure import PipelineProcedure
-from siafu.nn import Gnn, ModelConfig
+from siafu.nn import Model, ModelConfig
 from siafu.nn.embedded import build_on_features
 from siafu.partition.cut import Part, cut, whole_part
 from siafu.training.config import TrainConfig
@@ -32,6 +32,9 @@ MODELS: dict[str, dict[str, Any]] = {
     "batch-norm": {"kind": "gcn", "norm": "batch", "layers": 3},
     "jump-max": {"kind": "sage", "jump": "max", "norm": "batch"},
     "mlp": {"kind": "mlp"},
+    "appnp": {"kind": "appnp", "hops": 4},
+    "sgc": {"kind": "sgc", "dropout": 0.4, "layers": 3},
+    "gcn2": {"kind": "gcn2", "layers": 4},
 }
 
 
@@ -101,7 +104,7 @@ def trainer_of(
     made = made.double()
     if pipeline is None:
         return FullProcedure(made, block, x, task, config, seed=3)
-    assert isinstance(made, Gnn)
+    assert isinstance(made, Model)
     return PipelineProcedure(
         made, block, x, task, config, pipeline=pipeline, route=part.route, seed=3, wire=comm_config
     )

@@ -1,15 +1,18 @@
 """Whole models: every combination trains, draws its weights from a seed, and refuses what cannot be built."""
 
 from itertools import product
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from siafu.graph import Graph
-from siafu.nn import Gnn, ModelConfig
+from siafu.nn import Gnn, ModelConfig, build_model
+from siafu.nn.config import TEMPORAL, Kind
 from siafu.nn.dropout import set_keys
+from siafu.nn.kinds import MODELS
+from siafu.nn.layers import LAYERS
 
 KINDS = ["gcn", "sage", "gat", "gatv2", "gin", "mlp"]
 NORMS = ["none", "layer", "batch"]
@@ -222,3 +225,19 @@ def test_attention_has_a_dropout_of_its_own_where_none_is_given(
     settings: dict[str, Any], rate: float
 ) -> None:
     assert ModelConfig.model_validate(settings).dropout == rate
+
+
+@pytest.mark.parametrize("kind", ["appnp", "sgc", "gcn2"])
+@pytest.mark.parametrize("option", [{"norm": "layer"}, {"residual": True}, {"jump": "max"}])
+def test_options_that_a_model_does_not_have_are_refused(kind: str, option: dict[str, object]) -> None:
+    config = ModelConfig.model_validate({"kind": kind, **option})
+    with pytest.raises(
+        ValueError, match=rf"model\.{next(iter(option))} is .*, but {kind} has no such option"
+    ):
+        build_model(config, in_features=WIDTH, out_features=CLASSES)
+
+
+def test_every_kind_in_the_settings_can_be_built() -> None:
+    kinds = {*get_args(Kind)} - {*TEMPORAL, "custom"}
+    kinds = {kind for kind in kinds if isinstance(kind, str)}
+    assert kinds == {*LAYERS, *MODELS}

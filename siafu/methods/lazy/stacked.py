@@ -60,7 +60,7 @@ class Dense2:
         return h @ weight(self.head.weight) + weight(self.head.bias)[:, None]
 
     def _mask(self, drop: Dropout, width: int, dtype: torch.dtype) -> Tensor:
-        """What elements are multiplied by in this step, (R, F)."""
+        """The factors of dropout in this step, (R, F)."""
         mask = drop(torch.ones(self.terms[0][0].shape[0], width, dtype=dtype), self.row_id)
         assert isinstance(mask, Tensor)
         return mask
@@ -127,7 +127,7 @@ def _of_layers(
 def _terms(
     model: Layered, stage: int, reading: StageInputs
 ) -> tuple[tuple[Tensor, nn.Parameter], ...] | None:
-    """What a layer multiplies by its weights."""
+    """The rows that a layer multiplies by its weights, with these."""
     if stage == len(model.inner.layers):  # what reads all layers
         return None
     layer, x = model.inner.layers[stage], reading.x_src

@@ -1,4 +1,4 @@
-"""What a rank keeps of its nodes from one task to the next: the arrays that tasks read and write."""
+"""The arrays of a rank's nodes that tasks read and write, kept from one task to the next."""
 
 from collections.abc import Callable
 
@@ -55,7 +55,7 @@ class KeptRows:
                 self._grad_h[number] = allocate(block.num_dst, model.h_features(number)).numpy()
 
     def inputs(self, key: Key, rows: slice) -> Arrays:
-        """What a task reads."""
+        """The arrays that a task reads."""
         return self._inputs.get(key[1:]) or self._cut(key, rows)
 
     def _cut(self, key: Key, rows: slice) -> Arrays:

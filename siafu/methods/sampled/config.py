@@ -1,4 +1,4 @@
-"""How minibatches are drawn."""
+"""``SampledConfig``: the settings of sampled minibatches."""
 
 from typing import Any, Literal
 

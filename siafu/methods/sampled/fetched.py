@@ -1,4 +1,4 @@
-"""Rows of nodes that never change, wherever they are: own ones are read in place, others fetched, the hot ones kept."""
+"""Static rows of nodes of all ranks: own rows are read in place, others are fetched, hot ones are cached."""
 
 from typing import NamedTuple
 
@@ -8,16 +8,16 @@ from torch import Tensor
 from siafu import native
 from siafu.comm import Comm
 from siafu.comm.config import Precision
-from siafu.methods.sampled.neighbourhood import Asked, Neighbourhood
+from siafu.methods.sampled.neighbourhood import Neighbourhood, NodeQuery
 from siafu.nn.streamed import Rows, Streamed
 
 
 class Table(NamedTuple):
-    """Something that is known of every node.
+    """A table with a row for every node.
 
     Attributes:
         rows: (D, F), of this rank's own nodes.
-        precision: how precisely it travels.
+        precision: of its rows on the wire.
     """
 
     rows: Rows
@@ -33,7 +33,7 @@ class Table(NamedTuple):
         return self.rows.take(row) if isinstance(self.rows, Streamed) else native.gather(self.rows, row)
 
 
-class Fetched(NamedTuple):
+class FetchedRows(NamedTuple):
     """Rows of nodes of other ranks.
 
     Attributes:
@@ -59,7 +59,7 @@ class StaticRows:
         others = int(near.offset[-1]) - self._num_own
         self._hot = _HotRows(tables, slots=min(others, hot_bytes // max(1, each)))
 
-    def fetch(self, position: Tensor) -> Fetched:
+    def fetch(self, position: Tensor) -> FetchedRows:
         """The rows of others' nodes, (R,) int32, ascending, each once. Collective."""
         hit, slot = self._hot.find(position)
         missing = position[~hit]
@@ -74,17 +74,17 @@ class StaticRows:
             out[hit], out[~hit] = kept[slot], fresh
             rows.append(out)
         self._hot.keep(missing, came)
-        return Fetched(position, rows)
+        return FetchedRows(position, rows)
 
-    def place(self, position: Tensor, fetched: Fetched) -> Tensor:
-        """Where the rows of nodes stand, (R,) int64: among this rank's own, then among those that were fetched."""
+    def place(self, position: Tensor, fetched: FetchedRows) -> Tensor:
+        """Find the rows of nodes, (R,) int64: own rows first, then fetched rows."""
         row = position.long() - self._near.own.start
         if not fetched.position.numel():
             return row
         there = torch.searchsorted(fetched.position, position) + self._num_own
         return torch.where(self._near.is_own(position), row, there)
 
-    def read(self, which: int, place: Tensor, fetched: Fetched) -> Tensor:
+    def read(self, which: int, place: Tensor, fetched: FetchedRows) -> Tensor:
         """The rows of one table at some places, (R,) -> (R, F)."""
         table, more = self.tables[which], fetched.rows[which]
         if not fetched.position.numel():
@@ -97,7 +97,7 @@ class StaticRows:
         return out
 
     def _ask(self, position: Tensor) -> list[Tensor]:
-        asked = Asked(self._comm, self._near.offset, position)
+        asked = NodeQuery(self._comm, self._near.offset, position)
         row, came = asked.rows().long(), []
         for table in self.tables:
             if not table.width:

@@ -1,7 +1,7 @@
-"""All nodes of a graph that is cut over ranks, named by position: their in-edges, drawn by those who own them.
+"""Neighbour sampling over ranks: the owner of a node samples its in-edges.
 
-A node's position is its row within its part after the rows of all parts before, an int32. In-edges of a rank's own
-nodes are drawn while what it asks of others is on its way.
+Nodes are named by position, an int32: the row in the owner's part, after the rows of all parts before it. A rank
+samples the in-edges of its own nodes while its questions to other ranks travel.
 """
 
 from typing import Any
@@ -70,7 +70,7 @@ class Neighbourhood:
         is_own = self.is_own(position)
         group = torch.arange(sizes.numel()).repeat_interleave(sizes)
         there, here = (~is_own).nonzero()[:, 0], is_own.nonzero()[:, 0]
-        asked = Asked(self._comm, self.offset, position[there], group[there], groups=sizes.numel())
+        asked = NodeQuery(self._comm, self.offset, position[there], group[there], groups=sizes.numel())
         own_sizes = torch.bincount(group[here], minlength=sizes.numel())
         drawn = self._draw(position[here] - self.own.start, own_sizes, key, fanout, replace)
         came = self._draw(asked.rows(), asked.sizes, key.repeat(self._comm.world_size), fanout, replace)
@@ -78,7 +78,7 @@ class Neighbourhood:
         return _merged(position.numel(), [(here, drawn), (there, answers)])
 
     def is_own(self, position: Tensor) -> Tensor:
-        """Which of some nodes this rank owns, (R,) bool."""
+        """Say which of some nodes this rank owns, (R,) bool."""
         return (position >= self.own.start) & (position < self.own.stop)
 
     def _draw(self, rows: Tensor, sizes: Tensor, key: Tensor, fanout: int, replace: bool) -> SampledEdges:
@@ -100,12 +100,11 @@ class Neighbourhood:
         return None if self._weight is None or edge is None else self._weight[edge]
 
 
-class Asked:
-    """Questions about nodes of others, in groups that all ranks know, on their way to those who own them.
+class NodeQuery:
+    """A query about nodes of other ranks, sent to their owners, in groups that all ranks know.
 
     Attributes:
-        sizes: (P G,) int64, how many questions of each group each rank has asked here; known once :meth:`rows` has
-            returned.
+        sizes: (P G,) int64, the number of questions of each group from each rank; set once :meth:`rows` has returned.
     """
 
     def __init__(
@@ -125,11 +124,11 @@ class Asked:
         self._rows = comm.start_all_to_all(row, self._send, self._recv, label="sample")
 
     def rows(self) -> Tensor:
-        """The own rows that others ask for, rank after rank, group after group: (Q,) int32."""
+        """Wait for the own rows that other ranks ask for, rank after rank, group after group: (Q,) int32."""
         return self._rows.wait()
 
     def answer(self, drawn: SampledEdges, *, few: bool) -> SampledEdges:
-        """Give others what was drawn for them; returns what they drew for us, as we asked. Collective.
+        """Send other ranks the edges sampled for them; returns those that they sampled for this one. Collective.
 
         ``few`` says that a byte can count the edges of a node.
         """
@@ -158,7 +157,7 @@ class Asked:
 
 
 def _merged(num_rows: int, pieces: list[tuple[Tensor, SampledEdges]]) -> SampledEdges:
-    """What was drawn for different rows, in the order of the rows."""
+    """Merge edges sampled for different rows, in the order of the rows."""
     counts = torch.empty(num_rows, dtype=torch.int64)
     for rows, drawn in pieces:
         counts[rows] = drawn.indptr.diff()

@@ -22,7 +22,7 @@ from siafu.comm.config import CommConfig, Precision
 from siafu.graph import Block, Whole
 from siafu.methods.full.procedure import infer_whole
 from siafu.methods.sampled.config import SampledConfig
-from siafu.methods.sampled.fetched import Fetched, StaticRows, Table
+from siafu.methods.sampled.fetched import FetchedRows, StaticRows, Table
 from siafu.methods.sampled.neighbourhood import Neighbourhood
 from siafu.nn.aggregates import aggregate_static, widened
 from siafu.nn.dropout import mix, set_keys
@@ -48,7 +48,7 @@ _X, _ID, _FACTS, _AGGREGATE = 0, 1, 2, 3  # which table is which
 
 
 class Macrobatch(NamedTuple):
-    """Minibatches that were sampled together, and what was fetched for them.
+    """Minibatches that were sampled together, and the rows fetched for them.
 
     Attributes:
         first: which minibatch of the epoch the first one is.
@@ -58,11 +58,11 @@ class Macrobatch(NamedTuple):
 
     first: int
     grown: list[Minibatch]
-    fetched: Fetched
+    fetched: FetchedRows
 
 
 class _Projected(NamedTuple):
-    """What a layer made of the inputs of some nodes: (R,) int32, ascending, and (R, Z)."""
+    """Projected inputs of some nodes: (R,) int32, ascending, and (R, Z)."""
 
     position: Tensor
     rows: Tensor
@@ -192,7 +192,7 @@ class SampledProcedure(Procedure):
         return Macrobatch(first, grown, fetched)
 
     def _keys(self, epoch: int, first: int, count: int) -> Tensor:
-        """What the draws of each hop of some minibatches are keyed by, (count, hops) int64."""
+        """The keys of the draws of each hop of some minibatches, (count, hops) int64."""
         size = self.macrobatch if self.sampled.share_draws else 1
         numbers = [number - number % size for number in range(first, first + count)]
         keys = [
@@ -202,7 +202,7 @@ class SampledProcedure(Procedure):
         return torch.from_numpy(np.array(keys, dtype=np.uint64).reshape(count, self.num_hops).view(np.int64))
 
     def _tables(self, part: Part, whole: bool, precision: Precision) -> list[Table]:
-        """What is known of own nodes and never changes: inputs, ids, facts, kept aggregates. Collective."""
+        """The static tables of own nodes: inputs, ids, degrees, kept aggregates. Collective."""
         own, block = part.own, self.block
         ids = torch.arange(own.num_nodes) if own.node_id is None else own.node_id
         facts = torch.empty(own.num_nodes, 0, dtype=torch.float64)
@@ -220,14 +220,14 @@ class SampledProcedure(Procedure):
 
     @torch.no_grad()
     def _projected(self, macrobatch: Macrobatch) -> "_Projected":
-        """What the first layer makes of all inputs of a macrobatch now."""
+        """Project all inputs of a macrobatch by the weights of now."""
         position = torch.cat([grown.position for grown in macrobatch.grown]).unique()
         place = self.static.place(position, macrobatch.fetched)
         assert isinstance(self.model, Gnn)
         rows = widened(self.static.read(_X, place, macrobatch.fetched))
         return _Projected(position, self.model.layer(0).project(TorchOps(None), rows))
 
-    def _assemble(self, grown: Minibatch, fetched: Fetched) -> tuple[list[Block], Tensor]:
+    def _assemble(self, grown: Minibatch, fetched: FetchedRows) -> tuple[list[Block], Tensor]:
         """The blocks of a minibatch, and the rows that the first of them reads."""
         place = self.static.place(grown.position, fetched)
         node_id = self.static.read(_ID, place, fetched)[:, 0].long()
@@ -248,7 +248,7 @@ class SampledProcedure(Procedure):
         return blocks, x_src
 
     def _macrobatch_size(self) -> int:
-        """How many minibatches are sampled and fetched together; the same on all ranks."""
+        """The number of minibatches of a macrobatch; the same on all ranks."""
         needed = self._minibatch_bytes() * (2 if self.prefetch else 1)  # one is used while one is made
         if needed > self.sampled.budget_mb * 1e6:
             raise ValueError(
@@ -261,7 +261,7 @@ class SampledProcedure(Procedure):
         return max(1, min(int(self.sampled.budget_mb * 1e6 / needed), most, self.num_batches))
 
     def _minibatch_bytes(self) -> int:
-        """What the edges and fetched rows of one minibatch take on a rank, at most; the same on all ranks."""
+        """The most bytes that edges and fetched rows of a minibatch take on a rank; the same on all ranks."""
         num_nodes, ranks = int(self.near.offset[-1]), self.comm.world_size
         mean_degree = (
             self.comm.all_reduce(torch.tensor([self.block.num_edges]), label="sample").item() / num_nodes

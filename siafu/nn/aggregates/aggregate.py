@@ -38,7 +38,7 @@ class Aggregate:
 
     @property
     def reads_whole(self) -> bool:
-        """Whether it reads degrees in the whole graph where edges were sampled."""
+        """True if it reads degrees in the whole graph where edges were sampled."""
         return False
 
     def m_features(self, z_features: int) -> int:

@@ -16,7 +16,7 @@ _TOGETHER = 1 << 16  # elements that are hashed at a time, so that they stay in 
 
 
 class Drop(NamedTuple):
-    """What falls out: elements whose hash lies below the threshold; the others are scaled."""
+    """One dropout: elements whose hash lies below the threshold are dropped, the others are scaled."""
 
     key: int
     threshold: int

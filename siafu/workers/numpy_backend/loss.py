@@ -1,4 +1,4 @@
-"""What a node task loses by its outputs, and the gradient; the same losses as :mod:`siafu.nn.loss`."""
+"""Losses of node tasks and their gradients; the same losses as :mod:`siafu.nn.loss`."""
 
 import numpy as np
 

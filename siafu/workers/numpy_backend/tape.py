@@ -214,7 +214,7 @@ def _dropped(x: Value, kept: np.ndarray | None, scale: float) -> Value:
 
 
 def _relu(x: Value, kept: np.ndarray | None, scale: float) -> Value:
-    """What the output shows as zero was negative or dropped, so the way back needs no mask."""
+    """ReLU and dropout. Zeros of the output were negative or dropped, so backward needs no mask."""
     out = _cut(np.maximum(x.array, 0, out=x.array if x.free else None), kept, scale)
 
     def back(grad: np.ndarray) -> None:
