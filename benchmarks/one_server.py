@@ -58,7 +58,7 @@ def prepared(graph: Graph) -> Graph:
 
 @contextmanager
 def server_of(graph: Graph, model: ModelConfig, pipeline: PipelineConfig) -> Iterator[PipelineProcedure]:
-    """The trainer of a prepared graph, on one rank; its workers end with it."""
+    """The procedure of a prepared graph, on one rank; its workers end with it."""
     part, config, data = whole_part(graph), TrainConfig(), DataConfig(normalize="none")
     task = task_of(graph, config)
     x = inputs.features(graph, data)

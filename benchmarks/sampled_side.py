@@ -136,7 +136,7 @@ def pyg(kind: str, arrays: Arrays) -> Step:
 
 
 def siafu_trainer(kind: str, arrays: Arrays, settings: Sequence[str]) -> Any:
-    """The trainer of ``siafu.train(method="sampled")`` on one rank."""
+    """The procedure of ``siafu.train(method="sampled")`` on one rank."""
     from siafu.comm import single_rank_comm
     from siafu.config import build, from_assignments
     from siafu.graph import Graph

@@ -1,9 +1,10 @@
 """Hold what crossed a site's interface, opened, against its ledger, and look for its features in it.
 
-Rows of features are looked for in every form in which siafu writes rows down (``comm/packed.py``), by code of its own:
-numbers of 32 and 16 bits, with and without zeros, as they are and divided by their sum; levels of 8 and 4 bits; and
-which columns are not zero, by gaps or by bits. What is looked for are 16 or 32 bytes of a row that no other one has.
-Where features may leave, the ledger says of which nodes, so that the search itself is seen to find these and no others.
+Rows of features are looked for in every form in which siafu writes rows down (``comm/compression.py`` and
+``comm/quantization.py``), by code of its own: numbers of 32 and 16 bits, with and without zeros, as they are and
+divided by their sum; levels of 8 and 4 bits; and which columns are not zero, by gaps or by bits. What is looked for are
+16 or 32 bytes of a row that no other one has. Where features may leave, the ledger says of which nodes, so that the
+search itself is seen to find these and no others.
 """
 
 from collections import Counter

@@ -5,7 +5,7 @@
 
 The pass that scores the model is the first pass of the next epoch's blocks, so each is measured with scores after every
 epoch, which is the default, and without. One thread, CPU seconds; the first epoch is not counted. Memory is that over
-what the process held before the trainer was made: rows, states, graphs of steps, and what is kept of those and of their
+what the process held without the procedure: rows, states, graphs of steps, and what is kept of those and of their
 inputs. One block keeps all of them. Gradients alone, with graphs as part of the base: ``temporal.py --memory``.
 """
 

@@ -21,7 +21,9 @@ Sets = Annotated[
 
 def train(
     data: Annotated[str, typer.Argument(metavar="DATA", help="A data set's name, a store, or an .npz file.")],
-    model: Annotated[str | None, typer.Option(help="gcn, sage, gat, gatv2, gin, appnp, sgc, gcn2 or mlp.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="gcn, sage, gat, gatv2, gin, appnp, sgc, gcn2 or mlp.")
+    ] = None,
     method: Annotated[str | None, typer.Option(help="full, sampled, pipeline or lazy.")] = None,
     ranks: Annotated[int | None, typer.Option(help="Number of ranks.")] = None,
     engine: Annotated[str | None, typer.Option(help="local, processes, torchrun or ray.")] = None,
