@@ -1,6 +1,8 @@
 """The harness of benchmarks/chaos.py: drawing trials and reporting records."""
 
 import json
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,16 @@ import chaos_report
 import pytest
 from chaos_draw import FAULTS, METHODS, WORKERS, Setup, draw
 from chaos_runs import _is_leftover
+
+
+@pytest.fixture(autouse=True)
+def _signal_handlers() -> Iterator[None]:
+    """Put back the handlers that ``chaos.main`` replaces: later tests of this process look at them."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
 
 TRIALS = [draw(3, number) for number in range(400)]
 

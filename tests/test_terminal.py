@@ -52,7 +52,7 @@ def test_results_and_messages_are_escaped(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_the_error_of_a_rank_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
-    failures._tell_here({"RANK": "1"}, ValueError(EVIL))
+    failures._print_error({"RANK": "1"}, ValueError(EVIL))
     said = capsys.readouterr().err
     assert TAMED in said
     assert "\x1b" not in said

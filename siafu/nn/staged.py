@@ -151,7 +151,8 @@ class Layered(Staged):
         """True if the layer aggregates its inputs unchanged, or does not aggregate."""
         if self.sends(stage) == "nothing":
             return True
-        return self._layer(stage).kind.linear
+        layer = self._layer(stage)
+        return layer.kind.linear or layer.always_first
 
     def aggregate(self, stage: int, block: Block, x_src: Tensor) -> None:
         """Compute and cache the aggregate of the stage's layer."""

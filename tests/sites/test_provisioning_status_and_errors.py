@@ -323,7 +323,7 @@ def test_a_quorum_is_two_sites_at_least() -> None:
         made = FederationConfig.model_validate(
             {"certificate": "x", "key": "x", "sites": sites, "quorum": quorum}
         )
-        assert made.least == least
+        assert made.min_sites == least
 
 
 def test_train_refuses_engine_sites(graph: Graph, capsys: pytest.CaptureFixture[str]) -> None:

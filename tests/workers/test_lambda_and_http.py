@@ -263,7 +263,7 @@ def test_the_package_needs_nothing_but_what_it_holds(unpacked: Path) -> None:
     ]
     assert "siafu.workers.handler" in modules
     outside = {name for name in modules if not name.startswith("siafu.workers")}
-    wire = {f"siafu.wire.{name}" for name in ("frames", "handshake", "stream", "tls")}
+    wire = {f"siafu.wire.{name}" for name in ("frames", "handshake", "socket_stream", "tls")}
     assert outside == {"siafu", "siafu.files", "siafu.wire"} | wire
     assert not {"siafu.workers.listener", "siafu.workers.worker_processes"} & set(modules)
     script = (

@@ -171,9 +171,9 @@ def aggregate(
     The aggregate of a block's static inputs is computed once and kept with the block. Collective where other ranks hold
     the halo.
     """
-    check_rows(block, z_src)
     if not kind.reads_graph:
         return widened(z_src[: block.num_dst])
+    check_rows(block, z_src)
     if z_src is block.static_src:
         return aggregate_static(block, (kind,), z_src)
     if isinstance(z_src, Streamed):
@@ -196,9 +196,9 @@ def aggregate_static(block: Block, kinds: Sequence[Aggregate], x_src: Rows) -> R
                 rows = _Aggregate.apply(rows, kind, block, True, native.Dropout())
         return rows.rows if isinstance(rows, Streamed) else rows
 
-    check_rows(block, x_src)
     if not any(kind.reads_graph for kind in kinds):
         return widened(x_src[: block.num_dst])
+    check_rows(block, x_src)
     kept = block.keep(("aggregate", *kinds), compute)
     return Streamed(kept, x_src.spill) if isinstance(x_src, Streamed) else kept
 

@@ -23,6 +23,7 @@ from siafu.methods.lazy.stage_specs import build_staged
 from siafu.methods.lazy.traffic import message_bytes
 from siafu.nn.aggregates import gcn_in
 from siafu.nn.config import ModelConfig
+from siafu.nn.layers import LAYERS
 from siafu.nn.staged import Layered
 from siafu.partition.cut import Part, cut
 from siafu.training.config import TrainConfig
@@ -30,7 +31,7 @@ from siafu.training.loop import Loop
 from siafu.training.procedure import Callbacks, Monitor, train_epoch
 from siafu.training.task import task_of
 
-KINDS = [name for name, model in MODELS.items() if model.get("norm") != "batch"]
+KINDS = [name for name, model in MODELS.items() if model.get("norm") != "batch" and model["kind"] in LAYERS]
 QUIET = Monitor(NullEventLog())
 SHORT = {"epochs": 3, "patience": 0}
 

@@ -22,6 +22,7 @@ from siafu.methods.lazy.local_steps import flat_gradient
 from siafu.methods.lazy.procedure import LazyProcedure
 from siafu.methods.lazy.stacked import dense_form
 from siafu.methods.lazy.stage_specs import build_staged
+from siafu.nn.aggregates import MEAN
 from siafu.nn.config import ModelConfig
 from siafu.partition.cut import whole_part
 from siafu.training.config import TrainConfig
@@ -231,7 +232,7 @@ def test_rows_of_absent_clients_are_dropped_and_the_mean_is_over_the_others() ->
     assert isinstance(trainer, ClientsProcedure)
     inputs = trainer._inputs_of(1)
     there, rows = trainer._available(1), trainer._rows[1]
-    (pooled,) = [kept for name, kept in inputs.block.memo.items() if name == ("aggregate", "mean")]
+    (pooled,) = [kept for name, kept in inputs.block.memo.items() if name == ("aggregate", MEAN)]
     for node in there.nonzero()[:, 0].tolist():
         sources = graph.indices[graph.indptr[node] : graph.indptr[node + 1]].long()
         sources = sources[there[sources] | (sources == node)]
@@ -246,7 +247,7 @@ def test_the_last_received_row_replaces_a_missing_one() -> None:
     assert isinstance(trainer, ClientsProcedure)
     inputs = trainer._inputs_of(2)
     was, now = trainer._available(1), trainer._available(2)
-    (pooled,) = [kept for name, kept in inputs.block.memo.items() if name == ("aggregate", "mean")]
+    (pooled,) = [kept for name, kept in inputs.block.memo.items() if name == ("aggregate", MEAN)]
     stood_in = 0
     for node in (was & now).nonzero()[:, 0].tolist():
         used = []
