@@ -19,6 +19,7 @@ from torch import Tensor
 from siafu.comm import Comm
 from siafu.comm.config import CommConfig
 from siafu.comm.halo import Halo
+from siafu.context import NO_EXCHANGE, HaloExchange
 from siafu.data import community
 from siafu.graph import Graph
 from siafu.launch.local import run_threads
@@ -118,11 +119,11 @@ def _given(comm: Comm, part: Part, kind: str) -> dict[str, Any]:
     )
     assert isinstance(model, Gnn)
     model.reset(torch.Generator().manual_seed(0))
-    halo = (
-        Halo(comm, part.route, num_own=part.own.num_nodes, precision="fp32") if comm.world_size > 1 else None
-    )
-    block = part.block(halo, narrow=True)
-    return {"model": model.double(), "block": block, "x_src": part.own.x, "task": task, "config": config}
+    exchange: HaloExchange = NO_EXCHANGE
+    if comm.world_size > 1:
+        exchange = Halo(comm, part.route, num_own=part.own.num_nodes, precision="fp32")
+    context = part.context(exchange, narrow=True)
+    return {"model": model.double(), "context": context, "x_src": part.own.x, "task": task, "config": config}
 
 
 def _apart(found: Tensors, wanted: Tensors) -> float:

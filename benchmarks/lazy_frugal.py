@@ -113,7 +113,7 @@ def train_lazily(graph: Graph, seed: int) -> dict[str, Any]:
         part = parts[comm.rank]
         x, task = inputs.features(part.own, data), task_of(part.own, TrainConfig(), comm)
         halo = Halo(comm, part.route, num_own=part.own.num_nodes)
-        found = train_frugal(comm, part.block(halo), part.route, x, task, FrugalConfig())
+        found = train_frugal(comm, part.context(halo), part.route, x, task, FrugalConfig())
         sent = comm.meter.sent
         test = task.score(found.out, "test")
         return {
@@ -141,7 +141,7 @@ def full_megabytes_an_epoch(graph: Graph, config: dict[str, Any]) -> float:
         task = task_of(part.own, train, comm)
         model = Gnn(ModelConfig(**config["model"]), in_features=x.shape[1], out_features=task.num_outputs)
         halo = Halo(comm, part.route, num_own=part.own.num_nodes)
-        trainer = FullProcedure(model, part.block(halo, narrow=True), x, task, train, seed=0)
+        trainer = FullProcedure(model, part.context(halo, narrow=True), x, task, train, seed=0)
         train_epoch(trainer, 1)  # with what is sent once
         before = comm.meter.total()
         train_epoch(trainer, 2)

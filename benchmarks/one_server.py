@@ -66,7 +66,7 @@ def server_of(graph: Graph, model: ModelConfig, pipeline: PipelineConfig) -> Ite
     made.reset(torch.Generator().manual_seed(0))
     trainer = PipelineProcedure(
         made,
-        part.block(None),
+        part.context(),
         x,
         task,
         config,

@@ -222,7 +222,7 @@ def siafu_sampler(_: str, arrays: Arrays, *settings: str) -> Step:
         assert reuse is not None  # held as long as there are steps
         epoch, edges = next(epochs), 0
         batches = trainer.task.seed_batches(
-            epoch, batch_size=BATCH, seed=trainer.seed, node_id=trainer.block.node_id
+            epoch, batch_size=BATCH, seed=trainer.seed, node_id=trainer.context.node_id
         )
         seeds = [batch.rows for batch in batches]
         for first in range(0, len(seeds), trainer.macrobatch):

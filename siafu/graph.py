@@ -9,7 +9,7 @@ Row sets, used as name suffixes everywhere:
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import xxhash
@@ -36,37 +36,11 @@ from siafu.user_input import (
     read_node_rows,
 )
 
+if TYPE_CHECKING:
+    from siafu.context import Context
+
 _CHUNK_BYTES = 1 << 25
 FLOATS = (torch.float32, torch.float64, torch.bfloat16)
-
-# How rows are brought: never rounded; rounded where the run is set so; so too, with gradients to come back.
-Fetch = Literal["exact", "passing", "learning"]
-
-
-class Others(Protocol):
-    """The other parts of a graph, as the block of one part sees them.
-
-    Collective: every part makes the same calls in the same order. What is started is under way until the function that
-    was returned is called, so that work can be done meanwhile.
-    """
-
-    def begin(self, label: str) -> None:
-        """Another pass over the model begins; ``label`` is what its exchanges are counted under."""
-
-    def start_fetch(self, x_own: Tensor, how: Fetch) -> Callable[[], Tensor]:
-        """Have the rows of the halo brought: (D, F) -> (S - D, F)."""
-
-    def start_give_back(self, grad_halo: Tensor) -> Callable[[Tensor], None]:
-        """Give gradients of halo rows to their owners; the function adds what came to (D, F) of the own."""
-
-    def total(self, values: Tensor) -> Tensor:
-        """The sum over all parts, the same on each."""
-
-    def state(self) -> dict[str, Tensor]:
-        """What must be known to go on exactly."""
-
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        """Go on from such a state."""
 
 
 class Whole(NamedTuple):
@@ -95,15 +69,8 @@ class Block:
         num_src: S, at least D; the first D sources are the destinations themselves.
         edge_weight: (E,) float, or None where every edge weighs 1.
         node_id: (S,) int64, the user's own row number of each source, or None where it is the row number.
-        static_src: (num_given, F), input rows that never change, so that what is computed from them alone is kept, a
-            tensor or what stands for one; or None.
-        memo: what was computed from this block and is kept: scales, and aggregates of ``static_src``.
-        others: who holds the rows of the sources that are no destinations, the *halo*; None where a layer is given
-            the rows of all sources. With others, the columns of each row ascend.
-        narrow: whether a linear layer may aggregate what it has projected, where that is narrower than its inputs.
         whole: what is known of the whole graph, where edges were drawn; None where the block has all in-edges.
-        spill: makes an array of zeros, (rows, width) float32, that lies on disk, for what is made of the edges and is
-            as large as they are; None: that is in memory.
+        cache: scales that were computed from this block alone; a copy of the block has its own.
         checked: the offsets and indices, once they were found to be in range; these are not read again.
     """
 
@@ -112,12 +79,8 @@ class Block:
     num_src: int
     edge_weight: Tensor | None = None
     node_id: Tensor | None = None
-    static_src: Any = None
-    memo: dict[Hashable, Tensor] = field(default_factory=dict, repr=False)
-    others: Others | None = None
-    narrow: bool = True
     whole: Whole | None = None
-    spill: Callable[[int, int], Tensor] | None = None
+    cache: dict[Hashable, Tensor] = field(default_factory=dict, init=False, repr=False)
     checked: ValidatedCsr | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -140,13 +103,13 @@ class Block:
 
     @property
     def num_given(self) -> int:
-        """How many rows a layer is given: those of all sources, or its own where others hold the rest."""
-        return self.num_src if self.others is None else self.num_dst
+        """The number of rows that a layer is given: those of all sources."""
+        return self.num_src
 
     @property
     def given_id(self) -> Tensor | None:
-        """(num_given,) the user's own row numbers of the rows a layer is given, or None."""
-        return None if self.node_id is None else self.node_id[: self.num_given]
+        """(num_given,) int64, the user's own row numbers of the given rows, or None."""
+        return self.node_id
 
     @property
     def num_edges(self) -> int:
@@ -168,8 +131,7 @@ class Block:
         """The same, with ``origin`` only where edges have weights: it takes 8 bytes an edge, and sums do without."""
         if self.edge_weight is not None:
             return self.transposed
-        room = None if self.spill is None else self.spill(self.num_edges, 1).view(torch.int32)[:, 0]
-        return native.transpose(self.csr, num_cols=self.num_src, indices=room)
+        return native.transpose(self.csr, num_cols=self.num_src)
 
     @property
     def row_edge(self) -> Tensor:
@@ -195,15 +157,17 @@ class Block:
         zeros = torch.zeros(self.num_dst, dtype=torch.float64)
         return zeros.index_add_(0, self.row_edge, self.edge_weight.double())
 
-    def with_static(self, x_src: Any) -> "Block":
-        """The same block, told that ``x_src`` never changes."""
-        return replace(self, static_src=x_src, memo={})
+    def with_static(self, x_src: Any) -> "Context":
+        """The context in which ``x_src`` never changes, so that its aggregate is computed once and kept."""
+        from siafu.context import Context
+
+        return Context(self, static_src=x_src)
 
     def keep(self, key: Hashable, compute: Callable[[], Tensor]) -> Tensor:
-        """What ``compute`` returned the first time it was asked for under ``key``."""
-        if key not in self.memo:
-            self.memo[key] = compute()
-        return self.memo[key]
+        """The result of ``compute`` when ``key`` was asked for first; it must follow from the block alone."""
+        if key not in self.cache:
+            self.cache[key] = compute()
+        return self.cache[key]
 
 
 @dataclass(frozen=True, eq=False)

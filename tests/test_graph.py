@@ -297,19 +297,6 @@ def test_a_turned_block_knows_where_edges_stood_only_where_they_have_weights() -
     assert weighted.turned is weighted.transposed
 
 
-def test_a_turned_block_lies_where_it_is_told_to() -> None:
-    block = Graph.from_edges([[0, 0, 1, 3, 2], [1, 2, 2, 0, 2]]).block
-    made: list[torch.Tensor] = []
-
-    def spill(rows: int, width: int) -> torch.Tensor:
-        made.append(torch.zeros(rows, width))
-        return made[-1]
-
-    turned = replace(block, spill=spill).turned
-    assert torch.equal(turned.indices, block.turned.indices)
-    assert turned.indices.data_ptr() == made[0].data_ptr()
-
-
 def test_of_several_loops_all_but_the_last_are_too_many() -> None:
     edges, weight = [[1, 0, 1, 1, 0], [1, 1, 1, 0, 0]], [1.0, 2.0, 3.0, 4.0, 5.0]
     assert Graph.from_edges(edges, edge_weight=weight).block.missing_loop.tolist() == [0.0, -1.0]
@@ -325,7 +312,5 @@ def test_what_a_block_keeps_is_computed_once_and_not_by_its_copy() -> None:
 
     assert block.keep("a", compute) is block.keep("a", compute)
     assert len(calls) == 1
-    static = block.with_static(torch.ones(4, 1))
-    static.keep("a", compute)
+    replace(block, node_id=None).keep("a", compute)
     assert len(calls) == 2
-    assert block.static_src is None

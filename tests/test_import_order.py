@@ -27,7 +27,7 @@ ORDER = [
         "machine",
     ],
     ["graph", "event_log", "cost"],
-    ["dynamic"],
+    ["context", "dynamic"],
     ["convert"],
     ["store", "comm"],
     ["data", "partition", "sampling", "nn"],
@@ -45,14 +45,15 @@ ORDER = [
     ["run", "sites"],
     ["cli"],
 ]
-# Inside functions alone: Graph.from_pyg and its like hand their work to the room that knows the other libraries.
-INSIDE_FUNCTIONS = {("graph", "convert"), ("dynamic", "convert")}
+# Inside functions alone: Graph.from_pyg and its like hand their work to the room that knows the other libraries, and
+# Block.with_static makes a context.
+INSIDE_FUNCTIONS = {("graph", "convert"), ("dynamic", "convert"), ("graph", "context")}
 LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
 
 DISTRIBUTORS = {"torch.distributed", "ray", "boto3", "grpc"}
 MAY_DISTRIBUTE = {"launch", "workers"}
 # They know no rank, no file, no clock.
-PURE = {"graph", "dynamic", "native", "nn", "sampling"}
+PURE = {"graph", "context", "dynamic", "native", "nn", "sampling"}
 OUTSIDE_WORLD = {"datetime", "io", "os", "pathlib", "shutil", "socket", "subprocess", "tempfile", "time"}
 RUNS_WHAT_IT_READS = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
 
@@ -73,11 +74,17 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
+def is_later(node: ast.AST) -> bool:
+    """Whether imports below it do not run when the file is imported."""
+    if isinstance(node, ast.If):
+        return ast.unparse(node.test) == "TYPE_CHECKING"
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+
+
 def imported(path: Path) -> Iterator[tuple[str, bool]]:
-    """Every name that a file imports, written out in full, and whether it does so inside a function."""
+    """Every name that a file imports, written out in full, and whether it does so inside a function or for types."""
     tree = tree_of(path)
-    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
-    inside = {id(node) for function in functions for node in ast.walk(function)}
+    inside = {id(node) for later in ast.walk(tree) if is_later(later) for node in ast.walk(later)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:

@@ -11,7 +11,7 @@ from siafu.comm.comm import Comm
 from siafu.comm.compression import compress_rows, decompress_rows
 from siafu.comm.halo import Halo
 from siafu.comm.route import Route
-from siafu.graph import Fetch
+from siafu.context import ExchangeMode
 
 
 def exchange_rows(
@@ -65,8 +65,8 @@ def subset_route(comm: Comm, route: Route, wanted: Tensor, *, label: str) -> Rou
 class CompressedHalo(Halo):
     """A halo exchange without quantization, whose rows are compressed outside of training passes."""
 
-    def start_fetch(self, x_own: Tensor, how: Fetch) -> Callable[[], Tensor]:
-        """Start to fetch the halo rows: (D, F) -> (H, F). Collective."""
-        if how == "learning":
-            return super().start_fetch(x_own, how)
+    def start_gather(self, x_own: Tensor, mode: ExchangeMode) -> Callable[[], Tensor]:
+        """Start to gather the halo rows: (D, F) -> (H, F). Collective."""
+        if mode == "training":
+            return super().start_gather(x_own, mode)
         return start_row_exchange(self._comm, self._route, x_own.contiguous(), label=self._label)

@@ -1,4 +1,4 @@
-"""Halo exchange: fetch the rows that a part reads but does not own, and return their gradients to the owners."""
+"""Halo exchange: gather the rows that a part reads but does not own, and return their gradients to the owners."""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -11,15 +11,18 @@ from siafu.comm.comm import Comm
 from siafu.comm.config import Precision
 from siafu.comm.quantization import ErrorFeedback, decode, encode
 from siafu.comm.route import Route
-from siafu.graph import Fetch
+from siafu.context import ExchangeMode
 from siafu.native import Csr
 
 
 class Halo:
     """Halo exchange over a :class:`Comm`: rows travel along the route, their gradients in the opposite direction.
 
-    It implements :class:`siafu.graph.Others`. Rows and gradients of training passes use error feedback if quantized.
+    It implements :class:`siafu.context.HaloExchange`. If they are quantized, rows and gradients of training passes use
+    error feedback.
     """
+
+    has_halo = True
 
     def __init__(self, comm: Comm, route: Route, *, num_own: int, precision: Precision = "fp32") -> None:
         self._comm, self._route, self._num_own, self._precision = comm, route, num_own, precision
@@ -32,19 +35,19 @@ class Halo:
         """Start a pass over the model: label its exchanges, and number them from 0 for error feedback."""
         self._label, self._exchange_number = label, 0
 
-    def start_fetch(self, x_own: Tensor, how: Fetch) -> Callable[[], Tensor]:
-        """Start to fetch the halo rows; the returned function waits for them: (D, F) -> (H, F). Collective."""
+    def start_gather(self, x_own: Tensor, mode: ExchangeMode) -> Callable[[], Tensor]:
+        """Start to gather the halo rows; the returned function waits for them: (D, F) -> (H, F). Collective."""
         whole = x_own.is_contiguous()
         rows = native.gather(x_own, self._route.index) if whole else x_own[self._route.index]
         self._comm.record_sent_rows(self._label, self._route.index.split(list(self._route.send)))
-        return self._start(rows, self._route.send, self._route.recv, how)
+        return self._start(rows, self._route.send, self._route.recv, mode)
 
-    def start_give_back(self, grad_halo: Tensor) -> Callable[[Tensor], None]:
+    def start_reduce(self, grad_halo: Tensor) -> Callable[[Tensor], None]:
         """Start to send halo gradients to the owners of the rows, (H, F). Collective.
 
         The returned function adds the received gradients to those of the own rows, (D, F).
         """
-        wait_gradients = self._start(grad_halo, self._route.recv, self._route.send, "learning")
+        wait_gradients = self._start(grad_halo.contiguous(), self._route.recv, self._route.send, "training")
 
         def add(grad_own: Tensor) -> None:
             if grad_own.is_contiguous():
@@ -54,7 +57,7 @@ class Halo:
 
         return add
 
-    def total(self, values: Tensor) -> Tensor:
+    def all_reduce(self, values: Tensor) -> Tensor:
         """Sum values over all parts. Collective."""
         return self._comm.all_reduce(values, label="moments")
 
@@ -67,11 +70,11 @@ class Halo:
         self._feedback.load(state)
 
     def _start(
-        self, rows: Tensor, send: tuple[int, ...], recv: tuple[int, ...], how: Fetch
+        self, rows: Tensor, send: tuple[int, ...], recv: tuple[int, ...], mode: ExchangeMode
     ) -> Callable[[], Tensor]:
         width, dtype, label = rows.shape[1], rows.dtype, self._label
-        precision: Precision = "fp32" if how == "exact" else self._precision
-        if how == "learning":
+        precision: Precision = "fp32" if mode == "exact" else self._precision
+        if mode == "training":
             wire = self._feedback.encode(self._exchange_number, rows)
             self._exchange_number += 1
         else:

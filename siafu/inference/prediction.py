@@ -6,9 +6,10 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
+from siafu.context import Context
 from siafu.data.pair_table import read_pairs
 from siafu.dynamic import DynamicGraph
-from siafu.graph import Block, Graph
+from siafu.graph import Graph
 from siafu.inference.export import check_out, write_pairs, write_predictions
 from siafu.inference.trained_run import Run, open_run, source_graph
 from siafu.load_graph import AnyGraph
@@ -162,17 +163,19 @@ def score_pairs(run: Run, graph: Graph, rows: Tensor, pairs: ArrayLike | Tensor)
 
 
 @torch.no_grad()
-def _outputs(model: nn.Module, block: Block, x: Rows, *, embeddings: bool, graph: Graph) -> dict[str, Tensor]:
+def _outputs(
+    model: nn.Module, context: Context, x: Rows, *, embeddings: bool, graph: Graph
+) -> dict[str, Tensor]:
     model.eval()
     if not isinstance(model, Model | Embedded | Staged):
         if embeddings:
             raise ValueError(_without_embeddings(model))
         if isinstance(model, Propagated):
             _check_width(model.weight.shape[1], x.shape[1], graph)
-        return {"output": model(block, x)}
+        return {"output": model(context, x)}
     _check_fits(model, x, graph)
-    found = {"output": model(block, x)}
-    return found | {"embedding": model.embed(block, x)} if embeddings else found
+    found = {"output": model(context, x)}
+    return found | {"embedding": model.embed(context, x)} if embeddings else found
 
 
 def _outputs_by_layer(

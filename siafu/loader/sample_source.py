@@ -10,7 +10,6 @@ from torch import Tensor
 
 from siafu import native
 from siafu.comm import Comm
-from siafu.comm.halo import Halo
 from siafu.data.loading import is_store
 from siafu.extras import require_extra
 from siafu.graph import Graph
@@ -168,9 +167,7 @@ class _PartSource:
             )
         own = part.own
         self._comm, self._node_id = comm, torch.arange(own.num_nodes) if own.node_id is None else own.node_id
-        several = comm.world_size > 1
-        block = part.block(Halo(comm, part.route, num_own=own.num_nodes) if several else None)
-        self._own, self._near = own, Neighbourhood(comm, part, block)
+        self._own, self._near = own, Neighbourhood(comm, part)
 
     def seeds(self, given: Any) -> Seeds:
         return number_across_ranks(read_seeds(given, self._own.num_nodes), self._comm, self._node_id)

@@ -9,7 +9,7 @@ from torch import nn
 
 from siafu.comm import Comm
 from siafu.comm.halo import Halo
-from siafu.graph import Block
+from siafu.context import NO_EXCHANGE, Context, HaloExchange
 from siafu.machine import usable_memory_bytes
 from siafu.methods.method import ConfigLike, RankContext
 from siafu.nn.embedded import Embedded, build_on_features, model_of
@@ -29,7 +29,7 @@ class NodeInputs(NamedTuple):
     """The part of a rank, its block with the halo exchange, its input rows and its task."""
 
     part: Part
-    block: Block
+    context: Context
     x: Rows
     task: Task
 
@@ -38,7 +38,7 @@ class StaticInputs(NamedTuple):
     """The same, with a model of siafu's own and fresh weights."""
 
     part: Part
-    block: Block
+    context: Context
     x: Rows
     task: Task
     model: Model | Embedded
@@ -48,10 +48,10 @@ def node_inputs(rank: RankContext) -> NodeInputs:
     """The inputs of a node task. Collective."""
     comm, part, config = rank.comm, rank.static_part, rank.config
     x, task = input_rows(part, config, scratch=rank.scratch), task_of(part.own, config.train, comm)
-    halo = None
+    exchange: HaloExchange = NO_EXCHANGE
     if comm.world_size > 1:
-        halo = Halo(comm, part.route, num_own=part.own.num_nodes, precision=config.comm.precision)
-    return NodeInputs(part, _block(part, x, config, halo), x, task)
+        exchange = Halo(comm, part.route, num_own=part.own.num_nodes, precision=config.comm.precision)
+    return NodeInputs(part, _context(part, x, config, exchange), x, task)
 
 
 def static_inputs(rank: RankContext) -> StaticInputs:
@@ -59,12 +59,12 @@ def static_inputs(rank: RankContext) -> StaticInputs:
     config = rank.config
     if config.task == "link":
         return _link_inputs(rank)
-    part, block, x, task = node_inputs(rank)
+    part, context, x, task = node_inputs(rank)
     model = build_on_features(
         config.model, in_features=x.shape[1], out_features=task.num_outputs, num_nodes=part.num_nodes
     )
     model.reset(torch.Generator().manual_seed(config.seed))
-    return StaticInputs(part, block, x, task, model)
+    return StaticInputs(part, context, x, task, model)
 
 
 def _link_inputs(rank: RankContext) -> StaticInputs:
@@ -86,7 +86,7 @@ def _link_inputs(rank: RankContext) -> StaticInputs:
         fold=config.data.fold,
         comm=rank.comm,
     )
-    return StaticInputs(part, _block(part, x, config, None), x, task, model)
+    return StaticInputs(part, _context(part, x, config, NO_EXCHANGE), x, task, model)
 
 
 def build_static_model(
@@ -138,6 +138,6 @@ def make_room(*, ranks: int, budget_mb: float, scratch: Path) -> Room:
     return Room(spill_to(scratch), int(budget))
 
 
-def _block(part: Part, x: Rows, config: ConfigLike, halo: Halo | None) -> Block:
-    block = part.block(halo, narrow=config.comm.narrow)
-    return replace(block, spill=x.spill) if isinstance(x, Streamed) else block
+def _context(part: Part, x: Rows, config: ConfigLike, exchange: HaloExchange) -> Context:
+    context = part.context(exchange, narrow=config.comm.narrow)
+    return replace(context, spill=x.spill) if isinstance(x, Streamed) else context

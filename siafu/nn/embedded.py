@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from siafu.graph import Block
+from siafu.context import AnyBlock
 from siafu.nn.config import ModelConfig
 from siafu.nn.kinds import build_model
 from siafu.nn.model import Model
@@ -33,15 +33,15 @@ class Embedded(nn.Module):
             self.rows.normal_(0, self.rows.shape[1] ** -0.5, generator=generator)
         self.inner.reset(generator)
 
-    def forward(self, block: Block | Sequence[Block], x_src: Rows) -> Tensor:
+    def forward(self, block: AnyBlock | Sequence[AnyBlock], x_src: Rows) -> Tensor:
         """Scores of the destinations; of several blocks, one a layer, those of the last."""
-        return self.inner(block, self._rows_src(block if isinstance(block, Block) else block[0]))
+        return self.inner(block, self._rows_src(block if isinstance(block, AnyBlock) else block[0]))
 
-    def embed(self, block: Block, x_src: Rows) -> Tensor:
+    def embed(self, block: AnyBlock, x_src: Rows) -> Tensor:
         """The rows that the last layer reads: (D, hidden)."""
         return self.inner.embed(block, self._rows_src(block))
 
-    def _rows_src(self, block: Block) -> Tensor:
+    def _rows_src(self, block: AnyBlock) -> Tensor:
         if block.given_id is not None:
             return self.rows.index_select(0, block.given_id)
         return self.rows[: block.num_given]

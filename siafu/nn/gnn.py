@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from siafu.graph import Block
+from siafu.context import AnyBlock, Context, context_of
 from siafu.nn.aggregates import Aggregate, aggregate_static, widened
 from siafu.nn.config import ModelConfig
 from siafu.nn.dense import Dense
@@ -97,9 +97,9 @@ class Gnn(Model):
         """The first aggregate, where it commutes with the projection."""
         return int(self.layer(0).keeps(x_src))
 
-    def aggregates_first(self, number: int, block: Block) -> bool:
+    def aggregates_first(self, number: int, context: Context) -> bool:
         """The layer decides."""
-        return self.layer(number).aggregates_first(block)
+        return self.layer(number).aggregates_first(context)
 
     def stage(self, ops: Ops, number: int, rows: StageRows, order: Order) -> tuple[Any, Any]:
         """End layer ``number - 1`` and begin layer ``number``; after the last one comes the head of ``jump``."""
@@ -129,22 +129,23 @@ class Gnn(Model):
         """The rows that the head of ``jump`` reads, of the outputs of all layers."""
         return self._joined(TorchOps(None), hidden)
 
-    def run_layer(self, place: int, block: Block, x_src: Rows, *, drop: Dropout | None) -> Tensor:
+    def run_layer(self, place: int, block: AnyBlock, x_src: Rows, *, drop: Dropout | None) -> Tensor:
         """Run one layer, and what follows it, on rows on which ``drop`` acts first: (S, F) -> (D, F')."""
-        layer, node_id = self.layer(place), block.node_id
-        ops = TorchOps(None if node_id is None else node_id[: block.num_dst], block)
-        if x_src is block.static_src and layer.keeps(x_src):
-            m: Rows = aggregate_static(block, (layer.kind,), x_src)
-            x_dst = read = widened(x_src[: block.num_dst])
+        context = context_of(block)
+        layer, node_id = self.layer(place), context.node_id
+        ops = TorchOps(None if node_id is None else node_id[: context.num_dst], context)
+        if x_src is context.static_src and layer.keeps(x_src):
+            m: Rows = aggregate_static(context, (layer.kind,), x_src)
+            x_dst = read = widened(x_src[: context.num_dst])
             if drop is not None:
                 m, read = ops.drop(m, drop), ops.drop(x_dst, drop) if layer.reads_dst else x_dst
             return self._finish(ops, place, (m, read, x_dst), joined=True)
-        given = TorchOps(block.given_id)
-        x_src, x_dst = branch(widened(x_src), block.num_dst)
-        first = layer.aggregates_first(block)
+        given = TorchOps(context.given_id)
+        x_src, x_dst = branch(widened(x_src), context.num_dst)
+        first = layer.aggregates_first(context)
         h_src = x_src if drop is None else given.drop(x_src, drop)
         read = ops.drop(x_dst, drop) if drop is not None and layer.reads_dst else x_dst
-        m = layer.aggregate(block, h_src if first else layer.project(given, h_src))
+        m = layer.aggregate(context, h_src if first else layer.project(given, h_src))
         return self._finish(ops, place, (m, read, x_dst), joined=first)
 
     def layer(self, place: int) -> Layer:

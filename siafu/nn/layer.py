@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from siafu.graph import Block
+from siafu.context import AnyBlock, Context, context_of
 from siafu.nn.aggregates import Aggregate, aggregate, widened
 from siafu.nn.dropout import Dropout
 from siafu.nn.ops import Finish, Ops, TorchOps
@@ -17,9 +17,9 @@ class Layer(nn.Module):
 
     Project and update are row by row and written over :class:`siafu.nn.ops.Ops`; the aggregate is one of
     :mod:`siafu.nn.aggregates`. A linear aggregate may come before the projection. It does so where that makes the
-    aggregated rows narrower (unless the block forbids it), where it leaves far fewer rows to project, and where the
-    rows are the block's static inputs, whose aggregate is kept. Where other ranks hold the halo, S below is the number
-    of own rows.
+    aggregated rows narrower (unless the context forbids it), where it leaves far fewer rows to project, and where the
+    rows are the context's static inputs, whose aggregate is kept. Where other ranks hold the halo, S below is the
+    number of own rows.
 
     Shapes:
         project: (S, in_features) -> (S, Z)
@@ -75,7 +75,7 @@ class Layer(nn.Module):
         weight, bias = self.projection(ops)
         return ops.linear([(m_dst, weight)], add=bias, finish=finish)
 
-    def aggregate(self, block: Block, z_src: Rows) -> Rows:
+    def aggregate(self, block: AnyBlock, z_src: Rows) -> Rows:
         """Aggregate rows over a block."""
         drop = self.edge_drop
         return aggregate(
@@ -91,25 +91,26 @@ class Layer(nn.Module):
         """True if the aggregate always comes before the projection."""
         return False
 
-    def aggregates_first(self, block: Block) -> bool:
+    def aggregates_first(self, context: Context) -> bool:
         """Say whether rows are aggregated before they are projected."""
         if self.always_first or not self.kind.linear:
             return self.always_first
-        few = 2 * block.num_dst < block.num_given
-        return few or self.in_features < self.z_features or not block.narrow
+        few = 2 * context.num_dst < context.num_given
+        return few or self.in_features < self.z_features or not context.narrow
 
     def keeps(self, x_src: Rows) -> bool:
         """Say whether the aggregate of static rows can be kept, so that a pass begins with it."""
         return self.kind.linear or (self.always_first and isinstance(x_src, Tensor))
 
-    def forward(self, block: Block, x_src: Rows) -> Tensor:
+    def forward(self, block: AnyBlock, x_src: Rows) -> Tensor:
         """One layer with its bias and without an activation."""
-        x_src = x_src if x_src is block.static_src else widened(x_src)
-        x_dst = widened(x_src[: block.num_dst])
-        given, own = TorchOps(block.given_id), TorchOps(block.given_id, block)
-        if self.aggregates_first(block) or (x_src is block.static_src and self.keeps(x_src)):
-            return self.join(own, self.aggregate(block, x_src), x_dst) + self.bias
-        z_dst = self.aggregate(block, self.project(given, widened(x_src)))
+        context = context_of(block)
+        x_src = x_src if x_src is context.static_src else widened(x_src)
+        x_dst = widened(x_src[: context.num_dst])
+        given, own = TorchOps(context.given_id), TorchOps(context.given_id, context)
+        if self.aggregates_first(context) or (x_src is context.static_src and self.keeps(x_src)):
+            return self.join(own, self.aggregate(context, x_src), x_dst) + self.bias
+        z_dst = self.aggregate(context, self.project(given, widened(x_src)))
         return self.update(own, z_dst, x_dst) + self.bias
 
 

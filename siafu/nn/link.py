@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from siafu.graph import Block
+from siafu.context import AnyBlock
 from siafu.native import Factors
 from siafu.nn.config import ModelConfig
 from siafu.nn.embedded import Embedded
@@ -153,7 +153,7 @@ class LinkModel(Gnn):
         super().reset(generator)
         self.link.reset(generator)
 
-    def embed(self, block: Block, x_src: Rows) -> Tensor:
+    def embed(self, block: AnyBlock, x_src: Rows) -> Tensor:
         """The embeddings of nodes: (S, in_features) -> (D, out_features)."""
         return self(block, x_src)
 

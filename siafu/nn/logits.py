@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from siafu.comm.config import Precision
-from siafu.graph import Block
+from siafu.context import AnyBlock
 from siafu.nn.aggregates import max_in, mean_in, sum_in
 from siafu.nn.config import ModelConfig
 from siafu.nn.gat import Gat
@@ -58,26 +58,26 @@ class Logits(Staged):
         """True unless the stage has attention."""
         return stage == 0 or self._round(stage).attention is None
 
-    def aggregate(self, stage: int, block: Block, x_src: Tensor) -> None:
+    def aggregate(self, stage: int, block: AnyBlock, x_src: Tensor) -> None:
         """Compute and cache the pooled scores."""
         if stage:
             self._round(stage).pool(block, x_src)
 
-    def output(self, stage: int, block: Block, x_src: Tensor) -> Tensor:
+    def output(self, stage: int, block: AnyBlock, x_src: Tensor) -> Tensor:
         """Compute the scores of a stage."""
         return self._round(stage)(block, x_src) if stage else self.first(block, x_src)
 
-    def passed(self, stage: int, block: Block, x_src: Tensor) -> Tensor:
+    def passed(self, stage: int, block: AnyBlock, x_src: Tensor) -> Tensor:
         """Compute the scores of a stage."""
         return self.output(stage, block, x_src)
 
-    def embed(self, block: Block, x_src: Rows) -> Tensor:
+    def embed(self, block: AnyBlock, x_src: Rows) -> Tensor:
         """The hidden rows of the chosen stage's MLP: (D, hidden)."""
         last = int(self.chosen)
         reading, given = self._read(block, x_src, last)
         return self._round(last).embed(reading, given) if last else self.first.embed(reading, given)
 
-    def dense(self, stage: int, block: Block, x_src: Tensor) -> tuple[Gnn, Tensor]:
+    def dense(self, stage: int, block: AnyBlock, x_src: Tensor) -> tuple[Gnn, Tensor]:
         """Return the MLP of a stage, and its input rows: (S, F) -> (D, F')."""
         if stage == 0:
             return self.first, x_src
@@ -106,7 +106,7 @@ class _Round(nn.Module):
             self.attention.reset(generator)
         self.mlp.reset(generator)
 
-    def pool(self, block: Block, z_src: Tensor) -> Tensor:
+    def pool(self, block: AnyBlock, z_src: Tensor) -> Tensor:
         """Pool the scores of in-neighbours: (S, C) -> (D, F)."""
         if self.attention is not None:
             return functional.elu(self.attention(block, z_src))
@@ -120,15 +120,15 @@ class _Round(nn.Module):
         assert isinstance(pooled, Tensor)
         return pooled
 
-    def forward(self, block: Block, z_src: Tensor) -> Tensor:
+    def forward(self, block: AnyBlock, z_src: Tensor) -> Tensor:
         """Compute the scores of the destinations."""
         return self.mlp(block, self.joined(block, z_src))
 
-    def embed(self, block: Block, z_src: Tensor) -> Tensor:
+    def embed(self, block: AnyBlock, z_src: Tensor) -> Tensor:
         """Compute the hidden rows of the MLP."""
         return self.mlp.embed(block, self.joined(block, z_src))
 
-    def joined(self, block: Block, z_src: Tensor) -> Tensor:
+    def joined(self, block: AnyBlock, z_src: Tensor) -> Tensor:
         """Concatenate own and pooled scores: (S, C) -> (D, C + F)."""
         return torch.cat([z_src[: block.num_dst], self.pool(block, z_src)], 1)
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from siafu.graph import Block
+from siafu.context import AnyBlock, Context, context_of
 from siafu.nn.aggregates import Aggregate, aggregate, aggregate_static, widened
 from siafu.nn.config import ModelConfig
 from siafu.nn.dropout import Dropout
@@ -115,19 +115,21 @@ class Model(nn.Module):
         """Return how many leading aggregates can be kept if the inputs are static."""
         return 0
 
-    def aggregates_first(self, number: int, block: Block) -> bool:
+    def aggregates_first(self, number: int, context: Context) -> bool:
         """Say whether an aggregate comes before the projection."""
         return True
 
-    def order(self, blocks: Sequence[Block], x_src: Rows) -> Order:
+    def order(self, contexts: Sequence[Context], x_src: Rows) -> Order:
         """The order of a pass over blocks, one for each aggregate."""
-        kept = self.num_kept(x_src) if blocks and x_src is blocks[0].static_src else 0
-        return Order(tuple(self.aggregates_first(number, block) for number, block in enumerate(blocks)), kept)
+        kept = self.num_kept(x_src) if contexts and x_src is contexts[0].static_src else 0
+        firsts = (self.aggregates_first(number, context) for number, context in enumerate(contexts))
+        return Order(tuple(firsts), kept)
 
-    def forward(self, block: Block | Sequence[Block], x_src: Rows) -> Tensor:
+    def forward(self, block: AnyBlock | Sequence[AnyBlock], x_src: Rows) -> Tensor:
         """Scores of the destinations; of several blocks, one for each aggregate, those of the last."""
-        blocks = [block] * self.num_aggregates if isinstance(block, Block) else block
-        return _Pass(self, blocks, x_src).run()
+        if isinstance(block, AnyBlock):
+            return _Pass(self, [context_of(block)] * self.num_aggregates, x_src).run()
+        return _Pass(self, [context_of(each) for each in block], x_src).run()
 
     @property
     def embedding_stage(self) -> int:
@@ -138,9 +140,9 @@ class Model(nn.Module):
         """Make embeddings of the rows that their stage reads."""
         raise NotImplementedError
 
-    def embed(self, block: Block, x_src: Rows) -> Tensor:
+    def embed(self, block: AnyBlock, x_src: Rows) -> Tensor:
         """The rows that the last layer reads: (S, in_features) -> (D, hidden)."""
-        one = _Pass(self, [block] * self.num_aggregates, x_src)
+        one = _Pass(self, [context_of(block)] * self.num_aggregates, x_src)
         ops, rows = one.before(self.embedding_stage)
         found = self.embedding(ops, rows, one.order)
         return in_memory(widened(found[: block.num_dst]))
@@ -169,10 +171,10 @@ class Model(nn.Module):
 class _Pass:
     """One pass of a model over blocks, under autograd."""
 
-    def __init__(self, model: Model, blocks: Sequence[Block], x_src: Rows) -> None:
-        self.model, self.blocks, self.x_src = model, blocks, x_src
-        self.order = model.order(blocks, x_src)
-        self._needed = {name for stage in range(len(blocks) + 1) for name in model.reads(stage)}
+    def __init__(self, model: Model, contexts: Sequence[Context], x_src: Rows) -> None:
+        self.model, self.contexts, self.x_src = model, contexts, x_src
+        self.order = model.order(contexts, x_src)
+        self._needed = {name for stage in range(len(contexts) + 1) for name in model.reads(stage)}
         self._h: dict[int, Tensor] = {}  # of earlier stages that later ones read
 
     def run(self) -> Tensor:
@@ -186,7 +188,7 @@ class _Pass:
         if last < self.order.kept:
             self.order = self.order._replace(kept=0)
         model, kept = self.model, self.order.kept
-        m = aggregate_static(self.blocks[0], model.kinds(kept), self.x_src) if kept else None
+        m = aggregate_static(self.contexts[0], model.kinds(kept), self.x_src) if kept else None
         x_src, x_dst = self._inputs(kept)
         for number in range(kept, last):
             rows = self._rows(number, m, x_dst if number else x_src)
@@ -195,7 +197,7 @@ class _Pass:
                 self._h[number] = h
             m = aggregate(
                 model.kind(number),
-                self.blocks[number],
+                self.contexts[number],
                 z,
                 weights=tuple(model.edge_weights(number).values()),
                 dropout=model.edge_dropout(number),
@@ -206,13 +208,13 @@ class _Pass:
         """The inputs as stage 0 reads them, and as stage 1 reads them."""
         if kept or "x" not in self.model.reads(1):
             return (self.x_src if kept else widened(self.x_src)), self.x_src
-        return branch(widened(self.x_src), self.blocks[0].num_dst)
+        return branch(widened(self.x_src), self.contexts[0].num_dst)
 
     def _rows(self, number: int, m: Rows | None, x: Rows) -> StageRows:
         """The rows that a stage reads."""
         names = self.model.reads(number)
         if number:
-            num_rows = self.blocks[number - 1].num_dst
+            num_rows = self.contexts[number - 1].num_dst
             x = widened(x[:num_rows]) if "x" in names else x
             earlier = {int(name[1:]): self._h[int(name[1:])][:num_rows] for name in names if name != "x"}
         else:
@@ -220,16 +222,16 @@ class _Pass:
         return StageRows(m=m, x=x, h=earlier, branch=self._branch(number))
 
     def _branch(self, number: int) -> Callable[[Rows], tuple[Rows, Rows]]:
-        if f"h{number}" not in self._needed or number == len(self.blocks):
+        if f"h{number}" not in self._needed or number == len(self.contexts):
             return lambda rows: (rows, rows)
-        return lambda rows: branch(rows, self.blocks[number].num_dst)
+        return lambda rows: branch(rows, self.contexts[number].num_dst)
 
     def _ops(self, number: int) -> TorchOps:
         """The operations on the rows of a stage."""
         if number:
-            block, node_id = self.blocks[number - 1], self.blocks[number - 1].node_id
-            return TorchOps(None if node_id is None else node_id[: block.num_dst], block)
-        return TorchOps(self.blocks[0].given_id, projected=self.blocks[0].memo.get(PROJECTED))
+            context, node_id = self.contexts[number - 1], self.contexts[number - 1].node_id
+            return TorchOps(None if node_id is None else node_id[: context.num_dst], context)
+        return TorchOps(self.contexts[0].given_id, projected=self.contexts[0].cache.get(PROJECTED))
 
 
 def branch(x_src: Rows, num_dst: int) -> tuple[Rows, Rows]:

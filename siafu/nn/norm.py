@@ -5,24 +5,24 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from siafu.graph import Block, Others
+from siafu.context import NO_EXCHANGE, AnyBlock, HaloExchange, context_of
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """Batch norm (https://arxiv.org/abs/1502.03167) over all nodes of the graph, also of those that others hold.
+    """Batch norm (https://arxiv.org/abs/1502.03167) over all nodes of the graph, those of other ranks included.
 
     ``h = (x - mean) / sqrt(var + eps) * weight + bias``: (D, F) -> (D, F).
     """
 
-    def forward(self, x_dst: Tensor, block: Block | None = None) -> Tensor:
+    def forward(self, x_dst: Tensor, block: AnyBlock | None = None) -> Tensor:
         """Normalise the rows of a block's destinations."""
-        others = None if block is None else block.others
-        if others is None or not self.training:
+        exchange = NO_EXCHANGE if block is None else context_of(block).exchange
+        if not (exchange.has_halo and self.training):
             return super().forward(x_dst)
-        count = float(others.total(torch.tensor([x_dst.shape[0]], dtype=torch.float64)))
-        mean = _Total.apply(x_dst.sum(0), others) / count
+        count = float(exchange.all_reduce(torch.tensor([x_dst.shape[0]], dtype=torch.float64)))
+        mean = _AllReduce.apply(x_dst.sum(0), exchange) / count
         centred = x_dst - mean
-        var = _Total.apply(centred.square().sum(0), others) / count
+        var = _AllReduce.apply(centred.square().sum(0), exchange) / count
         self._remember(mean.detach(), var.detach() * count / max(count - 1, 1))
         return centred * (var + self.eps).rsqrt() * self.weight + self.bias
 
@@ -37,14 +37,14 @@ class BatchNorm(nn.BatchNorm1d):
         self.running_var.lerp_(var.to(self.running_var.dtype), self.momentum)
 
 
-class _Total(torch.autograd.Function):
+class _AllReduce(torch.autograd.Function):
     """The sum over all parts; each part's share gets the sum of all gradients."""
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, others: Others) -> Tensor:
-        ctx.others = others
-        return others.total(values)
+    def forward(ctx: Any, values: Tensor, exchange: HaloExchange) -> Tensor:
+        ctx.exchange = exchange
+        return exchange.all_reduce(values)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return ctx.others.total(grads[0].contiguous()), None
+        return ctx.exchange.all_reduce(grads[0].contiguous()), None

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from siafu.graph import Block
+from siafu.context import AnyBlock
 from siafu.native import Dropout as DropoutKey
 from siafu.native import Epilogue
 from siafu.nn.dropout import Dropout
@@ -85,7 +85,7 @@ class TorchOps:
     """
 
     def __init__(
-        self, row_id: Tensor | None, block: Block | None = None, projected: Tensor | None = None
+        self, row_id: Tensor | None, block: AnyBlock | None = None, projected: Tensor | None = None
     ) -> None:
         self.row_id, self.block, self.projected = row_id, block, projected
 

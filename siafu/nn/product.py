@@ -11,7 +11,7 @@ from siafu.native import Epilogue, Term
 from siafu.nn.dropout import epilogue
 from siafu.nn.streamed import Rows, Streamed, streamed_product
 
-PROJECTED = "projected"  # under which a block keeps what was made of its rows before
+PROJECTED = "projected"  # under which a context keeps what was made of its rows before
 
 
 def product(x: Rows, weight: Tensor, add: Tensor | None = None) -> Tensor:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from siafu.comm.config import Precision
 from siafu.comm.quantization import quantize_dequantize
+from siafu.context import AnyBlock, context_of
 from siafu.graph import Block
 from siafu.nn.aggregates import check_rows, gcn_in, widened
 from siafu.nn.product import product
@@ -102,7 +103,7 @@ class Propagated(nn.Module):
         """B, the number of degree knots, each with a set of weights."""
         return int(self.form[5])
 
-    def forward(self, block: Block, x_src: Rows) -> Tensor:
+    def forward(self, block: AnyBlock, x_src: Rows) -> Tensor:
         """Compute the output for the destinations, in the inputs' dtype. Collective if the block has a halo."""
         check_rows(block, x_src)
         z = self.scores(block, of_unit_length(x_src))
@@ -116,7 +117,7 @@ class Propagated(nn.Module):
         out = q.clamp(min=_LEAST).log() if self.rounds else self.temperature * z
         return out.to(self.weight.dtype)
 
-    def scores(self, block: Block, x_src: Rows) -> Tensor:
+    def scores(self, block: AnyBlock, x_src: Rows) -> Tensor:
         """Compute ``z`` of rows of length 1: (N, F) -> (N, C) float64."""
         of_hop = dict(zip(self.hops.tolist(), self.weight, strict=True))
         z = torch.zeros(block.num_dst, self.bias.numel(), dtype=torch.float64)
@@ -125,7 +126,7 @@ class Propagated(nn.Module):
                 z += product(x_src, of_hop[hop]).double()
             if hop:
                 z = passed_on(block, z, self._way(3))
-        return by_degree(block, z + self.bias.double(), self.knots)
+        return by_degree(context_of(block).block, z + self.bias.double(), self.knots)
 
     def _way(self, place: int) -> Precision:
         return _PRECISIONS[int(self.form[place])]
@@ -150,12 +151,12 @@ def by_degree(block: Block, z: Tensor, knots: int) -> Tensor:
     return (shares_of_knots(block, knots)[:, :, None] * z.view(z.shape[0], knots, -1)).sum(1)
 
 
-def smoothed(block: Block, q: Tensor, p: Tensor, *, share: float, precision: Precision) -> Tensor:
+def smoothed(block: AnyBlock, q: Tensor, p: Tensor, *, share: float, precision: Precision) -> Tensor:
     """Compute one round, ``(1 - share) S q + share p``: twice (N, C) float64 -> (N, C). Collective."""
     return (1 - share) * passed_on(block, q, precision) + share * p
 
 
-def passed_on(block: Block, rows: Tensor, precision: Precision) -> Tensor:
+def passed_on(block: AnyBlock, rows: Tensor, precision: Precision) -> Tensor:
     """Round all rows, own and remote, and compute ``S rows``: (N, C) float64 -> (N, C). Collective."""
     out = gcn_in(block, quantize_dequantize(rows, precision))
     assert isinstance(out, Tensor)

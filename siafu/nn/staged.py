@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from siafu.comm.config import Precision
 from siafu.comm.quantization import quantize_dequantize
-from siafu.graph import Block
+from siafu.context import AnyBlock, Context
 from siafu.nn.aggregates import widened
 from siafu.nn.config import ModelConfig
 from siafu.nn.dense import Dense
@@ -62,19 +62,19 @@ class Staged(nn.Module):
         """Return whether the aggregate of a stage does not depend on the weights that it trains."""
         raise NotImplementedError
 
-    def aggregate(self, stage: int, block: Block, x_src: Tensor) -> None:
-        """Compute that aggregate and cache it with the block, whose static rows are ``x_src``."""
+    def aggregate(self, stage: int, block: AnyBlock, x_src: Tensor) -> None:
+        """Compute that aggregate and cache it with the context, whose static rows are ``x_src``."""
         raise NotImplementedError
 
     def given(self, stage: int, rows: list[Tensor]) -> Tensor:
         """Select the input rows of a stage from ``rows``: the inputs, then the output rows of each earlier stage."""
         return rows[stage]
 
-    def output(self, stage: int, block: Block, x_src: Tensor) -> Tensor:
+    def output(self, stage: int, block: AnyBlock, x_src: Tensor) -> Tensor:
         """Compute the output of a stage for the destinations: (S, F) -> (D, out_features)."""
         raise NotImplementedError
 
-    def passed(self, stage: int, block: Block, x_src: Tensor) -> Tensor:
+    def passed(self, stage: int, block: AnyBlock, x_src: Tensor) -> Tensor:
         """Compute the rows that the next stage reads: (S, F) -> (D, F')."""
         raise NotImplementedError
 
@@ -82,17 +82,17 @@ class Staged(nn.Module):
         """Draw new parameters, in a fixed order."""
         raise NotImplementedError
 
-    def forward(self, block: Block, x_src: Rows) -> Tensor:
+    def forward(self, block: AnyBlock, x_src: Rows) -> Tensor:
         """Compute the output of the chosen stage."""
         last = int(self.chosen)
         reading, given = self._read(block, x_src, last)
         return self.output(last, reading, given)
 
-    def embed(self, block: Block, x_src: Rows) -> Tensor:
+    def embed(self, block: AnyBlock, x_src: Rows) -> Tensor:
         """Compute the rows from which the chosen stage computes its output: (D, F)."""
         raise NotImplementedError
 
-    def _read(self, block: Block, x_src: Rows, last: int) -> tuple[Block, Tensor]:
+    def _read(self, block: AnyBlock, x_src: Rows, last: int) -> tuple[Context, Tensor]:
         """Compute the inputs of stage ``last`` by running all stages before it."""
         if isinstance(x_src, Streamed):
             raise ValueError("a model of stages reads all inputs at once; set data.inputs to memory")
@@ -154,7 +154,7 @@ class Layered(Staged):
         layer = self._layer(stage)
         return layer.kind.linear or layer.always_first
 
-    def aggregate(self, stage: int, block: Block, x_src: Tensor) -> None:
+    def aggregate(self, stage: int, block: AnyBlock, x_src: Tensor) -> None:
         """Compute and cache the aggregate of the stage's layer."""
         if self.sends(stage) != "nothing":
             self._layer(stage).aggregate(block, x_src)
@@ -165,7 +165,7 @@ class Layered(Staged):
             return rows[stage]
         return self.inner.joined(rows[1 : stage + 1])
 
-    def output(self, stage: int, block: Block, x_src: Tensor) -> Tensor:
+    def output(self, stage: int, block: AnyBlock, x_src: Tensor) -> Tensor:
         """The output of the stage's head, or of the last layer itself."""
         if stage < len(self.inner.norms):
             return self.heads[stage](block, self.passed(stage, block, x_src))
@@ -176,11 +176,11 @@ class Layered(Staged):
         assert isinstance(x_dst, Tensor)
         return inner.head(block, x_dst)
 
-    def passed(self, stage: int, block: Block, x_src: Tensor) -> Tensor:
+    def passed(self, stage: int, block: AnyBlock, x_src: Tensor) -> Tensor:
         """The output rows of the stage's layer."""
         return self.inner.run_layer(stage, block, x_src, drop=self.inner.drop(stage))
 
-    def embed(self, block: Block, x_src: Rows) -> Tensor:
+    def embed(self, block: AnyBlock, x_src: Rows) -> Tensor:
         """The rows that the chosen stage's head or last layer reads: (D, hidden)."""
         last = int(self.chosen)
         reading, given = self._read(block, x_src, last)

@@ -6,6 +6,7 @@ the backward pass.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -13,7 +14,8 @@ from torch import Tensor
 
 from siafu import native
 from siafu.comm.route import Route, empty_route
-from siafu.graph import Block, Graph, Others
+from siafu.context import NO_EXCHANGE, Context, HaloExchange
+from siafu.graph import Block, Graph
 from siafu.native import Csr
 
 NODE_FIELDS = ("x", "x_scale", "y", "train_mask", "val_mask", "test_mask")
@@ -37,24 +39,20 @@ class Part:
     halo_id: Tensor
     route: Route
 
-    def block(self, others: Others | None, *, narrow: bool = True) -> Block:
-        """Return the part as one block, whose halo rows ``others`` provides; None for the only part of a graph."""
+    @cached_property
+    def block(self) -> Block:
+        """The part as one block, over own rows, then halo rows."""
         own = self.own
-        if others is None:
-            assert not self.halo_id.numel()
-            return replace(own.block, narrow=narrow)
+        if not self.halo_id.numel():
+            return replace(own.block)  # a copy, so that its transpose lives no longer than the part
         assert own.node_id is not None
         node_id = torch.cat([own.node_id, self.halo_id])
-        return Block(
-            own.indptr,
-            own.indices,
-            node_id.numel(),
-            own.edge_weight,
-            node_id,
-            others=others,
-            narrow=narrow,
-            checked=own.checked,
-        )
+        return Block(own.indptr, own.indices, node_id.numel(), own.edge_weight, node_id, checked=own.checked)
+
+    def context(self, exchange: HaloExchange = NO_EXCHANGE, *, narrow: bool = True) -> Context:
+        """Return the context of the part's block, with the exchange of its halo rows; the only part needs none."""
+        assert exchange.has_halo or not self.halo_id.numel()
+        return Context(self.block, exchange, narrow=narrow)
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from siafu import native
+from siafu.context import AnyBlock, Context, context_of
 from siafu.graph import Block, Whole
-from siafu.nn.aggregates import aggregate, aggregate_static, bring_halo, widened, with_halo
+from siafu.nn.aggregates import aggregate, aggregate_static, gather_halo, widened, with_halo
 from siafu.nn.model import Model, Order, StageRows
 from siafu.nn.ops import TorchOps
 from siafu.nn.streamed import Rows, Spill, Streamed
@@ -41,10 +42,10 @@ class Room:
         return self.spill(rows, width * dtype.itemsize // 4).view(dtype)
 
 
-def outputs_by_layer(model: Model, block: Block, x_own: Rows, *, room: Room) -> Tensor:
+def outputs_by_layer(model: Model, block: AnyBlock, x_own: Rows, *, room: Room) -> Tensor:
     """The outputs of a model in evaluation mode for each destination: (num_given, F) -> (D, out_features). Collective.
 
-    The same as ``model(block, x_own)`` but for rounding. Where the rows are the block's static inputs their aggregate
+    The same as ``model(block, x_own)`` but for rounding. Where the rows are the context's static inputs their aggregate
     is kept, as there.
     """
     last = model.num_aggregates
@@ -53,25 +54,27 @@ def outputs_by_layer(model: Model, block: Block, x_own: Rows, *, room: Room) -> 
         return model.stage(ops, last, rows, order)[0]
 
     with torch.no_grad(), native.arrays_reused():
-        return _LayerwisePass(model, block, x_own, room).run(last, outputs)
+        return _LayerwisePass(model, context_of(block), x_own, room).run(last, outputs)
 
 
-def embeddings_by_layer(model: Model, block: Block, x_own: Rows, *, room: Room) -> Tensor:
+def embeddings_by_layer(model: Model, block: AnyBlock, x_own: Rows, *, room: Room) -> Tensor:
     """The rows that the last layer reads, (D, hidden), as ``model.embed(block, x_own)``. Collective."""
     with torch.no_grad(), native.arrays_reused():
-        return _LayerwisePass(model, block, x_own, room).run(model.embedding_stage, model.embedding)
+        return _LayerwisePass(model, context_of(block), x_own, room).run(
+            model.embedding_stage, model.embedding
+        )
 
 
 class _LayerwisePass:
     """One pass over a model's stages, each range by range."""
 
-    def __init__(self, model: Model, block: Block, x_own: Rows, room: Room) -> None:
-        self.model, self.block, self.x_own, self.room = model, block, x_own, room
-        self.order = model.order([block] * model.num_aggregates, x_own)
+    def __init__(self, model: Model, context: Context, x_own: Rows, room: Room) -> None:
+        self.model, self.context, self.x_own, self.room = model, context, x_own, room
+        self.block = context.block
+        self.order = model.order([context] * model.num_aggregates, x_own)
         self._needed = {name for stage in range(model.num_aggregates + 1) for name in model.reads(stage)}
         self._h: dict[int, Tensor] = {}  # rows of earlier stages that later ones read
-        if block.others is not None:
-            block.others.begin("evaluate halo")
+        context.exchange.begin("evaluate halo")
 
     def run(self, last: int, final: Callable[[TorchOps, StageRows, Order], Tensor]) -> Tensor:
         """Run the stages up to ``last``, which is ``final``; returns its rows."""
@@ -89,7 +92,7 @@ class _LayerwisePass:
 
     def _stage(self, number: int, z_before: Rows | None) -> Rows:
         """Run a stage on all rows; returns those that the next aggregate reads."""
-        model, num_rows = self.model, self.block.num_given
+        model, num_rows = self.model, self.context.num_given
         if number == 0 and self._is_identity():
             return self.x_own
         keeps_h, z_out, h_out = f"h{number}" in self._needed, None, None
@@ -113,7 +116,7 @@ class _LayerwisePass:
             return
         kind = self.model.kind(number - 1)
         if number == self.order.kept:
-            table: Rows = aggregate_static(self.block, self.model.kinds(number), self.x_own)
+            table: Rows = aggregate_static(self.context, self.model.kinds(number), self.x_own)
         elif not kind.reads_graph:
             assert z is not None
             table = z
@@ -179,15 +182,15 @@ class _LayerwisePass:
 
     def _halo(self, own: Rows, *, exact: bool) -> Rows | None:
         """The rows of the halo. Collective."""
-        block = self.block
-        if block.others is None:
+        context = self.context
+        if not context.has_halo:
             return None
         rows = own.rows if isinstance(own, Streamed) else own
-        halo = self.room.table(block.num_src - block.num_dst, rows.shape[1], _dtype(own))
-        bring_halo(block, rows, halo, how="exact" if exact else "passing")
+        halo = self.room.table(context.num_src - context.num_dst, rows.shape[1], _dtype(own))
+        gather_halo(context, rows, halo, mode="exact" if exact else "inference")
         if not isinstance(own, Streamed) or own.scale is None:
             return halo
-        scale = with_halo(block, own.scale[:, None], exact=True)[block.num_dst :, 0]
+        scale = with_halo(context, own.scale[:, None], exact=True)[context.num_dst :, 0]
         return Streamed(halo, own.spill, scale)
 
     def _edge_ranges(self, width: int, widths: int) -> Iterator[slice]:
@@ -240,9 +243,9 @@ class _LayerwisePass:
         block = self.block
 
         def compute() -> Tensor:
-            return with_halo(block, (block.in_degree + block.missing_loop)[:, None], exact=True)[:, 0]
+            return with_halo(self.context, (block.in_degree + block.missing_loop)[:, None], exact=True)[:, 0]
 
-        return block.keep(("degree", "src"), compute)
+        return self.context.keep(("degree", "src"), compute)
 
     @property
     def _item_bytes(self) -> int:

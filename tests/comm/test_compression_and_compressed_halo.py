@@ -120,7 +120,7 @@ def test_exchanged_rows_are_those_of_the_route_and_are_metered_to_the_byte() -> 
         halo = CompressedHalo(comm, route_of(comm.rank), num_own=3)
         halo.begin("halo words")
         return (
-            halo.start_fetch(own_rows(comm.rank), "exact")(),
+            halo.start_gather(own_rows(comm.rank), "exact")(),
             exchange_rows(comm, route_of(comm.rank), own_rows(comm.rank), label="again"),
             comm.meter.sent["halo words"],
         )

@@ -9,6 +9,7 @@ from torch import Tensor
 from siafu.comm import Comm
 from siafu.comm.config import CommConfig
 from siafu.comm.halo import Halo
+from siafu.context import NO_EXCHANGE, HaloExchange
 from siafu.graph import Graph
 from siafu.methods.full.procedure import FullProcedure
 from siafu.methods.pipeline.config import PipelineConfig
@@ -97,14 +98,14 @@ def trainer_of(
         num_nodes=part.num_nodes,
     )
     made.reset(torch.Generator().manual_seed(1))
-    halo = None
+    exchange: HaloExchange = NO_EXCHANGE
     if comm.world_size > 1:
-        halo = Halo(comm, part.route, num_own=part.own.num_nodes, precision=comm_config.precision)
-    block = part.block(halo, narrow=comm_config.narrow)
+        exchange = Halo(comm, part.route, num_own=part.own.num_nodes, precision=comm_config.precision)
+    context = part.context(exchange, narrow=comm_config.narrow)
     made = made.double()
     if pipeline is None:
-        return FullProcedure(made, block, x, task, config, seed=3)
+        return FullProcedure(made, context, x, task, config, seed=3)
     assert isinstance(made, Model)
     return PipelineProcedure(
-        made, block, x, task, config, pipeline=pipeline, route=part.route, seed=3, wire=comm_config
+        made, context, x, task, config, pipeline=pipeline, route=part.route, seed=3, wire=comm_config
     )

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from siafu.graph import Fetch, Graph
+from siafu.context import NO_EXCHANGE, ExchangeMode
+from siafu.graph import Graph
 from siafu.partition.cut import NODE_FIELDS, Part, cut, whole_part
 
 
@@ -162,10 +163,12 @@ def test_everything_that_is_known_of_a_node_goes_with_it(case: Case) -> None:
 class Neighbours:
     """A stand-in for the halo exchange, which is never called here."""
 
+    has_halo = True
+
     def begin(self, label: str) -> None: ...
-    def start_fetch(self, x_own: Tensor, how: Fetch) -> Any: ...
-    def start_give_back(self, grad_halo: Tensor) -> Any: ...
-    def total(self, values: Tensor) -> Any: ...
+    def start_gather(self, x_own: Tensor, mode: ExchangeMode) -> Any: ...
+    def start_reduce(self, grad_halo: Tensor) -> Any: ...
+    def all_reduce(self, values: Tensor) -> Any: ...
     def state(self) -> Any: ...
     def load_state(self, state: dict[str, Tensor]) -> None: ...
 
@@ -173,17 +176,17 @@ class Neighbours:
 @some
 @drawn
 def test_the_block_of_a_part_has_all_its_sources(case: Case) -> None:
-    others = Neighbours()
+    exchange = Neighbours()
     for part in cut_up(case):
-        block = part.block(others, narrow=False)
-        assert (block.others, block.narrow) == (others, False)
-        assert (block.num_dst, block.num_given) == (part.own.num_nodes, part.own.num_nodes)
-        assert block.num_src == source_id(part).numel()
-        assert block.edge_weight is part.own.edge_weight
-        assert block.node_id is not None
-        assert block.node_id.tolist() == source_id(part).tolist()
-        assert block.given_id is not None
-        assert block.given_id.tolist() == ids_of(part.own).tolist()
+        context = part.context(exchange, narrow=False)
+        assert (context.exchange, context.narrow) == (exchange, False)
+        assert (context.num_dst, context.num_given) == (part.own.num_nodes, part.own.num_nodes)
+        assert context.num_src == source_id(part).numel()
+        assert context.block.edge_weight is part.own.edge_weight
+        assert context.node_id is not None
+        assert context.node_id.tolist() == source_id(part).tolist()
+        assert context.given_id is not None
+        assert context.given_id.tolist() == ids_of(part.own).tolist()
 
 
 @some
@@ -193,17 +196,17 @@ def test_a_graph_in_one_part_is_the_whole(case: Case) -> None:
     assert part.own is case.graph
     assert (part.number, part.num_nodes, part.halo_id.numel()) == (0, case.graph.num_nodes, 0)
     assert (part.route.send, part.route.recv, part.route.index.numel()) == ((0,), (0,), 0)
-    block = part.block(None, narrow=False)
-    assert (block.narrow, block.num_src, block.others) == (False, case.graph.num_nodes, None)
+    context = part.context(narrow=False)
+    assert (context.narrow, context.num_src, context.exchange) == (False, case.graph.num_nodes, NO_EXCHANGE)
     (alone,) = cut_up(case._replace(part_of_node=torch.zeros_like(case.part_of_node), parts=1))
     assert alone.halo_id.numel() == 0
-    found = alone.block(None)
+    found = alone.context()
     assert edges_of(alone.own, ids_of(alone.own)) == edges_of(case.graph, ids_of(case.graph))
-    assert (found.num_src, found.others) == (case.graph.num_nodes, None)
+    assert (found.num_src, found.exchange) == (case.graph.num_nodes, NO_EXCHANGE)
 
 
-def test_a_part_with_a_halo_is_no_block_without_those_who_hold_it() -> None:
+def test_a_part_with_a_halo_needs_an_exchange() -> None:
     graph = Graph.from_edges([[0], [1]])
     _, part = cut_up(Case(graph, torch.tensor([0, 1], dtype=torch.int32), 2, None))
     with pytest.raises(AssertionError):
-        part.block(None)
+        part.context()

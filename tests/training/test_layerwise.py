@@ -11,6 +11,7 @@ from torch import Tensor
 
 from siafu.comm import Comm
 from siafu.comm.halo import Halo
+from siafu.context import NO_EXCHANGE
 from siafu.graph import Graph
 from siafu.launch.local import run_threads
 from siafu.nn import Gnn, ModelConfig
@@ -75,8 +76,8 @@ def model_of(settings: dict[str, Any], dtype: torch.dtype) -> Gnn:
 def found_by(
     part: Part, comm: Comm, model: Gnn, x: Tensor | Streamed, *, static: bool, budget: int, folder: Path
 ) -> dict[str, Tensor]:
-    halo = Halo(comm, part.route, num_own=part.own.num_nodes) if comm.world_size > 1 else None
-    block, room = part.block(halo), Room(spill_to(folder), budget)
+    exchange = Halo(comm, part.route, num_own=part.own.num_nodes) if comm.world_size > 1 else NO_EXCHANGE
+    block, room = part.context(exchange), Room(spill_to(folder), budget)
     block = block.with_static(x) if static else block
     with torch.no_grad():
         return {

@@ -20,8 +20,8 @@ class Full(Method):
         config = rank.config
         if rank.module is not None:
             return _build_custom(rank, rank.module)
-        _, block, x, task, model = static_inputs(rank)
-        return FullProcedure(model, block, x, task, config.train, seed=config.seed, wire=config.comm)
+        _, context, x, task, model = static_inputs(rank)
+        return FullProcedure(model, context, x, task, config.train, seed=config.seed, wire=config.comm)
 
     def build_model(
         self, config: ConfigLike, *, in_features: int, out_features: int, num_nodes: int
@@ -34,11 +34,11 @@ class Full(Method):
 
 def _build_custom(rank: RankContext, module: nn.Module) -> FullProcedure:
     config = rank.config
-    part, block, x, task = node_inputs(rank)
+    part, context, x, task = node_inputs(rank)
     _check_module(module, x, part.own.name, ranks=rank.comm.world_size)
     for value in module.state_dict().values():  # each process may have made its own
         value.copy_(rank.comm.broadcast(value, label="weights"))
-    return FullProcedure(module, block, x, task, config.train, seed=config.seed, wire=config.comm)
+    return FullProcedure(module, context, x, task, config.train, seed=config.seed, wire=config.comm)
 
 
 def _check_module(module: nn.Module, x: Rows, name: str, *, ranks: int) -> None:

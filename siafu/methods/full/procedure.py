@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from siafu.comm.config import CommConfig
-from siafu.graph import Block
+from siafu.context import Context
 from siafu.nn.dropout import mix, set_keys
 from siafu.nn.embedded import Embedded
 from siafu.nn.model import Model
@@ -29,7 +29,7 @@ class FullProcedure(Procedure):
     def __init__(
         self,
         model: nn.Module,
-        block: Block,
+        context: Context,
         x_src: Rows,
         task: Task,
         config: TrainConfig,
@@ -38,7 +38,7 @@ class FullProcedure(Procedure):
         wire: CommConfig | None = None,
     ) -> None:
         self.model, self.task, self.comm, self.seed = model, task, task.comm, seed
-        self.block, self.x_src, self.in_features = block.with_static(x_src), x_src, x_src.shape[1]
+        self.context, self.x_src, self.in_features = context.with_static(x_src), x_src, x_src.shape[1]
         self.optimizer = DistributedOptimizer(model, config, task.comm, wire=wire)
         self.sent = ByteCounter(task.comm)
 
@@ -53,29 +53,28 @@ class FullProcedure(Procedure):
         self.optimizer.set_lr(epoch)
         self.optimizer.zero_grad()
         with _seeded(self.model, mix(mix(self.seed) ^ epoch) >> 1):
-            out = forward_whole(self.model, self.block, self.x_src, self.task, label="halo")
+            out = forward_whole(self.model, self.context, self.x_src, self.task, label="halo")
             loss = self.task.training_loss(out, epoch)
         return self.optimizer.learn_from(loss)
 
     def outputs(self) -> Tensor:
         """Compute the output of every own row."""
-        return infer_whole(self.model, self.block, self.x_src, self.task)
+        return infer_whole(self.model, self.context, self.x_src, self.task)
 
     def state(self) -> State:
         """The residuals of this rank."""
-        return State({}, residuals_of(self.block, self.optimizer))
+        return State({}, residuals_of(self.context, self.optimizer))
 
     def load_state(self, state: State) -> None:
         """Take residuals back."""
-        load_residuals(self.block, self.optimizer, state.tensors)
+        load_residuals(self.context, self.optimizer, state.tensors)
 
 
-def forward_whole(model: nn.Module, block: Block, x_src: Rows, task: Task, *, label: str) -> Tensor:
+def forward_whole(model: nn.Module, context: Context, x_src: Rows, task: Task, *, label: str) -> Tensor:
     """Apply a model to all rows of a block, whose halo exchange counts under ``label``: (D, C). Collective."""
-    if block.others is not None:
-        block.others.begin(label)
-    out = model(block, x_src)
-    expected = (block.num_dst, task.num_outputs)
+    context.exchange.begin(label)
+    out = model(context, x_src)
+    expected = (context.num_dst, task.num_outputs)
     if not isinstance(out, Tensor) or tuple(out.shape) != expected:
         found = f"{tuple(out.shape)}" if isinstance(out, Tensor) else f"a {type(out).__name__}"
         raise ValueError(f"the model returned {found}; expected {expected}: a row a node, a column an output")
@@ -83,10 +82,10 @@ def forward_whole(model: nn.Module, block: Block, x_src: Rows, task: Task, *, la
 
 
 @torch.no_grad()
-def infer_whole(model: nn.Module, block: Block, x_src: Rows, task: Task) -> Tensor:
+def infer_whole(model: nn.Module, context: Context, x_src: Rows, task: Task) -> Tensor:
     """Apply a model to all rows of a block, without dropout and gradients: (D, C). Collective."""
     model.eval()
-    return forward_whole(model, block, x_src, task, label="evaluate halo")
+    return forward_whole(model, context, x_src, task, label="evaluate halo")
 
 
 @contextmanager

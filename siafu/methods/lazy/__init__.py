@@ -49,14 +49,14 @@ class Lazy(Method):
         return self._build_staged(rank.config, lazy, inputs, inputs.x)
 
     def _build_frugal(self, config: ConfigLike, lazy: LazyConfig, inputs: NodeInputs) -> Procedure:
-        part, block, x, task = inputs
+        part, context, x, task = inputs
         if lazy.clients != "none" and not isinstance(x, Streamed):
             owner = assign_clients(part.own, lazy.clients, by=config.partition.by, ranks=config.ranks)
-            return FrugalClientsProcedure(part, block, x, task, seed=config.seed, lazy=lazy, owner=owner)
-        return FrugalProcedure(part, block, x, task, seed=config.seed, features=lazy.features)
+            return FrugalClientsProcedure(part, context, x, task, seed=config.seed, lazy=lazy, owner=owner)
+        return FrugalProcedure(part, context, x, task, seed=config.seed, features=lazy.features)
 
     def _build_staged(self, config: ConfigLike, lazy: LazyConfig, inputs: NodeInputs, x: Tensor) -> Procedure:
-        part, block, _, task = inputs
+        part, context, _, task = inputs
         model = self.build_model(
             config, in_features=x.shape[1], out_features=task.num_outputs, num_nodes=part.num_nodes
         )
@@ -64,13 +64,13 @@ class Lazy(Method):
         model.reset(torch.Generator().manual_seed(config.seed))
         if lazy.clients == "none":
             return LazyProcedure(
-                model, part, block, x, task, config.train, lazy=lazy, seed=config.seed, wire=config.comm
+                model, part, context, x, task, config.train, lazy=lazy, seed=config.seed, wire=config.comm
             )
         owner = assign_clients(part.own, lazy.clients, by=config.partition.by, ranks=config.ranks)
         return ClientsProcedure(
             model,
             part,
-            block,
+            context,
             x,
             task,
             config.train,

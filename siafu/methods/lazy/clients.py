@@ -62,11 +62,11 @@ class ClientsProcedure(LazyProcedure):
         needed = [
             self._clients_with(self.task, split) for split in ("train", "val") if self.task.count[split]
         ]
-        links = member_links(self.block.indptr, self.block.indices, owner)
+        links = member_links(self.context.block.indptr, self.context.block.indices, owner)
         self.rounds = SimulatedRounds(availability, links, self.comm.meter, needed=needed)
         self._availability: list[Tensor] = []  # the available clients of each stage so far
         self._rounded_stages: set[int] = set()  # stages whose rows are rounded
-        self._deliveries = DeliveryHistory(self.block, links, owner)
+        self._deliveries = DeliveryHistory(self.context, links, owner)
         self._updates = UpdateEncoding(self._wire.gradients)
         self._weights = UpdateEncoding(_DOWNLINK[self._wire.gradients])
         self._epochs_done = 0
@@ -149,10 +149,10 @@ class ClientsProcedure(LazyProcedure):
         nodes, stage = self.task.rows["train"][rows], self.current
         if self._train_inputs is not None:
             few = self._train_inputs.subset(rows)
-            out = self.model.output(stage, few.block, few.x_src)
+            out = self.model.output(stage, few.context, few.x_src)
         else:
             inputs = self._current_inputs()
-            out = self.model.output(stage, inputs.block, inputs.x_src)[nodes]
+            out = self.model.output(stage, inputs.context, inputs.x_src)[nodes]
         return self.task.loss_of(out, nodes) / self.task.weight_of(nodes)
 
     @torch.no_grad()
@@ -162,7 +162,7 @@ class ClientsProcedure(LazyProcedure):
             return super().outputs()
         if self._output is None:
             self.model.eval()
-            self._output = self.model(self.block.with_static(self._rows[0]), self._rows[0])
+            self._output = self.model(self.context.with_static(self._rows[0]), self._rows[0])
         return self._output
 
     def _current_inputs(self) -> StageInputs:
@@ -190,18 +190,18 @@ class ClientsProcedure(LazyProcedure):
         self, stage: int, senders: Tensor, readers: Tensor, *, label: str, new: bool
     ) -> StageInputs:
         """Exchange the rows of a stage from ``senders`` to ``readers``, both (P,) bool."""
-        model, own = self.model, torch.arange(self.block.num_dst)
+        model, own = self.model, torch.arange(self.context.num_dst)
         if model.sends(stage) == "nothing":
-            return edgeless_inputs(self.block, model.given(stage, self._rows), own)
+            return edgeless_inputs(self.context, model.given(stage, self._rows), own)
         self._rounded_rows(stage)
         asked = self._deliveries.messages_between(senders, readers)
         came = self.rounds.exchange(self._rows[stage], asked, label=label)[1] if new else asked
         stands_in = self.lazy.missing == "last" and model.sends(stage) == "logits"
-        block, x_src = self._deliveries.block(stage, self._rows, came, stands_in=stands_in)
-        inputs = StageInputs(block.with_static(x_src), x_src)
+        context, x_src = self._deliveries.context(stage, self._rows, came, stands_in=stands_in)
+        inputs = StageInputs(context.with_static(x_src), x_src)
         if not model.frozen(stage):
             return inputs
-        model.aggregate(stage, inputs.block, x_src)
+        model.aggregate(stage, inputs.context, x_src)
         return inputs.subset(own)
 
     def _catch_up(self, stage: int, *, new: bool) -> None:
@@ -215,7 +215,7 @@ class ClientsProcedure(LazyProcedure):
             inputs = self._inputs_among(missed, self._available(stage), back, label="halo caught up", new=new)
             self.model.eval()
             rows = back[self.owner].nonzero()[:, 0]
-            made = self.model.passed(missed, inputs.block, inputs.x_src)[rows]
+            made = self.model.passed(missed, inputs.context, inputs.x_src)[rows]
             travelled = missed + 1 in self._rounded_stages
             self._rows[missed + 1][rows] = (
                 quantize_dequantize(made, self.lazy.precision) if travelled else made
@@ -310,7 +310,7 @@ class ClientsProcedure(LazyProcedure):
                 )
             given = model.given(stage, rows)
             if stage < int(model.chosen):
-                rows.append(model.eval().passed(stage, self.block.with_static(given), given))
+                rows.append(model.eval().passed(stage, self.context.with_static(given), given))
 
     def _parameters_of_stage(self, stage: int) -> list[nn.Parameter]:
         return list(parameters_of(self.model.learned(stage)))

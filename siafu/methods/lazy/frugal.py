@@ -31,7 +31,7 @@ from siafu.comm.comm import Comm
 from siafu.comm.compressed_halo import CompressedHalo
 from siafu.comm.config import Precision
 from siafu.comm.route import Route
-from siafu.graph import Block
+from siafu.context import NO_EXCHANGE, Context, HaloExchange
 from siafu.methods.lazy.degree_heads import (
     DegreeScaledRows,
     concat_hops,
@@ -97,7 +97,7 @@ class FrugalResult:
     Attributes:
         model: the model of the chosen candidate.
         out: (D, C), its output for the nodes here.
-        block: the block with a compressed halo, on which the model computes ``out`` again in the fewest bytes.
+        context: the context with a compressed halo, in which the model computes ``out`` again in the fewest bytes.
         tried: the candidates, in order.
         chosen: the index of the chosen candidate.
         sent: bytes that this rank sent, by label.
@@ -105,7 +105,7 @@ class FrugalResult:
 
     model: Propagated
     out: Tensor
-    block: Block
+    context: Context
     tried: tuple[CandidateReport, ...]
     chosen: int
     sent: dict[str, int]
@@ -129,13 +129,13 @@ class Candidate:
 
 
 def train_frugal(
-    comm: Comm, block: Block, route: Route, x: Rows, task: Task, config: FrugalConfig
+    comm: Comm, context: Context, route: Route, x: Rows, task: Task, config: FrugalConfig
 ) -> FrugalResult:
     """Fit the frugal recipe on one rank's part of a graph. Collective.
 
-    ``route`` is that of the block's halo. Streamed inputs are not propagated over the graph: B and D are left out.
+    ``route`` is that of the halo. Streamed inputs are not propagated over the graph: B and D are left out.
     """
-    return FrugalRecipe(comm, block, route, x, task, config).run()
+    return FrugalRecipe(comm, context, route, x, task, config).run()
 
 
 def _check(task: Task) -> None:
@@ -155,17 +155,17 @@ class FrugalRecipe:
     """Fits the candidates one after another on the nodes of one rank."""
 
     def __init__(
-        self, comm: Comm, block: Block, route: Route, x: Rows, task: Task, config: FrugalConfig
+        self, comm: Comm, context: Context, route: Route, x: Rows, task: Task, config: FrugalConfig
     ) -> None:
         _check(task)
         self.comm, self.route, self.task, self.config = comm, route, task, config
         self.x = of_unit_length(x)
-        self.halo = CompressedHalo(comm, route, num_own=block.num_dst)
-        others = None if block.others is None else self.halo
-        self.block = replace(block, others=others, memo={})
+        self.halo = CompressedHalo(comm, route, num_own=context.num_dst)
+        exchange: HaloExchange = self.halo if context.has_halo else NO_EXCHANGE
+        self.context = replace(context, exchange=exchange, cache={})
         self.train, self.val = task.rows["train"], task.rows["val"]
         self.train_targets = one_hot(task.y[self.train], task.num_outputs).double()
-        self.available = torch.ones(block.num_dst, dtype=torch.bool)  # nodes that take part
+        self.available = torch.ones(context.num_dst, dtype=torch.bool)  # nodes that take part
         self.best: Candidate | None = None
         self.candidates: list[Candidate] = []
         self.tried: list[CandidateReport] = []
@@ -174,7 +174,7 @@ class FrugalRecipe:
     def run(self) -> FrugalResult:
         """Fit all candidates and choose one. Collective."""
         self.halo.begin("halo degrees")
-        gcn_scales(self.block, torch.float64)
+        gcn_scales(self.context, torch.float64)
         plain = self._try("head on inputs", lambda: self._input_head(self.train, self.train_targets))
         self._try("A: the same, smoothed", lambda: self._smoothed(plain))
         if isinstance(self.x, Tensor) and self.config.hops:
@@ -236,7 +236,7 @@ class FrugalRecipe:
         best, model = self.best_so_far, self._model(self.best_so_far)
         sent = _bytes_since(self.before, self.comm.meter.sent)
         chosen = next(place for place, made in enumerate(self.candidates) if made is best)
-        return FrugalResult(model, model.said(best.z, best.q), self.block, tuple(self.tried), chosen, sent)
+        return FrugalResult(model, model.said(best.z, best.q), self.context, tuple(self.tried), chosen, sent)
 
     def _try(self, name: str, make: Callable[[], Candidate]) -> Candidate:
         """Fit a candidate, count its traffic, and keep it if it is better than all before. Collective."""
@@ -278,7 +278,7 @@ class FrugalRecipe:
         """Compute the features of each hop, for training nodes, then validation nodes. Collective."""
         config, wanted = self.config, torch.cat([self.train, self.val])
         return compute_hop_features(
-            self.comm, self.block, self.route, x, wanted=wanted, hops=config.hops, precision=config.scores
+            self.comm, self.context, self.route, x, wanted=wanted, hops=config.hops, precision=config.scores
         )
 
     def _blended_head(self, made: Candidate, hop: int, rows: Tensor, x: Tensor) -> Candidate:
@@ -297,11 +297,11 @@ class FrugalRecipe:
 
     def _degree_head(self, rows: list[Tensor], x: Tensor) -> Candidate:
         """Fit a head on the features of all hops whose weights depend on a node's degree."""
-        knots = count_knots(self.block, self.comm, among=self.available)
+        knots = count_knots(self.context.block, self.comm, among=self.available)
         nodes = torch.cat([self.train, self.val])
         train, val = torch.arange(nodes.numel()).split([self.train.numel(), self.val.numel()])
         scales = hop_scales([each[train] for each in rows], self.comm)
-        beside, shares = concat_hops(rows, scales), shares_of_knots(self.block, knots)[nodes]
+        beside, shares = concat_hops(rows, scales), shares_of_knots(self.context.block, knots)[nodes]
         rows_train, rows_val = (DegreeScaledRows(beside, shares, some) for some in (train, val))
         head = self._fit_head(rows_train, self.train_targets, rows_val, sums=self.config.sums_by_degree)
         weights, bias = split_by_hop(head, scales, knots=knots)
@@ -311,7 +311,7 @@ class FrugalRecipe:
     def _with_model_scores(self, made: Candidate, x: Tensor) -> Candidate:
         """Recompute a candidate's scores with its model, which rounds them between hops. Collective."""
         self.halo.begin("halo scores")
-        z = self._model(made).scores(self.block, x)
+        z = self._model(made).scores(self.context, x)
         (score,) = val_scores(self.task, [z[self.val]])
         return replace(made, z=z, q=z, score=score)
 
@@ -319,7 +319,7 @@ class FrugalRecipe:
         config = self.config
         self.halo.begin("halo smoothing")
         found = search_smoothing(
-            self.block,
+            self.context,
             made.z,
             self.task,
             temperatures=config.temperatures,

@@ -25,7 +25,7 @@ from siafu.comm.rounds import member_links
 from siafu.comm.route import empty_route
 from siafu.comm.simulated_rounds import SimulatedRounds
 from siafu.comm.wire_sizes import EXACT, UpdateEncoding
-from siafu.graph import Block, Fetch
+from siafu.context import Context, ExchangeMode
 from siafu.methods.lazy.averaging import flat_parameters
 from siafu.methods.lazy.clients import clients_with_rows, restrict_task
 from siafu.methods.lazy.config import LazyConfig
@@ -59,7 +59,7 @@ class FrugalClientsProcedure(FrugalProcedure):
         needed = [
             clients_with_rows(self.task, split, owner) for split in ("train", "val") if self.task.count[split]
         ]
-        links = member_links(self.block.indptr, self.block.indices, owner)
+        links = member_links(self.context.block.indptr, self.context.block.indices, owner)
         self.rounds = SimulatedRounds(availability, links, self.comm.meter, needed=needed)
         self._sums = 0
 
@@ -71,12 +71,12 @@ class FrugalClientsProcedure(FrugalProcedure):
     def _fit(self, config: FrugalConfig) -> FrugalResult:
         available = self.rounds.available(0)
         made = _ClientRecipe(
-            self.rounds, self.owner, self.block, self.x_src, self.task, config, available=available
+            self.rounds, self.owner, self.context, self.x_src, self.task, config, available=available
         )
         found = made.run()
         self._sums = made.sums
         out = found.out if bool(available.all()) else self._final_outputs(found.model, available)
-        return replace(found, block=self.block, out=out)
+        return replace(found, context=self.context, out=out)
 
     @torch.no_grad()
     def _final_outputs(self, model: Propagated, available: Tensor) -> Tensor:
@@ -84,9 +84,9 @@ class FrugalClientsProcedure(FrugalProcedure):
         self.rounds.broadcast(
             flat_parameters(list(model.parameters())), ~available, label="weights caught up"
         )
-        halo = _MeteredHalo(self.rounds, self.block.num_dst, torch.ones_like(self.rounds.links.row).bool())
+        halo = _MeteredHalo(self.rounds, self.context.num_dst, torch.ones_like(self.rounds.links.row).bool())
         halo.begin("halo answers")
-        return model(replace(self.block, others=halo, memo={}), self.x_src)
+        return model(replace(self.context, exchange=halo, cache={}), self.x_src)
 
 
 class _ClientRecipe(FrugalRecipe):
@@ -96,7 +96,7 @@ class _ClientRecipe(FrugalRecipe):
         self,
         rounds: SimulatedRounds,
         owner: Tensor,
-        block: Block,
+        context: Context,
         x: Any,
         task: Task,
         config: FrugalConfig,
@@ -105,15 +105,15 @@ class _ClientRecipe(FrugalRecipe):
     ) -> None:
         comm, deliveries = (
             _MeteredComm(task.comm, self._meter_sum),
-            DeliveryHistory(block, rounds.links, owner),
+            DeliveryHistory(context, rounds.links, owner),
         )
         task, asked = restrict_task(task, available[owner]), deliveries.messages_between(available, available)
-        present_block, _ = deliveries.block(0, [x], asked, stands_in=False)
-        super().__init__(comm, present_block, empty_route(), x, replace(task, comm=comm), config)
+        present, _ = deliveries.context(0, [x], asked, stands_in=False)
+        super().__init__(comm, present, empty_route(), x, replace(task, comm=comm), config)
         self.rounds, self.owner, self.sums, self.heads = rounds, owner, 0, 0
-        self.halo = _MeteredHalo(rounds, block.num_dst, asked)
-        self.block = replace(self.block, others=self.halo)
-        self.edges, self.asked = block.indptr.diff(), asked
+        self.halo = _MeteredHalo(rounds, context.num_dst, asked)
+        self.context = replace(self.context, exchange=self.halo)
+        self.edges, self.asked = context.block.indptr.diff(), asked
         self.present_clients, self.available = available, available[owner]
         self.validators = clients_with_rows(task, "val", owner)
         self.senders = clients_with_rows(task, "train", owner)
@@ -121,8 +121,8 @@ class _ClientRecipe(FrugalRecipe):
 
     def run(self) -> FrugalResult:
         """Fit all candidates; if a client is away, exchange the degrees of the whole graph first."""
-        if self.block.whole is not None:
-            scale = gcn_scales(self.block, torch.float64).pre
+        if self.context.block.whole is not None:
+            scale = gcn_scales(self.context, torch.float64).pre
             assert scale is not None
             self.rounds.exchange(scale[:, None], self.asked, label="halo degrees")
         return super().run()
@@ -192,7 +192,7 @@ class _ClientRecipe(FrugalRecipe):
         """Compute the features of each hop; clients request the rows that they read first."""
         need = [torch.cat([self.train, self.val])]  # nodes that each hop computes, the last hop at the end
         for _ in range(self.config.hops - 1):
-            read = native.mark_columns(self.block.csr, need[0], num_cols=self.block.num_src)
+            read = native.mark_columns(self.context.block.csr, need[0], num_cols=self.context.num_src)
             read[need[0]] = True
             need.insert(0, read.nonzero()[:, 0])
         rows = x
@@ -207,7 +207,7 @@ class _ClientRecipe(FrugalRecipe):
         """Compute the features after some hops for some nodes, as they are sent: (N, F)."""
         precision = self.config.scores
         every = compute_hop_features(
-            self.comm, self.block, self.route, x, wanted=nodes, hops=hops, precision=precision
+            self.comm, self.context, self.route, x, wanted=nodes, hops=hops, precision=precision
         )
         rows = torch.zeros_like(x)
         rows[nodes] = quantize_dequantize(every[-1].double(), precision).to(x.dtype)
@@ -215,7 +215,7 @@ class _ClientRecipe(FrugalRecipe):
 
     def _messages_to(self, nodes: Tensor) -> Tensor:
         """Select the messages that bring the rows that some nodes read, (M,) bool."""
-        links, reads = self.rounds.links, torch.zeros(self.block.num_dst, dtype=torch.bool)
+        links, reads = self.rounds.links, torch.zeros(self.context.num_dst, dtype=torch.bool)
         reads[nodes] = True
         used = links.of_edge[reads.repeat_interleave(self.edges)]
         asked = torch.zeros(links.row.numel(), dtype=torch.bool)
@@ -304,7 +304,7 @@ class _MeteredHalo(CompressedHalo):
         super().__init__(single_rank_comm(), empty_route(), num_own=num_own)
         self._rounds, self._asked = rounds, asked
 
-    def start_fetch(self, x_own: Tensor, how: Fetch) -> Callable[[], Tensor]:
-        """Count the exchange and fetch nothing: (D, F) -> (0, F)."""
+    def start_gather(self, x_own: Tensor, mode: ExchangeMode) -> Callable[[], Tensor]:
+        """Count the exchange and gather nothing: (D, F) -> (0, F)."""
         self._rounds.exchange(x_own, self._asked, label=self._label)
         return lambda: x_own[:0]

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siafu.graph import Block
+from siafu.context import Context
 from siafu.methods.lazy.frugal import CandidateReport, FrugalConfig, FrugalResult, train_frugal
 from siafu.methods.lazy.traffic import message_bytes, parameter_bytes
 from siafu.nn.aggregates import widened
@@ -27,12 +27,12 @@ class FrugalProcedure(Procedure):
     model: Propagated
 
     def __init__(
-        self, part: Part, block: Block, x_own: Rows, task: Task, *, seed: int, features: bool = True
+        self, part: Part, context: Context, x_own: Rows, task: Task, *, seed: int, features: bool = True
     ) -> None:
         self.model = unfitted_model(x_own.shape[1], task.num_outputs)
         self.x_src, self.in_features = widened(x_own), x_own.shape[1]
         self.task, self.comm, self.seed = task, task.comm, seed
-        self.block = block.with_static(self.x_src)
+        self.context = context.with_static(self.x_src)
         self.sent = ByteCounter(task.comm)
         self._route = part.route
         self._recipe = FrugalConfig() if features else FrugalConfig(hops=0)
@@ -41,7 +41,7 @@ class FrugalProcedure(Procedure):
     def begin(self, monitor: Monitor, *, epoch: int) -> None:
         """Fit every candidate; the best one is the model."""
         found = self._fit(self._recipe)
-        self.model, self.block, self._out = found.model, found.block, found.out
+        self.model, self.context, self._out = found.model, found.context, found.out
         self._chosen = found.chosen
         self._stages = [self._describe(number, tried) for number, tried in enumerate(found.tried, 1)]
         for stage in self._stages:
@@ -62,7 +62,7 @@ class FrugalProcedure(Procedure):
         return {**counts, **tried, "stage": chosen, "stages": self._stages}
 
     def _fit(self, config: FrugalConfig) -> FrugalResult:
-        return train_frugal(self.comm, self.block, self._route, self.x_src, self.task, config)
+        return train_frugal(self.comm, self.context, self._route, self.x_src, self.task, config)
 
     def _describe(self, number: int, tried: CandidateReport) -> dict[str, Any]:
         """Describe one candidate, with the traffic of all ranks. Collective."""

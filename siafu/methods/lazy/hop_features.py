@@ -14,6 +14,7 @@ from siafu.comm.compressed_halo import exchange_rows, subset_route
 from siafu.comm.config import Precision
 from siafu.comm.quantization import quantize_dequantize
 from siafu.comm.route import Route
+from siafu.context import Context
 from siafu.graph import Block
 from siafu.nn.aggregates import Scales, edge_weights, gcn_scales
 
@@ -36,13 +37,20 @@ class _HopPlan:
 
 
 def compute_hop_features(
-    comm: Comm, block: Block, route: Route, x_own: Tensor, *, wanted: Tensor, hops: int, precision: Precision
+    comm: Comm,
+    context: Context,
+    route: Route,
+    x_own: Tensor,
+    *,
+    wanted: Tensor,
+    hops: int,
+    precision: Precision,
 ) -> list[Tensor]:
     """Compute ``S X``, …, ``S^hops X`` of the own rows ``wanted``, (W,) int64: (D, F) -> each (W, F). Collective.
 
     Inputs are sent exactly. The results of hops are rounded to ``precision``, on their own rank as on the wire.
     """
-    by = gcn_scales(block, torch.float64)
+    block, by = context.block, gcn_scales(context, torch.float64)
     order, plan = _plan(comm, block, route, wanted, hops)
     rows, found = x_own[order], []
     for number, hop in enumerate(plan):

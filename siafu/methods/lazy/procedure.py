@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from siafu.comm.config import CommConfig
-from siafu.graph import Block
+from siafu.context import Context
 from siafu.methods.lazy.averaging import average_weights, flat_parameters
 from siafu.methods.lazy.config import LazyConfig
 from siafu.methods.lazy.stage_inputs import (
@@ -49,7 +49,7 @@ class LazyProcedure(Procedure):
         self,
         model: Staged,
         part: Part,
-        block: Block,
+        context: Context,
         x_own: Tensor,
         task: Task,
         config: TrainConfig,
@@ -59,7 +59,7 @@ class LazyProcedure(Procedure):
         wire: CommConfig,
     ) -> None:
         self.model, self.task, self.comm, self.seed = model, task, task.comm, seed
-        self.block, self.in_features = block.with_static(x_own), x_own.shape[1]
+        self.context, self.in_features = context.with_static(x_own), x_own.shape[1]
         self.optimizer = DistributedOptimizer(model, config, task.comm, wire=wire)
         self.sent = ByteCounter(task.comm)
         self.lazy, self.stages = lazy, stage_specs(model, lazy)
@@ -72,7 +72,7 @@ class LazyProcedure(Procedure):
                 "logits or frugal"
             )
         self._route, self._wire = part.route, wire
-        self._local_block: Block | None = None
+        self._local_context: Context | None = None
         self._rows = [widened(x_own)]  # of own nodes: the inputs, then the output rows of each stage
         self._inputs: StageInputs | None = None  # of the current stage
         self._output: Tensor | None = None  # of the chosen stage
@@ -104,11 +104,11 @@ class LazyProcedure(Procedure):
         """Compute the output of the current stage for every own row; between stages, of the chosen one. Collective."""
         self.model.eval()
         if self._inputs is not None:
-            return self.model.output(self.current, self._inputs.block, self._inputs.x_src)
+            return self.model.output(self.current, self._inputs.context, self._inputs.x_src)
         if self._output is None:
             chosen = int(self.model.chosen) if self.results else 0
             inputs = self._inputs_of(chosen)
-            self._output = self.model.output(chosen, inputs.block, inputs.x_src)
+            self._output = self.model.output(chosen, inputs.context, inputs.x_src)
         return self._output
 
     def metrics(self, seconds: float) -> dict[str, Any]:
@@ -154,38 +154,38 @@ class LazyProcedure(Procedure):
     @torch.no_grad()
     def _exchange_inputs(self, stage: int) -> StageInputs:
         """Exchange the inputs of a stage: rows of own nodes and of the halo, or only their aggregate. Collective."""
-        model, own = self.model, torch.arange(self.block.num_dst)
+        model, own = self.model, torch.arange(self.context.num_dst)
         if model.sends(stage) == "nothing":
-            return edgeless_inputs(self.block, model.given(stage, self._rows), own)
-        if self._local_block is None:
+            return edgeless_inputs(self.context, model.given(stage, self._rows), own)
+        if self._local_context is None:
             degrees = any(isinstance(module, Gcn) for module in model.modules())
-            self._local_block = detach_halo(self.comm, self._route, self.block, degrees=degrees)
+            self._local_context = detach_halo(self.comm, self._route, self.context, degrees=degrees)
         label = f"{MESSAGES} {stage + 1}"
         precision = self.lazy.precision
         x_src = gather_source_rows(
             self.comm, self._route, self._rows[stage], precision=precision, label=label
         )
         self._rows[stage] = x_src[: own.numel()]
-        inputs = StageInputs(self._reachable_block(label, x_src).with_static(x_src), x_src)
+        inputs = StageInputs(self._reachable_context(label, x_src).with_static(x_src), x_src)
         if not model.frozen(stage):
             return inputs
-        model.aggregate(stage, inputs.block, x_src)
+        model.aggregate(stage, inputs.context, x_src)
         return inputs.subset(own)
 
-    def _reachable_block(self, label: str, x_src: Tensor) -> Block:
-        """Return the block of a stage, without edges from halo rows of absent sites that have never been received."""
-        assert self._local_block is not None
+    def _reachable_context(self, label: str, x_src: Tensor) -> Context:
+        """Return the context of a stage, without edges from halo rows of absent sites that have never been received."""
+        assert self._local_context is not None
         unknown = self._route.missing_rows(label=label, width=x_src.shape[1])
         if unknown is None:
-            return self._local_block
-        own = torch.zeros(self.block.num_dst, dtype=torch.bool)
-        return drop_edges_from(self._local_block, torch.cat([own, unknown]))
+            return self._local_context
+        own = torch.zeros(self.context.num_dst, dtype=torch.bool)
+        return drop_edges_from(self._local_context, torch.cat([own, unknown]))
 
     @torch.no_grad()
     def _compute_next_rows(self, stage: int, inputs: StageInputs) -> None:
         """Compute the rows that the next stage reads."""
         self.model.eval()
-        self._rows.append(self.model.passed(stage, inputs.block, inputs.x_src))
+        self._rows.append(self.model.passed(stage, inputs.context, inputs.x_src))
 
     def _start_step(self, step: int) -> None:
         set_keys(self.model, seed=self.seed, step=step)
@@ -196,9 +196,9 @@ class LazyProcedure(Procedure):
         rows, stage = self.task.rows["train"], self.current
         if self._train_inputs is not None:
             few = self._train_inputs
-            return self.task.loss_of(self.model.output(stage, few.block, few.x_src), rows)
+            return self.task.loss_of(self.model.output(stage, few.context, few.x_src), rows)
         inputs = self._current_inputs()
-        return self.task.loss_of(self.model.output(stage, inputs.block, inputs.x_src)[rows], rows)
+        return self.task.loss_of(self.model.output(stage, inputs.context, inputs.x_src)[rows], rows)
 
     def _step_locally(self, epoch: int) -> float:
         """Take local steps on own nodes, then average the weights of all ranks. Collective."""
@@ -277,7 +277,7 @@ class LazyProcedure(Procedure):
 
     def state(self) -> State:
         """The results of stages, residuals and, with local steps, this rank's Adam moments."""
-        mine = residuals_of(self.block, self.optimizer)
+        mine = residuals_of(self.context, self.optimizer)
         if self.lazy.local_epochs > 1:  # then optimisers differ between ranks
             for slot, values in self.optimizer.adam.state.items():
                 mine |= {f"adam.{slot}.{name}": value for name, value in values.items()}
@@ -286,6 +286,6 @@ class LazyProcedure(Procedure):
     def load_state(self, state: State) -> None:
         """Take them back."""
         self.results = state.values["results"]
-        load_residuals(self.block, self.optimizer, state.tensors)
+        load_residuals(self.context, self.optimizer, state.tensors)
         if self.lazy.local_epochs > 1:
             self.optimizer.adam.load_state(by_number(under(state.tensors, "adam")))

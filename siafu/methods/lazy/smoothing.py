@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from siafu.comm.config import Precision
-from siafu.graph import Block
+from siafu.context import Context
 from siafu.methods.lazy.validation import val_scores
 from siafu.nn.propagated import smoothed
 from siafu.training.task import Task
@@ -29,16 +29,16 @@ class SmoothingResult:
     q: Tensor
 
 
-def smoothing_rounds(block: Block, p: Tensor, *, share: float, precision: Precision) -> Iterator[Tensor]:
+def smoothing_rounds(context: Context, p: Tensor, *, share: float, precision: Precision) -> Iterator[Tensor]:
     """Iterate ``q <- (1 - share) S q + share p`` from ``q = p``: yields (D, C) float64. Each round is collective."""
     q = p
     while True:
-        q = smoothed(block, q, p, share=share, precision=precision)
+        q = smoothed(context, q, p, share=share, precision=precision)
         yield q
 
 
 def search_smoothing(
-    block: Block,
+    context: Context,
     z: Tensor,
     task: Task,
     *,
@@ -54,7 +54,7 @@ def search_smoothing(
     """
     best = SmoothingResult(temperatures[0], 0, -1.0, z)
     for temperature in temperatures:
-        passed = smoothing_rounds(block, (temperature * z).softmax(1), share=share, precision=precision)
+        passed = smoothing_rounds(context, (temperature * z).softmax(1), share=share, precision=precision)
         top, top_round = -1.0, 0
         for number in range(1, rounds + 1):
             q = next(passed)

@@ -69,7 +69,7 @@ class Dense2:
 def dense_form(model: Staged, stage: int, reading: StageInputs) -> Dense2 | None:
     """A stage in that form, on rows that do not change and whose aggregates are kept; None where it has another."""
     if isinstance(model, Logits):
-        mlp, x = model.dense(stage, reading.block, reading.x_src)
+        mlp, x = model.dense(stage, reading.context, reading.x_src)
         return _of_layers(mlp, 0, ((x, _weight(mlp.layers[0])),), mlp.layers[1], reading)
     assert isinstance(model, Layered)
     terms = _terms(model, stage, reading)
@@ -120,7 +120,7 @@ def _of_layers(
     assert isinstance(first, Dropout)
     assert isinstance(second, Dropout | None)
     assert isinstance(norm, nn.LayerNorm | None)
-    ids = reading.block.node_id
+    ids = reading.context.node_id
     return Dense2(terms, layer.bias, (first, second), norm, head, None if ids is None else ids)
 
 
@@ -143,7 +143,7 @@ def _terms(
 
 def _rows(layer: Layer, reading: StageInputs) -> Tensor:
     """The aggregate that is kept."""
-    kept = layer.aggregate(reading.block, reading.x_src)
+    kept = layer.aggregate(reading.context, reading.x_src)
     assert isinstance(kept, Tensor)
     return kept
 

@@ -40,10 +40,10 @@ class Pipeline(Method):
     def build(self, rank: RankContext) -> PipelineProcedure:
         """Build the procedure of one rank. Collective."""
         config, pipeline = rank.config, rank.config.of(PipelineConfig)
-        part, block, x, task, model = static_inputs(rank)
+        part, context, x, task, model = static_inputs(rank)
         return PipelineProcedure(
             require_features(model, part, "pipeline"),
-            block,
+            context,
             x,
             task,
             config.train,

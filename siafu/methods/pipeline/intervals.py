@@ -9,6 +9,7 @@ from torch import Tensor
 
 from siafu.comm import Comm
 from siafu.comm.route import Route
+from siafu.context import Context
 from siafu.graph import Block
 
 _EDGES_PER_ROW = 8  # the cost of a row, in edges
@@ -65,8 +66,9 @@ class Intervals:
         return np.array([any(send.peer == peer for send in sends) for sends in self.sends], dtype=bool)
 
 
-def cut_intervals(block: Block, route: Route, comm: Comm, *, count: int) -> Intervals:
+def cut_intervals(context: Context, route: Route, comm: Comm, *, count: int) -> Intervals:
     """Cut a part's rows into at most ``count`` intervals of about the same work. Collective."""
+    block = context.block
     rows = _balanced(block.indptr, count)
     sends = _sends(route, rows)
     sizes = torch.zeros(comm.world_size, len(rows), dtype=torch.int64)
@@ -83,7 +85,7 @@ def cut_intervals(block: Block, route: Route, comm: Comm, *, count: int) -> Inte
                 begin, number = begin + size, number + 1
         if begin > start:
             halo_of[peer] = slice(start, begin)
-    assert begin == block.num_src or block.others is None
+    assert begin == block.num_src or not context.has_halo
     return Intervals(rows, _reads(block, rows, halo, number), halo, halo_of, sends)
 
 

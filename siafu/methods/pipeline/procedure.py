@@ -25,8 +25,8 @@ from siafu.comm.all_gather import all_gather_texts
 from siafu.comm.config import CommConfig
 from siafu.comm.quantization import ErrorFeedback
 from siafu.comm.route import Route
+from siafu.context import Context
 from siafu.cost import Meter, charge, read_prices, value
-from siafu.graph import Block
 from siafu.methods.full.procedure import infer_whole
 from siafu.methods.pipeline.autoscaler import Autoscaler
 from siafu.methods.pipeline.config import PipelineConfig
@@ -73,7 +73,7 @@ class PipelineProcedure(Procedure):
     def __init__(
         self,
         model: Model,
-        block: Block,
+        context: Context,
         x_src: Rows,
         task: Task,
         config: TrainConfig,
@@ -86,7 +86,7 @@ class PipelineProcedure(Procedure):
         folder: Path | None = None,
     ) -> None:
         self.model, self.task, self.comm, self.seed = model, task, task.comm, seed
-        self.block, self.x_src, self.in_features = block.with_static(x_src), x_src, x_src.shape[1]
+        self.context, self.x_src, self.in_features = context.with_static(x_src), x_src, x_src.shape[1]
         self.optimizer = DistributedOptimizer(model, config, task.comm, wire=wire)
         self.sent = ByteCounter(task.comm)
         self.costs = RunCosts()
@@ -109,12 +109,12 @@ class PipelineProcedure(Procedure):
     def state(self) -> State:
         """Return the costs so far, and the error feedback residuals of this rank."""
         residuals = {f"pipeline.{name}": each for name, each in self._feedback.state().items()}
-        return State(asdict(self.costs), residuals_of(self.block, self.optimizer) | residuals)
+        return State(asdict(self.costs), residuals_of(self.context, self.optimizer) | residuals)
 
     def load_state(self, state: State) -> None:
         """Restore costs and residuals."""
         self.costs = RunCosts(**state.values)
-        load_residuals(self.block, self.optimizer, state.tensors)
+        load_residuals(self.context, self.optimizer, state.tensors)
         self._feedback.load(under(state.tensors, "pipeline"))
 
     def metrics(self, seconds: float) -> dict[str, Any]:
@@ -127,7 +127,7 @@ class PipelineProcedure(Procedure):
 
     def outputs(self) -> Tensor:
         """Compute the output of every own row, on this rank."""
-        return infer_whole(self.model, self.block, self.x_src, self.task)
+        return infer_whole(self.model, self.context, self.x_src, self.task)
 
     def step(self, epochs: range, position: EpochPosition) -> list[EpochStats]:
         """Train all of ``epochs``, which overlap."""
@@ -165,10 +165,10 @@ class PipelineProcedure(Procedure):
         """Create the intervals, their rows and the workers. Collective."""
         setup = self.setup()
         channel = self.comm.channel("pipeline")
-        intervals = cut_intervals(self.block, self._route, self.comm, count=self._num_intervals())
+        intervals = cut_intervals(self.context, self._route, self.comm, count=self._num_intervals())
         assert isinstance(self.model, Model)
         segments = self._segments = Segments() if self.pipeline.workers == "processes" else None
-        rows = KeptRows(self.model, setup, self.block, self.x_src, self.task, segments=segments)
+        rows = KeptRows(self.model, setup, self.context, self.x_src, self.task, segments=segments)
         weights, versions = weights_of(dict(self.model.named_parameters())), self.pipeline.staleness + 3
         copies = [] if segments is None else [segments.copies(weights) for _ in range(versions)]
         tasks = TaskQueue(lambda outcome: server.on_task_end(outcome), hedging=self.pipeline.hedge)
@@ -265,7 +265,7 @@ class PipelineProcedure(Procedure):
         """Describe the model's tensor work for workers."""
         model, task = self.model, self.task
         assert isinstance(model, Model)
-        order = model.order([self.block] * model.num_aggregates, self.x_src)
+        order = model.order([self.context] * model.num_aggregates, self.x_src)
         weight = task.class_weight
         return Setup(
             trace(model, order),
@@ -278,7 +278,7 @@ class PipelineProcedure(Procedure):
         )
 
     def _num_intervals(self) -> int:
-        return self.pipeline.intervals or max(1, min(_MAX_INTERVALS, self.block.num_dst // _MIN_ROWS))
+        return self.pipeline.intervals or max(1, min(_MAX_INTERVALS, self.context.num_dst // _MIN_ROWS))
 
     def _count_costs(self) -> float:
         """Count tasks; returns the dollars for functions and bytes since the last call. Collective."""

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from siafu import native
-from siafu.graph import Block
+from siafu.context import Context
 from siafu.nn.aggregates import AggregatePass, Allocate, aggregate_static, widened
 from siafu.nn.dropout import Dropout, key_of
 from siafu.nn.model import Model
@@ -28,31 +28,40 @@ class KeptRows:
     """
 
     def __init__(
-        self, model: Model, setup: Setup, block: Block, x: Rows, task: NodeTask, *, segments: Segments | None
+        self,
+        model: Model,
+        setup: Setup,
+        context: Context,
+        x: Rows,
+        task: NodeTask,
+        *,
+        segments: Segments | None,
     ) -> None:
         self.setup, self._x = setup, x
         dtype = next(model.parameters()).dtype
         allocate = _allocator(segments, dtype)
-        self._static = _kept_aggregate(model, setup.kept, block, x, allocate) if setup.kept else None
+        self._static = _kept_aggregate(model, setup.kept, context, x, allocate) if setup.kept else None
         self.aggregates: dict[int, AggregatePass] = {}
         self.edge_weights: dict[int, list[str]] = {}
         self._inputs: dict[tuple[int, ...], Arrays] = {}  # of a stage, a direction and an interval
         self._written: dict[tuple[int, Direction], list[tuple[str, np.ndarray, bool]]] = {}
         self._h: dict[int, np.ndarray] = {}
         self._grad_h: dict[int, np.ndarray] = {}
-        node_id = torch.arange(block.num_dst) if block.node_id is None else block.node_id[: block.num_dst]
+        node_id = (
+            torch.arange(context.num_dst) if context.node_id is None else context.node_id[: context.num_dst]
+        )
         self._row_id = _seen(node_id.numpy(), segments)
         self._train, self._y = task.rows["train"].numpy(), task.y.numpy()
         self._dropouts = _edge_dropouts(model)
         for number in range(setup.kept, setup.num_aggregates):
-            width = model.z_features(number, first=model.aggregates_first(number, block))
-            self.aggregates[number] = model.kind(number).begin(block, width=width, dtype=dtype)
+            width = model.z_features(number, first=model.aggregates_first(number, context))
+            self.aggregates[number] = model.kind(number).begin(context, width=width, dtype=dtype)
             self.aggregates[number].allocate(allocate)
             self.edge_weights[number] = list(model.edge_weights(number))
             if returns_h(setup, number):
-                self._h[number] = allocate(block.num_dst, model.h_features(number)).numpy()
+                self._h[number] = allocate(context.num_dst, model.h_features(number)).numpy()
             if has_grad_h(setup, number):
-                self._grad_h[number] = allocate(block.num_dst, model.h_features(number)).numpy()
+                self._grad_h[number] = allocate(context.num_dst, model.h_features(number)).numpy()
 
     def inputs(self, key: Key, rows: slice) -> Arrays:
         """The arrays that a task reads."""
@@ -170,16 +179,16 @@ def _seen(array: np.ndarray, segments: Segments | None) -> np.ndarray:
     return seen
 
 
-def _kept_aggregate(model: Model, count: int, block: Block, x: Rows, allocate: Allocate) -> Rows:
-    """The leading aggregates of the inputs; from now on the block keeps them where they are allocated here."""
+def _kept_aggregate(model: Model, count: int, context: Context, x: Rows, allocate: Allocate) -> Rows:
+    """The leading aggregates of the inputs; from now on the context keeps them where they are allocated here."""
     with torch.no_grad():
-        kept = aggregate_static(block, model.kinds(count), x)
+        kept = aggregate_static(context, model.kinds(count), x)
     if isinstance(kept, Streamed):
         return kept
     moved = allocate(*kept.shape).copy_(kept)
-    for key, value in block.memo.items():
+    for key, value in context.cache.items():
         if value is kept:
-            block.memo[key] = moved
+            context.cache[key] = moved
     return moved
 
 

@@ -24,7 +24,7 @@ class Sampled(Method):
     def build(self, rank: RankContext) -> SampledProcedure:
         """Build the procedure of one rank. Collective."""
         config, sampled = rank.config, rank.config.of(SampledConfig)
-        part, block, x, task, model = static_inputs(rank)
+        part, context, x, task, model = static_inputs(rank)
         if config.task == "node":
             require_features(model, part, "sampled")
         room = layer_room(
@@ -39,7 +39,7 @@ class Sampled(Method):
         return SampledProcedure(
             model,
             part,
-            block,
+            context,
             x,
             task,
             config.train,

@@ -31,7 +31,7 @@ class Neighbourhood:
         own: the positions of this rank's own nodes.
     """
 
-    def __init__(self, comm: Comm, part: Part, block: Block, *, spill: Spill | None = None) -> None:
+    def __init__(self, comm: Comm, part: Part, *, spill: Spill | None = None) -> None:
         """``spill`` makes the array of its in-edges, where that should not lie in memory. Collective."""
         self._comm, num_own = comm, part.own.num_nodes
         sizes = comm.all_gather(torch.tensor([num_own]), label="sample")
@@ -43,7 +43,7 @@ class Neighbourhood:
             route = part.route
             halo = comm.all_to_all((route.index + first).int(), route.send, route.recv, label="sample")
             self._name = torch.cat([torch.arange(first, first + num_own, dtype=torch.int32), halo])
-        self._csr, self._weight = _canonical(block, spill)
+        self._csr, self._weight = _canonical(part.block, spill)
 
     def sample_hop(self, nodes: list[Tensor], *, key: Tensor, fanout: int, replace: bool) -> SampledHop:
         """Draw in-edges of nodes; see :class:`siafu.sampling.NeighborSampler`. Collective."""

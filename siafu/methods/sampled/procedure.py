@@ -19,6 +19,7 @@ from torch import Tensor
 
 from siafu import native
 from siafu.comm.config import CommConfig, Precision
+from siafu.context import AnyBlock, Context
 from siafu.graph import Block, Whole
 from siafu.methods.full.procedure import infer_whole
 from siafu.methods.sampled.config import SampledConfig
@@ -81,7 +82,7 @@ class SampledProcedure(Procedure):
         self,
         model: Model | Embedded,
         part: Part,
-        block: Block,
+        context: Context,
         x_own: Rows,
         task: Task,
         config: TrainConfig,
@@ -92,7 +93,7 @@ class SampledProcedure(Procedure):
         room: Room | None = None,
     ) -> None:
         self.model, self.task, self.comm, self.seed = model, task, task.comm, seed
-        self.block, self.x_src, self.in_features = block.with_static(x_own), x_own, x_own.shape[1]
+        self.context, self.x_src, self.in_features = context.with_static(x_own), x_own, x_own.shape[1]
         self.optimizer = DistributedOptimizer(model, config, task.comm, wire=wire)
         self.sent = ByteCounter(task.comm)
         core = model_of(model)
@@ -103,7 +104,7 @@ class SampledProcedure(Procedure):
         self.spent = {"sample": 0.0, "fetch": 0.0, "compute": 0.0}
         self.num_batches = -(-task.count["train"] // sampled.batch_size)
         self._aside = self.comm.channel("sample")  # so that what is done ahead never meets the gradients
-        self.near = Neighbourhood(self._aside, part, self.block, spill=room.spill if room else None)
+        self.near = Neighbourhood(self._aside, part, spill=room.spill if room else None)
         caches = sampled.cache_aggregate and not isinstance(model, Embedded)
         self.cached = core.num_kept(x_own) if caches else 0  # leading aggregates
         self.num_hops = len(self.fanouts) - self.cached
@@ -118,17 +119,17 @@ class SampledProcedure(Procedure):
     def outputs(self) -> Tensor:
         """The model's output for every row here, without dropout; by layer where ``room`` is given. Collective."""
         if self.room is None or isinstance(self.model, Embedded):
-            return infer_whole(self.model, self.block, self.x_src, self.task)
+            return infer_whole(self.model, self.context, self.x_src, self.task)
         self.model.eval()
-        block = self.block if self.cached else replace(self.block, static_src=None)
-        return outputs_by_layer(self.model, block, self.x_src, room=self.room)
+        context = self.context if self.cached else replace(self.context, static_src=None)
+        return outputs_by_layer(self.model, context, self.x_src, room=self.room)
 
     def step(self, epochs: range, position: EpochPosition) -> list[EpochStats]:
         """Train one epoch, or the rest of it."""
         epoch, loss = epochs.start, position.loss
         self.optimizer.set_lr(epoch)
         batches = self.task.seed_batches(
-            epoch, batch_size=self.sampled.batch_size, seed=self.seed, node_id=self.block.node_id
+            epoch, batch_size=self.sampled.batch_size, seed=self.seed, node_id=self.context.node_id
         )
         made = self._macrobatches(epoch, batches, first=position.minibatch)
         for macrobatch in prefetch(made) if self.prefetch else made:
@@ -147,7 +148,7 @@ class SampledProcedure(Procedure):
             start = time.perf_counter()
             blocks, x_src = self._assemble(grown, macrobatch.fetched)
             if shared is not None:
-                blocks[0].memo[PROJECTED] = shared.of(grown.position)
+                blocks[0].cache[PROJECTED] = shared.of(grown.position)
             self.model.train()
             set_keys(self.model, seed=self.seed, step=(epoch << 32) + number)
             self.optimizer.zero_grad()
@@ -158,11 +159,11 @@ class SampledProcedure(Procedure):
 
     def state(self) -> State:
         """The residuals of this rank."""
-        return State({}, residuals_of(self.block, self.optimizer))
+        return State({}, residuals_of(self.context, self.optimizer))
 
     def load_state(self, state: State) -> None:
         """Take residuals back."""
-        load_residuals(self.block, self.optimizer, state.tensors)
+        load_residuals(self.context, self.optimizer, state.tensors)
 
     def metrics(self, seconds: float) -> dict[str, float]:
         """Seconds spent on sampling, fetching and computing."""
@@ -203,7 +204,7 @@ class SampledProcedure(Procedure):
 
     def _tables(self, part: Part, whole: bool, precision: Precision) -> list[Table]:
         """The static tables of own nodes: inputs, ids, degrees, kept aggregates. Collective."""
-        own, block = part.own, self.block
+        own, block = part.own, self.context.block
         ids = torch.arange(own.num_nodes) if own.node_id is None else own.node_id
         facts = torch.empty(own.num_nodes, 0, dtype=torch.float64)
         if whole:
@@ -212,9 +213,8 @@ class SampledProcedure(Procedure):
             )
         tables = [Table(self.x_src, precision), Table(ids.int()[:, None]), Table(facts)]
         if self.cached:
-            if block.others is not None:
-                block.others.begin("halo")
-            kept = aggregate_static(block, model_of(self.model).kinds(self.cached), self.x_src)
+            self.context.exchange.begin("halo")
+            kept = aggregate_static(self.context, model_of(self.model).kinds(self.cached), self.x_src)
             tables.append(Table(kept, precision))
         return tables
 
@@ -227,12 +227,12 @@ class SampledProcedure(Procedure):
         rows = widened(self.static.read(_X, place, macrobatch.fetched))
         return _Projected(position, self.model.layer(0).project(TorchOps(None), rows))
 
-    def _assemble(self, grown: Minibatch, fetched: FetchedRows) -> tuple[list[Block], Tensor]:
+    def _assemble(self, grown: Minibatch, fetched: FetchedRows) -> tuple[list[AnyBlock], Tensor]:
         """The blocks of a minibatch, and the rows that the first of them reads."""
         place = self.static.place(grown.position, fetched)
         node_id = self.static.read(_ID, place, fetched)[:, 0].long()
         facts = self.static.read(_FACTS, place, fetched)
-        blocks = []
+        blocks: list[AnyBlock] = []
         for hop in reversed(grown.hops):
             src, dst = slice(hop.num_src), slice(hop.indptr.numel() - 1)
             whole = Whole(facts[src, 0], facts[dst, 1], facts[dst, 2].long()) if facts.shape[1] else None
@@ -243,8 +243,8 @@ class SampledProcedure(Procedure):
             empty = Block(nothing, torch.empty(0, dtype=torch.int32), place.numel(), None, node_id)
             kept = empty.with_static(x_src)
             name = ("aggregate", *model_of(self.model).kinds(self.cached))
-            kept.memo[name] = self.static.read(_AGGREGATE, place, fetched)
-            blocks = [kept] * self.cached + blocks
+            kept.cache[name] = self.static.read(_AGGREGATE, place, fetched)
+            blocks = [*[kept] * self.cached, *blocks]
         return blocks, x_src
 
     def _macrobatch_size(self) -> int:
@@ -264,7 +264,7 @@ class SampledProcedure(Procedure):
         """The most bytes that edges and fetched rows of a minibatch take on a rank; the same on all ranks."""
         num_nodes, ranks = int(self.near.offset[-1]), self.comm.world_size
         mean_degree = (
-            self.comm.all_reduce(torch.tensor([self.block.num_edges]), label="sample").item() / num_nodes
+            self.comm.all_reduce(torch.tensor([self.context.num_edges]), label="sample").item() / num_nodes
         )
         nodes, num_bytes = float(min(num_nodes, -(-self.sampled.batch_size // ranks) + 1)), 0.0
         for fanout in self.fanouts[::-1][: self.num_hops]:

@@ -3,7 +3,7 @@
 from siafu.nn.aggregates.aggregate import Aggregate, AggregatePass, Allocate, aggregate, aggregate_static
 from siafu.nn.aggregates.attention import Attention
 from siafu.nn.aggregates.attention_v2 import AttentionV2
-from siafu.nn.aggregates.halo import bring_halo, check_rows, widened, with_halo
+from siafu.nn.aggregates.halo import check_rows, gather_halo, widened, with_halo
 from siafu.nn.aggregates.identity import IDENTITY
 from siafu.nn.aggregates.maximum import MAXIMUM, max_in
 from siafu.nn.aggregates.weighted_sum import (
@@ -32,9 +32,9 @@ __all__ = [
     "Scales",
     "aggregate",
     "aggregate_static",
-    "bring_halo",
     "check_rows",
     "edge_weights",
+    "gather_halo",
     "gcn_in",
     "gcn_scales",
     "max_in",

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from siafu import native
-from siafu.graph import Block
-from siafu.nn.aggregates.halo import check_rows, fetch_kind, widened
+from siafu.context import AnyBlock, Context, context_of
+from siafu.nn.aggregates.halo import check_rows, exchange_mode, widened
 from siafu.nn.streamed import Rows, Streamed
 
 Allocate = Callable[[int, int], Tensor]  # makes an array of so many rows and columns, to be filled
@@ -45,11 +45,11 @@ class Aggregate:
         """The width of its results, for rows of a width."""
         return z_features
 
-    def begin(self, block: Block, *, width: int, dtype: torch.dtype) -> "AggregatePass":
-        """Begin a pass over rows of so many columns. Collective, the first time for a block."""
+    def begin(self, context: Context, *, width: int, dtype: torch.dtype) -> "AggregatePass":
+        """Begin a pass over rows of so many columns. Collective, the first time for a context."""
         raise NotImplementedError
 
-    def aggregate_streamed(self, block: Block, x_src: Streamed) -> Tensor:
+    def aggregate_streamed(self, context: Context, x_src: Streamed) -> Tensor:
         """Aggregate static rows that do not fit into memory: (num_given, F) -> (D, F), an array on disk. Collective."""
         raise ValueError(
             "this aggregate needs all inputs in memory, but data.inputs is stream; set it to memory"
@@ -78,8 +78,8 @@ class AggregatePass:
     grad_dst: Tensor
     grad_src: Tensor
 
-    def __init__(self, block: Block, *, z_features: int, m_features: int, dtype: torch.dtype) -> None:
-        self.block, self.dtype = block, dtype
+    def __init__(self, context: Context, *, z_features: int, m_features: int, dtype: torch.dtype) -> None:
+        self.context, self.block, self.dtype = context, context.block, dtype
         self.z_features, self.m_features, self.sent = z_features, m_features, z_features
 
     def allocate(self, allocate: Allocate) -> None:
@@ -114,9 +114,9 @@ class AggregatePass:
     def collect(self, rows: slice) -> None:
         """Add up the gradients that sources have left for a range of destinations."""
 
-    def forward_all(self, z_own: Tensor, arrived: Callable[[], Tensor] | None) -> Tensor:
+    def forward_all(self, z_own: Tensor, arrived: Callable[[], Tensor]) -> Tensor:
         """Aggregate for all destinations; ``arrived`` waits for the halo rows: (num_given, Z) -> (D, M)."""
-        self.z_src = z_own.contiguous() if arrived is None else self._completed(z_own, arrived())
+        self.z_src = self._completed(z_own, arrived()) if self.context.has_halo else z_own.contiguous()
         self.m_dst = native.empty_rows(self.block.num_dst, self.m_features, self.dtype)
         self.filled(slice(0, self.z_src.shape[0]))
         self.forward(slice(0, self.block.num_dst))
@@ -130,7 +130,7 @@ class AggregatePass:
         self.grad_src[block.num_dst :, self.sent :] = 0
         of_weights = self.grad_filled(slice(0, block.num_dst), again=False)
         self.backward(slice(0, block.num_src))
-        return self.grad_src[block.num_dst :, : self.sent], of_weights
+        return self.grad_src[self.context.num_given :, : self.sent], of_weights
 
     def allocate_gradients(self) -> None:
         """Allocate the gradients of all sources."""
@@ -139,7 +139,7 @@ class AggregatePass:
     def backward_own(self) -> Tensor:
         """Compute the gradients of all own rows, or all rows where no other rank holds any, after the halo's."""
         self.collect(slice(0, self.block.num_dst))
-        return self.grad_src if self.block.others is None else self.grad_src[: self.block.num_dst].clone()
+        return self.grad_src[: self.block.num_dst].clone() if self.context.has_halo else self.grad_src
 
     def save(self) -> list[Tensor]:
         """Give the tensors that the backward pass reads, and forget them."""
@@ -160,7 +160,7 @@ class AggregatePass:
 
 def aggregate(
     kind: Aggregate,
-    block: Block,
+    block: AnyBlock,
     z_src: Rows,
     *,
     weights: Sequence[Tensor] = (),
@@ -168,38 +168,39 @@ def aggregate(
 ) -> Rows:
     """Aggregate over all in-edges of a block, differentiably: (num_given, Z) -> (D, M).
 
-    The aggregate of a block's static inputs is computed once and kept with the block. Collective where other ranks hold
-    the halo.
+    The aggregate of a context's static inputs is computed once and kept with the context. Collective where other ranks
+    hold the halo.
     """
-    if not kind.reads_graph:
-        return widened(z_src[: block.num_dst])
-    check_rows(block, z_src)
-    if z_src is block.static_src:
-        return aggregate_static(block, (kind,), z_src)
+    context = context_of(block)
+    if not kind.reads_graph:  # rows of destinations suffice
+        return widened(z_src[: context.num_dst])
+    check_rows(context, z_src)
+    if z_src is context.static_src:
+        return aggregate_static(context, (kind,), z_src)
     if isinstance(z_src, Streamed):
-        return Streamed(kind.aggregate_streamed(block, z_src), z_src.spill)
-    return _Aggregate.apply(z_src, kind, block, False, dropout or native.Dropout(), *weights)
+        return Streamed(kind.aggregate_streamed(context, z_src), z_src.spill)
+    return _Aggregate.apply(z_src, kind, context, False, dropout or native.Dropout(), *weights)
 
 
-def aggregate_static(block: Block, kinds: Sequence[Aggregate], x_src: Rows) -> Rows:
-    """Aggregate the block's static inputs, by several kinds one after another: (num_given, F) -> (D, F).
+def aggregate_static(context: Context, kinds: Sequence[Aggregate], x_src: Rows) -> Rows:
+    """Aggregate the context's static inputs, by several kinds one after another: (num_given, F) -> (D, F).
 
-    The result is computed once and kept with the block. Collective, the first time.
+    The result is computed once and kept with the context. Collective, the first time.
     """
 
     def compute() -> Tensor:
         rows = x_src
         for kind in kinds:
             if isinstance(rows, Streamed):
-                rows = replace(rows, rows=kind.aggregate_streamed(block, rows), scale=None)
+                rows = replace(rows, rows=kind.aggregate_streamed(context, rows), scale=None)
             else:
-                rows = _Aggregate.apply(rows, kind, block, True, native.Dropout())
+                rows = _Aggregate.apply(rows, kind, context, True, native.Dropout())
         return rows.rows if isinstance(rows, Streamed) else rows
 
     if not any(kind.reads_graph for kind in kinds):
-        return widened(x_src[: block.num_dst])
-    check_rows(block, x_src)
-    kept = block.keep(("aggregate", *kinds), compute)
+        return widened(x_src[: context.num_dst])
+    check_rows(context, x_src)
+    kept = context.keep(("aggregate", *kinds), compute)
     return Streamed(kept, x_src.spill) if isinstance(x_src, Streamed) else kept
 
 
@@ -211,18 +212,17 @@ class _Aggregate(torch.autograd.Function):
         ctx: Any,
         z_own: Tensor,
         kind: Aggregate,
-        block: Block,
+        context: Context,
         static: bool,
         dropout: native.Dropout,
         *weights: Tensor,
     ) -> Tensor:
-        z_own, arrived = z_own if kind.linear else widened(z_own), None
+        z_own = z_own if kind.linear else widened(z_own)
         dtype = torch.float32 if z_own.dtype == torch.bfloat16 else z_own.dtype
-        ctx.run = run = kind.begin(block, width=z_own.shape[1], dtype=dtype)
+        ctx.run = run = kind.begin(context, width=z_own.shape[1], dtype=dtype)
         run.use(dropout, [weight.detach() for weight in weights])
-        if block.others is not None:
-            how = fetch_kind(ctx.needs_input_grad[0], exact=static)
-            arrived = block.others.start_fetch(z_own[:, : run.sent], how)
+        mode = exchange_mode(ctx.needs_input_grad[0], exact=static)
+        arrived = context.exchange.start_gather(z_own[:, : run.sent], mode)
         out = run.forward_all(z_own.detach(), arrived)
         ctx.save_for_backward(*run.save())
         return out
@@ -230,12 +230,9 @@ class _Aggregate(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         run: AggregatePass = ctx.run
-        others = run.block.others
         run.load(ctx.saved_tensors)
         grad_halo, of_weights = run.backward_halo(grads[0])
-        if others is None:
-            return run.backward_own(), None, None, None, None, *of_weights
-        add_arrived = others.start_give_back(grad_halo.contiguous())
+        add_arrived = run.context.exchange.start_reduce(grad_halo)
         grad_own = run.backward_own()
         add_arrived(grad_own if run.sent == grad_own.shape[1] else grad_own[:, : run.sent])
         return grad_own, None, None, None, None, *of_weights

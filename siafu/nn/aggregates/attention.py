@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from siafu import native
-from siafu.graph import Block
+from siafu.context import Context
 from siafu.native import AttendBackward, CsrPair
 from siafu.native import Attention as AttentionOptions
 from siafu.nn.aggregates.aggregate import Aggregate, AggregatePass
@@ -33,9 +33,9 @@ class Attention(Aggregate):
         """The rows to sum, without scores."""
         return z_features - 2 * self.heads
 
-    def begin(self, block: Block, *, width: int, dtype: torch.dtype) -> "AttentionPass":
+    def begin(self, context: Context, *, width: int, dtype: torch.dtype) -> "AttentionPass":
         """Begin a pass."""
-        return AttentionPass(self, block, width=width, dtype=dtype)
+        return AttentionPass(self, context, width=width, dtype=dtype)
 
 
 class AttentionPass(AggregatePass):
@@ -43,10 +43,10 @@ class AttentionPass(AggregatePass):
 
     collects = True
 
-    def __init__(self, kind: Attention, block: Block, *, width: int, dtype: torch.dtype) -> None:
-        super().__init__(block, z_features=width, m_features=kind.m_features(width), dtype=dtype)
+    def __init__(self, kind: Attention, context: Context, *, width: int, dtype: torch.dtype) -> None:
+        super().__init__(context, z_features=width, m_features=kind.m_features(width), dtype=dtype)
         self.sent = self.m_features + kind.heads  # a halo row is no destination
-        self._options = AttentionOptions(kind.heads, kind.slope, node_id=block.node_id)
+        self._options = AttentionOptions(kind.heads, kind.slope, node_id=context.node_id)
         self._scores: Tensor | None = None
         self._softmax: Tensor | None = None
         self._steps: AttendBackward | None = None

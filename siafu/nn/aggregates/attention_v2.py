@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from siafu import native
-from siafu.graph import Block
+from siafu.context import Context
 from siafu.native import AttendV2Backward, CsrPair
 from siafu.native import Attention as AttentionOptions
 from siafu.nn.aggregates.aggregate import Aggregate, AggregatePass
@@ -34,18 +34,18 @@ class AttentionV2(Aggregate):
         """Half of it: the rows as sources."""
         return z_features // 2
 
-    def begin(self, block: Block, *, width: int, dtype: torch.dtype) -> "AttentionV2Pass":
+    def begin(self, context: Context, *, width: int, dtype: torch.dtype) -> "AttentionV2Pass":
         """Begin a pass."""
-        return AttentionV2Pass(self, block, width=width, dtype=dtype)
+        return AttentionV2Pass(self, context, width=width, dtype=dtype)
 
 
 class AttentionV2Pass(AggregatePass):
     """A pass of :class:`AttentionV2`."""
 
-    def __init__(self, kind: AttentionV2, block: Block, *, width: int, dtype: torch.dtype) -> None:
-        super().__init__(block, z_features=width, m_features=kind.m_features(width), dtype=dtype)
+    def __init__(self, kind: AttentionV2, context: Context, *, width: int, dtype: torch.dtype) -> None:
+        super().__init__(context, z_features=width, m_features=kind.m_features(width), dtype=dtype)
         self.sent = self.m_features  # a halo row is no destination
-        self._options = AttentionOptions(kind.heads, kind.slope, node_id=block.node_id)
+        self._options = AttentionOptions(kind.heads, kind.slope, node_id=context.node_id)
         self._vector: Tensor
         self._softmax: Tensor | None = None
         self._steps: AttendV2Backward | None = None

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from siafu.graph import Block
+from siafu.context import Context
 from siafu.nn.aggregates.aggregate import Aggregate, AggregatePass
 
 
@@ -18,16 +18,16 @@ class Identity(Aggregate):
     linear: ClassVar[bool] = True
     reads_graph: ClassVar[bool] = False
 
-    def begin(self, block: Block, *, width: int, dtype: torch.dtype) -> "IdentityPass":
+    def begin(self, context: Context, *, width: int, dtype: torch.dtype) -> "IdentityPass":
         """Begin a pass."""
-        return IdentityPass(block, z_features=width, m_features=width, dtype=dtype)
+        return IdentityPass(context, z_features=width, m_features=width, dtype=dtype)
 
 
 class IdentityPass(AggregatePass):
     """A pass of :class:`Identity`."""
 
-    def __init__(self, block: Block, *, z_features: int, m_features: int, dtype: torch.dtype) -> None:
-        super().__init__(block, z_features=z_features, m_features=m_features, dtype=dtype)
+    def __init__(self, context: Context, *, z_features: int, m_features: int, dtype: torch.dtype) -> None:
+        super().__init__(context, z_features=z_features, m_features=m_features, dtype=dtype)
         self.sent = 0
 
     def forward(self, rows: slice) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from siafu import native
-from siafu.graph import Block
+from siafu.context import AnyBlock, Context
 from siafu.nn.aggregates.aggregate import Aggregate, AggregatePass, aggregate
 from siafu.nn.streamed import Rows, Streamed
 
@@ -19,11 +19,11 @@ class Maximum(Aggregate):
     Of equal rows the node that stands first in the user's data gives the maximum and gets the gradient.
     """
 
-    def begin(self, block: Block, *, width: int, dtype: torch.dtype) -> "MaximumPass":
+    def begin(self, context: Context, *, width: int, dtype: torch.dtype) -> "MaximumPass":
         """Begin a pass."""
-        return MaximumPass(block, z_features=width, m_features=width, dtype=dtype)
+        return MaximumPass(context, z_features=width, m_features=width, dtype=dtype)
 
-    def aggregate_streamed(self, block: Block, x_src: Streamed) -> Tensor:
+    def aggregate_streamed(self, context: Context, x_src: Streamed) -> Tensor:
         """Refuse rows on disk."""
         raise ValueError(
             "the maximum needs all inputs in memory, but data.inputs is stream; set model.reduce to mean"
@@ -48,7 +48,7 @@ class MaximumPass(AggregatePass):
     def backward(self, rows: slice) -> None:
         """Give each gradient to the source of the maximum."""
         native.segment_max_backward(
-            self.block.turned, self.grad_dst, self._source, out=self.grad_src, rows=rows
+            self.context.turned, self.grad_dst, self._source, out=self.grad_src, rows=rows
         )
 
     def save(self) -> list[Tensor]:
@@ -68,7 +68,7 @@ class MaximumPass(AggregatePass):
 MAXIMUM = Maximum()
 
 
-def max_in(block: Block, x_src: Rows) -> Tensor:
+def max_in(block: AnyBlock, x_src: Rows) -> Tensor:
     """Take the maximum of each destination's in-neighbour rows: (S, F) -> (D, F)."""
     out = aggregate(MAXIMUM, block, x_src)
     assert isinstance(out, Tensor)

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from siafu import native
+from siafu.context import AnyBlock, Context
 from siafu.graph import Block
 from siafu.native import Csr
 from siafu.nn.aggregates.aggregate import Aggregate, AggregatePass, aggregate
-from siafu.nn.aggregates.halo import bring_halo, with_halo
+from siafu.nn.aggregates.halo import gather_halo, with_halo
 from siafu.nn.streamed import Rows, Streamed
 
 
@@ -50,33 +51,34 @@ class WeightedSum(Aggregate):
         """All but the mean."""
         return self.scaling != "mean"
 
-    def scales(self, block: Block, dtype: torch.dtype) -> Scales:
+    def scales(self, context: Context, dtype: torch.dtype) -> Scales:
         """The scales for rows of a dtype. Collective, the first time."""
+        block = context.block
         match self.scaling:
             case "gcn":
-                return gcn_scales(block, dtype)
+                return gcn_scales(context, dtype)
             case "mean":
                 return Scales(post=_keep_scale(block, "mean", dtype, lambda: _inverse_degree(block)))
             case "sum" if block.whole is not None:
                 return Scales(post=_keep_scale(block, "drawn", dtype, lambda: _inverse_share(block)))
         return Scales()
 
-    def begin(self, block: Block, *, width: int, dtype: torch.dtype) -> "WeightedSumPass":
-        """Begin a pass. Collective, the first time for a block."""
-        return WeightedSumPass(block, self.scales(block, dtype), width=width, dtype=dtype)
+    def begin(self, context: Context, *, width: int, dtype: torch.dtype) -> "WeightedSumPass":
+        """Begin a pass. Collective, the first time for a context."""
+        return WeightedSumPass(context, self.scales(context, dtype), width=width, dtype=dtype)
 
-    def aggregate_streamed(self, block: Block, x_src: Streamed) -> Tensor:
+    def aggregate_streamed(self, context: Context, x_src: Streamed) -> Tensor:
         """Sum static rows on disk, into an array on disk. Collective."""
-        by, own = self.scales(block, torch.float32), slice(0, block.num_dst)
+        by, own = self.scales(context, torch.float32), slice(0, context.num_dst)
         if x_src.scale is not None:
-            scale = with_halo(block, x_src.scale[:, None], exact=True)[:, 0]
+            scale = with_halo(context, x_src.scale[:, None], exact=True)[:, 0]
             by = by._replace(pre=scale if by.pre is None else by.pre * scale)
-        run = WeightedSumPass(block, by, width=x_src.shape[1], dtype=torch.float32)
-        run.z_own, run.m_dst = x_src.rows, x_src.spill(block.num_dst, x_src.shape[1])
+        run = WeightedSumPass(context, by, width=x_src.shape[1], dtype=torch.float32)
+        run.z_own, run.m_dst = x_src.rows, x_src.spill(context.num_dst, x_src.shape[1])
         run.sum_own(own)
-        if block.others is not None:
-            run.z_halo = x_src.spill(block.num_src - block.num_dst, x_src.shape[1])
-            bring_halo(block, x_src.rows, run.z_halo, how="exact")
+        if context.has_halo:
+            run.z_halo = x_src.spill(context.num_src - context.num_dst, x_src.shape[1])
+            gather_halo(context, x_src.rows, run.z_halo, mode="exact")
             run.add_halo(own)
         return run.m_dst
 
@@ -84,8 +86,8 @@ class WeightedSum(Aggregate):
 class WeightedSumPass(AggregatePass):
     """A pass of :class:`WeightedSum`. Own columns are summed first, then those of the halo."""
 
-    def __init__(self, block: Block, by: Scales, *, width: int, dtype: torch.dtype) -> None:
-        super().__init__(block, z_features=width, m_features=width, dtype=dtype)
+    def __init__(self, context: Context, by: Scales, *, width: int, dtype: torch.dtype) -> None:
+        super().__init__(context, z_features=width, m_features=width, dtype=dtype)
         self._by = by
         self.z_own: Tensor
         self.z_halo: Tensor
@@ -93,33 +95,32 @@ class WeightedSumPass(AggregatePass):
     def allocate(self, allocate: Callable[[int, int], Tensor]) -> None:
         """Allocate all arrays."""
         super().allocate(allocate)
-        self.z_own, self.z_halo = self.z_src[: self.block.num_dst], self.z_src[self.block.num_dst :]
-        if self.block.others is None:
-            self.z_own = self.z_src
+        self.z_own, self.z_halo = self.z_src[: self.context.num_given], self.z_src[self.context.num_given :]
 
     def forward(self, rows: slice) -> None:
         """Sum for a range of destinations."""
         self.sum_own(rows)
-        if self.block.others is not None:
-            self.add_halo(rows)
+        self.add_halo(rows)
 
     def sum_own(self, rows: slice) -> None:
-        """Sum over own columns, or all of them where no other rank holds any."""
+        """Sum over own columns, or all of them without a halo."""
         block, by = self.block, self._by
         native.spmm(
             block.csr,
             self.z_own,
             weight=edge_weights(block, self.dtype, transposed=False),
-            pre=by.pre if block.others is None else by.pre_of(slice(block.num_dst)),
+            pre=by.pre_of(slice(self.context.num_given)),
             post=by.post,
             loop=by.loop,
-            ends=None if block.others is None else block.own_end,
+            ends=block.own_end if self.context.has_halo else None,
             out=self.m_dst,
             rows=rows,
         )
 
     def add_halo(self, rows: slice) -> None:
-        """Add the sum over columns of the halo."""
+        """Add the sum over columns of the halo, if there is one."""
+        if not self.context.has_halo:
+            return
         block, by, own = self.block, self._by, self.block.num_dst
         native.spmm(
             Csr(block.own_end, block.indices),
@@ -136,7 +137,7 @@ class WeightedSumPass(AggregatePass):
     def backward(self, rows: slice) -> None:
         """Sum over the transposed block, with the scales exchanged."""
         native.spmm(
-            self.block.turned,
+            self.context.turned,
             self.grad_dst,
             weight=edge_weights(self.block, self.dtype, transposed=True),
             pre=self._by.post,
@@ -146,31 +147,29 @@ class WeightedSumPass(AggregatePass):
             rows=rows,
         )
 
-    def forward_all(self, z_own: Tensor, arrived: Callable[[], Tensor] | None) -> Tensor:
+    def forward_all(self, z_own: Tensor, arrived: Callable[[], Tensor]) -> Tensor:
         """Sum over own columns while the halo rows are on their way."""
         everything = slice(0, self.block.num_dst)
         self.z_own, self.m_dst = z_own, native.empty_rows(self.block.num_dst, self.m_features, self.dtype)
         self.sum_own(everything)
-        if arrived is not None:
-            self.z_halo = arrived()
-            self.add_halo(everything)
+        self.z_halo = arrived()
+        self.add_halo(everything)
         return self.m_dst
 
     def backward_halo(self, grad_dst: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Compute the gradients of the halo rows alone, which travel while those of own rows are computed."""
-        self.grad_dst, own = grad_dst, self.block.num_dst
-        if self.block.others is None:
+        self.grad_dst = grad_dst
+        if not self.context.has_halo:
             return grad_dst[:0], []
-        return self._gradients(slice(own, self.block.num_src), with_loop=False), []
+        return self._gradients(slice(self.block.num_dst, self.block.num_src), with_loop=False), []
 
     def backward_own(self) -> Tensor:
         """Compute the gradients of own rows."""
-        end = self.block.num_src if self.block.others is None else self.block.num_dst
-        return self._gradients(slice(0, end), with_loop=True)
+        return self._gradients(slice(0, self.context.num_given), with_loop=True)
 
     def _gradients(self, rows: slice, *, with_loop: bool) -> Tensor:
         """Compute the gradients of a range of sources in an array of their own."""
-        turned, by = self.block.turned, self._by
+        turned, by = self.context.turned, self._by
         return native.spmm(
             Csr(turned.indptr[rows.start : rows.stop + 1], turned.indices),
             self.grad_dst,
@@ -182,9 +181,7 @@ class WeightedSumPass(AggregatePass):
 
     def save(self) -> list[Tensor]:
         """Forget all rows: the gradients of a sum need none of them."""
-        del self.z_own, self.m_dst
-        if self.block.others is not None:
-            del self.z_halo
+        del self.z_own, self.z_halo, self.m_dst
         return []
 
     def load(self, saved: Sequence[Tensor]) -> None:
@@ -194,27 +191,28 @@ class WeightedSumPass(AggregatePass):
 SUM, MEAN, GCN_SUM = WeightedSum("sum"), WeightedSum("mean"), WeightedSum("gcn")
 
 
-def sum_in(block: Block, x_src: Rows) -> Rows:
+def sum_in(block: AnyBlock, x_src: Rows) -> Rows:
     """Sum each destination's in-neighbour rows, weighted where edges have weights: (S, F) -> (D, F)."""
     return aggregate(SUM, block, x_src)
 
 
-def mean_in(block: Block, x_src: Rows) -> Rows:
+def mean_in(block: AnyBlock, x_src: Rows) -> Rows:
     """Average each destination's in-neighbour rows, zero where it has none: (S, F) -> (D, F)."""
     return aggregate(MEAN, block, x_src)
 
 
-def gcn_in(block: Block, x_src: Rows) -> Rows:
+def gcn_in(block: AnyBlock, x_src: Rows) -> Rows:
     """``D^-1/2 (A + I) D^-1/2 x`` with D the in-degrees of ``A + I``: (N, F) -> (N, F)."""
     return aggregate(GCN_SUM, block, x_src)
 
 
-def gcn_scales(block: Block, dtype: torch.dtype) -> Scales:
+def gcn_scales(context: Context, dtype: torch.dtype) -> Scales:
     """The scales of GCN's normalised sum. Collective, the first time.
 
     Where edges were sampled, degrees are those of the whole graph, and the sum over edges is scaled to that of all.
     """
-    if block.num_given != block.num_dst and block.whole is None:
+    block = context.block
+    if context.num_given != block.num_dst and block.whole is None:
         raise ValueError(
             f"GCN's normalisation needs every source's degree, but this block has {block.num_dst} destinations "
             f"for {block.num_src} sources"
@@ -224,15 +222,15 @@ def gcn_scales(block: Block, dtype: torch.dtype) -> Scales:
         sampled = block.whole is not None
         degree = block.whole.degree_src if block.whole else block.in_degree + block.missing_loop
         scale = torch.where(degree > 0, degree.rsqrt(), 0.0)
-        return scale if sampled else with_halo(block, scale[:, None], exact=True)[:, 0]
+        return scale if sampled else with_halo(context, scale[:, None], exact=True)[:, 0]
 
-    scale = _keep_scale(block, "gcn", dtype, inverse_root)
+    scale = _keep_scale(context, "gcn", dtype, inverse_root)
     post = scale[: block.num_dst]
     if block.whole is None:
         loop = _keep_scale(block, "loop", dtype, lambda: block.missing_loop)
     else:
         whole, more = block.whole, _inverse_share(block)
-        post = _keep_scale(block, "drawn", dtype, lambda: post * more)
+        post = _keep_scale(block, "gcn-drawn", dtype, lambda: post * more)
         loop = _keep_scale(block, "loop", dtype, lambda: whole.missing_loop / more)
     return Scales(pre=scale, post=post, loop=loop)
 
@@ -241,7 +239,7 @@ def edge_weights(block: Block, dtype: torch.dtype, *, transposed: bool) -> Tenso
     """The edge weights in a dtype, in the order of the block or of its transpose; None where all weigh 1."""
     if block.edge_weight is None:
         return None
-    weight, origin = block.edge_weight, block.turned.origin if transposed else None
+    weight, origin = block.edge_weight, block.transposed.origin if transposed else None
     name = f"weight-{transposed}"
     return _keep_scale(block, name, dtype, lambda: weight if origin is None else weight[origin])
 
@@ -257,6 +255,6 @@ def _inverse_share(block: Block) -> Tensor:
     return torch.where(sampled > 0, block.whole.num_edges / sampled.clamp(min=1), 1.0).double()
 
 
-def _keep_scale(block: Block, name: str, dtype: torch.dtype, compute: Callable[[], Tensor]) -> Tensor:
+def _keep_scale(where: AnyBlock, name: str, dtype: torch.dtype, compute: Callable[[], Tensor]) -> Tensor:
     dtype = torch.float32 if dtype == torch.bfloat16 else dtype
-    return block.keep(("scale", name, dtype), lambda: compute().to(dtype))
+    return where.keep(("scale", name, dtype), lambda: compute().to(dtype))

@@ -10,7 +10,8 @@ from torch import Tensor
 from siafu.comm import Comm
 from siafu.comm.halo import Halo
 from siafu.comm.route import Route
-from siafu.graph import Block, Graph
+from siafu.context import NO_EXCHANGE, Context
+from siafu.graph import Graph
 from siafu.launch.local import run_threads
 from siafu.partition.cut import cut, whole_part
 from siafu.training.config import TrainConfig
@@ -24,7 +25,7 @@ class Given:
     """The inputs of one rank; ``node_id`` are the nodes of its rows."""
 
     comm: Comm
-    block: Block
+    context: Context
     route: Route
     x: Tensor
     task: Task
@@ -48,11 +49,11 @@ def on_ranks(
 
     def rank(comm: Comm) -> T:
         part = parts[comm.rank]
-        halo = Halo(comm, part.route, num_own=part.own.num_nodes) if ranks > 1 else None
+        exchange = Halo(comm, part.route, num_own=part.own.num_nodes) if ranks > 1 else NO_EXCHANGE
         assert part.own.x is not None
         task = task_of(part.own, train or TrainConfig(), comm)
         node_id = torch.arange(graph.num_nodes) if part.own.node_id is None else part.own.node_id
-        return work(Given(comm, part.block(halo), part.route, part.own.x, task, node_id))
+        return work(Given(comm, part.context(exchange), part.route, part.own.x, task, node_id))
 
     return run_threads(rank, ranks=ranks, threads=1)
 

@@ -69,9 +69,9 @@ def test_only_degree_heads_learn_labels_whose_sign_depends_on_degree(ranks: int)
 
     def work(given: Given) -> tuple[Tensor, Tensor, dict[str, float], int]:
         found = train_frugal(
-            given.comm, given.block, given.route, given.x, given.task, FrugalConfig(sums="fp32")
+            given.comm, given.context, given.route, given.x, given.task, FrugalConfig(sums="fp32")
         )
-        assert torch.equal(found.out, found.model(found.block, given.x))
+        assert torch.equal(found.out, found.model(found.context, given.x))
         return given.node_id, found.out, {each.name: each.score for each in found.tried}, found.model.knots
 
     found = on_ranks(graph, ranks, work)

@@ -24,7 +24,7 @@ def test_hop_features_equal_those_of_the_whole_graph(ranks: int, hops: int, weig
     def work(given: Given) -> tuple[Tensor, list[Tensor]]:
         wanted = given.task.rows["train"].flip(0)  # in any order
         rows = compute_hop_features(
-            given.comm, given.block, given.route, given.x, wanted=wanted, hops=hops, precision="fp32"
+            given.comm, given.context, given.route, given.x, wanted=wanted, hops=hops, precision="fp32"
         )
         return given.node_id[wanted], rows
 
@@ -41,9 +41,9 @@ def test_hop_features_are_rounded_on_their_own_rank_too() -> None:
     assert graph.x is not None
 
     def work(given: Given) -> tuple[Tensor, Tensor]:
-        every = torch.arange(given.block.num_dst)
+        every = torch.arange(given.context.num_dst)
         return given.node_id, compute_hop_features(
-            given.comm, given.block, given.route, given.x, wanted=every, hops=2, precision="int4"
+            given.comm, given.context, given.route, given.x, wanted=every, hops=2, precision="int4"
         )[1]
 
     s = dense_s(graph)
@@ -57,12 +57,12 @@ def test_only_requested_rows_are_sent() -> None:
 
     def sent(given: Given, wanted: Tensor) -> int:
         compute_hop_features(
-            given.comm, given.block, given.route, given.x, wanted=wanted, hops=1, precision="fp32"
+            given.comm, given.context, given.route, given.x, wanted=wanted, hops=1, precision="fp32"
         )
         return given.comm.meter.sent["halo features"]
 
     few = on_ranks(graph, 3, lambda given: sent(given, torch.arange(2)))
-    every = on_ranks(graph, 3, lambda given: sent(given, torch.arange(given.block.num_dst)))
+    every = on_ranks(graph, 3, lambda given: sent(given, torch.arange(given.context.num_dst)))
     assert sum(few) < 0.2 * sum(every)
 
 
@@ -72,7 +72,7 @@ def test_smoothing_is_the_same_on_any_number_of_ranks(precision: Precision) -> N
     p = torch.rand(60, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64).softmax(1)
 
     def work(given: Given) -> tuple[Tensor, Tensor]:
-        passed = smoothing_rounds(given.block, p[given.node_id], share=0.1, precision=precision)
+        passed = smoothing_rounds(given.context, p[given.node_id], share=0.1, precision=precision)
         return given.node_id, [next(passed) for _ in range(3)][-1]
 
     wanted = p
@@ -91,7 +91,7 @@ def test_search_finds_the_best_rounds_and_leaves_a_temperature_without_improveme
 
     def work(given: Given) -> tuple[float, int, float, int]:
         found = search_smoothing(
-            given.block,
+            given.context,
             z[given.node_id],
             given.task,
             temperatures=(8.0, 0.0),

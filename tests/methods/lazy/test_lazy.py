@@ -14,6 +14,7 @@ from torch.nn import functional
 from siafu.comm import Comm
 from siafu.comm.config import CommConfig
 from siafu.comm.halo import Halo
+from siafu.context import NO_EXCHANGE
 from siafu.event_log import NullEventLog
 from siafu.graph import Graph
 from siafu.launch.local import run_threads
@@ -58,11 +59,11 @@ def trainer_of(
         out_features=task.num_outputs,
     )
     made.reset(torch.Generator().manual_seed(1))
-    halo = Halo(comm, part.route, num_own=part.own.num_nodes) if comm.world_size > 1 else None
+    exchange = Halo(comm, part.route, num_own=part.own.num_nodes) if comm.world_size > 1 else NO_EXCHANGE
     return LazyProcedure(
         made.double(),
         part,
-        part.block(halo),
+        part.context(exchange),
         part.own.x,
         task,
         config,

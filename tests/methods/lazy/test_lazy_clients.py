@@ -52,7 +52,7 @@ def trainer_of(
         out_features=task.num_outputs,
     )
     made.reset(torch.Generator().manual_seed(1))
-    given = (made.double(), part, part.block(None), graph.x, task, config)
+    given = (made.double(), part, part.context(), graph.x, task, config)
     others: dict[str, Any] = {"lazy": settings, "seed": 3, "wire": wire or CommConfig()}
     return (
         LazyProcedure(*given, **others) if owner is None else ClientsProcedure(*given, **others, owner=owner)
@@ -232,7 +232,7 @@ def test_rows_of_absent_clients_are_dropped_and_the_mean_is_over_the_others() ->
     assert isinstance(trainer, ClientsProcedure)
     inputs = trainer._inputs_of(1)
     there, rows = trainer._available(1), trainer._rows[1]
-    (pooled,) = [kept for name, kept in inputs.block.memo.items() if name == ("aggregate", MEAN)]
+    (pooled,) = [kept for name, kept in inputs.context.cache.items() if name == ("aggregate", MEAN)]
     for node in there.nonzero()[:, 0].tolist():
         sources = graph.indices[graph.indptr[node] : graph.indptr[node + 1]].long()
         sources = sources[there[sources] | (sources == node)]
@@ -247,7 +247,7 @@ def test_the_last_received_row_replaces_a_missing_one() -> None:
     assert isinstance(trainer, ClientsProcedure)
     inputs = trainer._inputs_of(2)
     was, now = trainer._available(1), trainer._available(2)
-    (pooled,) = [kept for name, kept in inputs.block.memo.items() if name == ("aggregate", MEAN)]
+    (pooled,) = [kept for name, kept in inputs.context.cache.items() if name == ("aggregate", MEAN)]
     stood_in = 0
     for node in (was & now).nonzero()[:, 0].tolist():
         used = []
@@ -287,7 +287,7 @@ def test_isolated_nodes_and_clients_without_a_class_are_supported(lazy: dict[str
     )  # each class 2 at client 0, which has no other
     found = clients_of(graph, "sage", owner, lazy=lazy)
     assert found.outputs().isfinite().all()
-    assert not found.block.indptr.diff()[-2:].any(), "two nodes are alone"
+    assert not found.context.block.indptr.diff()[-2:].any(), "two nodes are alone"
     assert sum(found.task.count.values()) == int((graph.y >= 0).sum())
 
 
@@ -302,7 +302,7 @@ def test_the_coordinator_applies_adam_to_the_mean_of_client_updates() -> None:
         rows = task.rows["train"][FEW[task.rows["train"]] == client]
         set_flat_parameters(learned, before)
         for _ in range(3 if rows.numel() else 0):
-            out = reference.model.output(0, inputs.block, inputs.x_src)[rows]
+            out = reference.model.output(0, inputs.context, inputs.x_src)[rows]
             grad = flat_gradient(task.loss_of(out, rows) / rows.numel(), learned)
             total += grad * rows.numel() / task.count["train"]
             set_flat_parameters(learned, flat_parameters(learned) - 0.2 * grad)

@@ -35,7 +35,7 @@ def strangers() -> Graph:
 
 
 def frugal(given: Given, config: FrugalConfig = EXACT) -> FrugalResult:
-    return train_frugal(given.comm, given.block, given.route, given.x, given.task, config)
+    return train_frugal(given.comm, given.context, given.route, given.x, given.task, config)
 
 
 def accuracy(graph: Graph, out: Tensor) -> float:
@@ -105,8 +105,8 @@ def test_the_model_computes_on_one_rank_the_outputs_found_on_four() -> None:
 
     def work(given: Given) -> tuple[Tensor, Tensor, Tensor, Propagated]:
         found = frugal(given, FrugalConfig())
-        again = found.model(found.block, given.x)
-        plain = found.model(given.block, given.x)  # whose halo does not pack
+        again = found.model(found.context, given.x)
+        plain = found.model(given.context, given.x)  # whose halo does not pack
         assert torch.equal(found.out, again)
         assert torch.equal(found.out, plain)
         return given.node_id, found.out, again, found.model

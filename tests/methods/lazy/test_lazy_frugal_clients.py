@@ -10,6 +10,7 @@ from siafu.comm.availability import ClientAvailability
 from siafu.comm.rounds import QuorumMissed, member_links
 from siafu.comm.simulated_rounds import SimulatedRounds, framed_bytes
 from siafu.comm.wire_sizes import UpdateEncoding
+from siafu.context import Context
 from siafu.graph import Graph
 from siafu.methods.lazy.clients import clients_with_rows, restrict_task
 from siafu.methods.lazy.config import LazyConfig
@@ -32,7 +33,7 @@ def fitted(graph: Graph, owner: Tensor, config: FrugalConfig) -> tuple[FrugalRes
         task.comm.meter,
     )
     there = torch.ones(rounds.num_members, dtype=torch.bool)
-    made = _ClientRecipe(rounds, owner, graph.block, graph.x, task, config, available=there)
+    made = _ClientRecipe(rounds, owner, Context(graph.block), graph.x, task, config, available=there)
     return made.run(), made
 
 
@@ -41,7 +42,7 @@ def test_without_rounding_the_result_equals_the_recipe_on_one_rank(owner: Tensor
     graph = graph_of()
     task, part = task_of(graph, TrainConfig(), single_rank_comm()), whole_part(graph)
     assert graph.x is not None
-    wanted = train_frugal(task.comm, part.block(None), part.route, graph.x, task, EXACT)
+    wanted = train_frugal(task.comm, part.context(), part.route, graph.x, task, EXACT)
     found, made = fitted(graph, owner, EXACT)
     assert [tried.name for tried in found.tried] == [tried.name for tried in wanted.tried]
     torch.testing.assert_close(found.out, wanted.out)
@@ -96,7 +97,7 @@ def test_bytes_of_a_client_equal_a_count_by_hand() -> None:
 def trainer_of(graph: Graph, lazy: LazyConfig, *, seed: int = 0) -> FrugalClientsProcedure:
     """A trainer among seven clients."""
     task, part = task_of(graph, TrainConfig(), single_rank_comm()), whole_part(graph)
-    given = (part, part.block(None), graph.x, task)
+    given = (part, part.context(), graph.x, task)
     return FrugalClientsProcedure(*given, lazy=lazy, owner=torch.arange(NODES) % 7, seed=seed)
 
 
@@ -108,13 +109,14 @@ def test_absent_clients_are_left_out_and_get_outputs_in_the_end() -> None:
     assert 3 < int(there.sum()) < 7
     found, part = trainer._fit(EXACT), whole_part(graph)
     assert graph.x is not None
-    block, known = part.block(None), DeliveryHistory(graph.block, rounds.links, owner)
-    left, _ = known.block(0, [graph.x], known.messages_between(there, there), stands_in=False)
+    context = part.context()
+    known = DeliveryHistory(context, rounds.links, owner)
+    left, _ = known.context(0, [graph.x], known.messages_between(there, there), stands_in=False)
     task = restrict_task(task_of(graph, TrainConfig(), single_rank_comm()), there[owner])
     wanted = train_frugal(task.comm, left, part.route, graph.x, task, EXACT)
     scores = [[(each.name, each.score) for each in one.tried[:4]] for one in (found, wanted)]
     assert scores[0] == scores[1]
-    torch.testing.assert_close(found.out, found.model(block, graph.x))
+    torch.testing.assert_close(found.out, found.model(context, graph.x))
     assert rounds.counts["up"][~there].tolist() == [0] * int((~there).sum())
     told = framed_bytes(4 * sum(each.numel() for each in found.model.parameters()))
     assert rounds.counts["down"][~there].unique().tolist() == [told]

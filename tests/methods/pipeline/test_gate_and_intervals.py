@@ -9,6 +9,7 @@ from ranked import graph_of, parts_of
 
 from siafu.comm import Comm
 from siafu.comm.halo import Halo
+from siafu.context import NO_EXCHANGE
 from siafu.launch.local import run_threads
 from siafu.methods.pipeline.intervals import Intervals, cut_intervals
 from siafu.methods.pipeline.peer_messages import Message, MessageKind
@@ -47,8 +48,8 @@ def test_intervals_cover_all_rows_and_read_what_their_edges_name(ranks: int, cou
 
     def rank(comm: Comm) -> Intervals:
         part = parts[comm.rank]
-        halo = Halo(comm, part.route, num_own=part.own.num_nodes) if ranks > 1 else None
-        return cut_intervals(part.block(halo), part.route, comm, count=count)
+        exchange = Halo(comm, part.route, num_own=part.own.num_nodes) if ranks > 1 else NO_EXCHANGE
+        return cut_intervals(part.context(exchange), part.route, comm, count=count)
 
     found = run_threads(rank, ranks=ranks, threads=1)
     for part, cut in zip(parts, found, strict=True):

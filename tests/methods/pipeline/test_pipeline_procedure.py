@@ -153,7 +153,7 @@ def test_the_bits_are_those_of_full_training_that_sums_gradients_by_intervals(mo
     def rank(group: Comm) -> tuple[dict[str, Any], dict[str, Any]]:
         pipeline = trainer_of(group, part, given, PLAIN, pipeline=config)
         assert isinstance(pipeline, PipelineProcedure)
-        cut = cut_intervals(pipeline.block, part.route, group, count=5)
+        cut = cut_intervals(pipeline.context, part.route, group, count=5)
         whole = trainer_of(group, part, given, PLAIN)
         whole.model.train()
         for epoch in (1, 2, 3):
@@ -170,12 +170,12 @@ def test_the_bits_are_those_of_full_training_that_sums_gradients_by_intervals(mo
 def step_by_intervals(trainer: FullProcedure, setup: Setup, intervals: tuple[slice, ...], epoch: int) -> None:
     """Make a step on the whole graph by autograd, with a copy of the weights for each interval's tensor work."""
     copies = [copy.deepcopy(trainer.model) for _ in intervals]
-    block, row_id = trainer.block, torch.arange(trainer.block.num_dst)
+    context, row_id = trainer.context, torch.arange(trainer.context.num_dst)
     given: dict[int, Tensor] = {}
     whole = trainer.model
     assert isinstance(whole, Model)
-    last, order = whole.num_aggregates, whole.order([block] * whole.num_aggregates, trainer.x_src)
-    m = aggregate_static(block, whole.kinds(setup.kept), trainer.x_src) if setup.kept else None
+    last, order = whole.num_aggregates, whole.order([context] * whole.num_aggregates, trainer.x_src)
+    m = aggregate_static(context, whole.kinds(setup.kept), trainer.x_src) if setup.kept else None
     for number in range(setup.kept, last + 1):
         outs = []
         for model, rows in zip(copies, intervals, strict=True):
@@ -186,7 +186,7 @@ def step_by_intervals(trainer: FullProcedure, setup: Setup, intervals: tuple[sli
         if number < last:
             m = aggregate(
                 whole.kind(number),
-                block,
+                context,
                 z,
                 weights=tuple(whole.edge_weights(number).values()),
                 dropout=whole.edge_dropout(number),

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 import siafu
 from siafu.comm import Comm
 from siafu.comm.halo import Halo
+from siafu.context import NO_EXCHANGE, AnyBlock, context_of
 from siafu.data import community
-from siafu.graph import Block, Graph
+from siafu.graph import Graph
 from siafu.launch.local import run_threads
 from siafu.methods.sampled.config import SampledConfig
 from siafu.methods.sampled.procedure import SampledProcedure
@@ -73,14 +74,14 @@ def trained(graph: Graph, ranks: int, model: dict[str, Any], **sampled: Any) -> 
 
     def rank(comm: Comm) -> dict[str, Any]:
         part, config = parts[comm.rank], TrainConfig()
-        halo = Halo(comm, part.route, num_own=part.own.num_nodes) if comm.world_size > 1 else None
+        exchange = Halo(comm, part.route, num_own=part.own.num_nodes) if comm.world_size > 1 else NO_EXCHANGE
         made = Gnn(ModelConfig.model_validate({"hidden": 6} | model), in_features=7, out_features=3)
         made.reset(torch.Generator().manual_seed(1))
         assert part.own.x is not None
         trainer = SampledProcedure(
             made.double(),
             part,
-            part.block(halo),
+            part.context(exchange),
             part.own.x,
             task_of(part.own, config, comm),
             config,
@@ -89,8 +90,9 @@ def trained(graph: Graph, ranks: int, model: dict[str, Any], **sampled: Any) -> 
         )
         seen = []
 
-        def remember(_: nn.Module, given: tuple[list[Block], Tensor]) -> None:
-            seen.append([drawn_edges(block, block.node_id) for block in given[0]])
+        def remember(_: nn.Module, given: tuple[list[AnyBlock], Tensor]) -> None:
+            blocks = [context_of(block).block for block in given[0]]
+            seen.append([drawn_edges(block, block.node_id) for block in blocks])
 
         made.register_forward_pre_hook(remember)
         losses = [train_epoch(trainer, epoch) for epoch in (1, 2)]
