@@ -5,6 +5,7 @@ A kind of aggregate is written once, as an :class:`AggregatePass`: forward and b
 """
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -125,7 +126,6 @@ class AggregatePass:
     def backward_halo(self, grad_dst: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Compute the gradients of all halo rows, (S - D, sent), and those of the layer's weights."""
         block, self.grad_dst = self.block, grad_dst.contiguous()
-        self.__dict__.pop("grad_src", None)
         self.allocate_gradients()
         self.grad_src[block.num_dst :, self.sent :] = 0
         of_weights = self.grad_filled(slice(0, block.num_dst), again=False)
@@ -229,7 +229,7 @@ class _Aggregate(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        run: AggregatePass = ctx.run
+        run: AggregatePass = copy(ctx.run)  # so that its arrays are free once this has returned
         run.load(ctx.saved_tensors)
         grad_halo, of_weights = run.backward_halo(grads[0])
         add_arrived = run.context.exchange.start_reduce(grad_halo)
