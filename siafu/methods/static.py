@@ -26,7 +26,7 @@ from siafu.training.task import Task, task_of
 
 
 class NodeInputs(NamedTuple):
-    """The part of a rank, its block with the halo exchange, its input rows and its task."""
+    """The part of a rank, the context of its layers, its input rows and its task."""
 
     part: Part
     context: Context
@@ -35,7 +35,7 @@ class NodeInputs(NamedTuple):
 
 
 class StaticInputs(NamedTuple):
-    """The same, with a model of siafu's own and fresh weights."""
+    """Node inputs, and a model of siafu's own with fresh weights."""
 
     part: Part
     context: Context

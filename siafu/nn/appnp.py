@@ -29,8 +29,9 @@ class Appnp(Model):
         self.config, self.in_features, self.out_features = config, in_features, out_features
         widths = [in_features, *[config.hidden] * (config.layers - 1), out_features]
         self.dense = nn.ModuleList(Dense(i, o) for i, o in pairwise(widths))
-        rate_in = config.dropout if config.input_dropout is None else config.input_dropout
-        self.drops = nn.ModuleList(Dropout(config.dropout if n else rate_in) for n in range(config.layers))
+        self.drops = nn.ModuleList(
+            Dropout(config.dropout if n else config.input_rate) for n in range(config.layers)
+        )
 
     def reset(self, generator: torch.Generator) -> None:
         """Draw new parameters, in a fixed order."""

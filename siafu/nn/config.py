@@ -34,6 +34,16 @@ class ModelConfig(BaseModel):
     band: int = Field(20, ge=1)  # of tm-gcn: how many steps are averaged
     top_k: int | None = Field(None, ge=1)  # of evolvegcn-h: rows of a summary; None: as many as hidden
 
+    @property
+    def input_rate(self) -> float:
+        """The rate of dropout of the inputs."""
+        return self.dropout if self.input_dropout is None else self.input_dropout
+
+    @property
+    def attention_rate(self) -> float:
+        """The rate of dropout of attention weights."""
+        return self.dropout if self.attention_dropout is None else self.attention_dropout
+
     @model_validator(mode="before")
     @classmethod
     def _set_dropout_of_kind(cls, values: Any) -> Any:

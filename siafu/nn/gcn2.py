@@ -34,8 +34,7 @@ class Gcn2(Model):
             nn.Parameter(torch.empty(config.hidden, config.hidden)) for _ in range(config.layers)
         )
         self.decoder = Dense(config.hidden, out_features)
-        rate_in = config.dropout if config.input_dropout is None else config.input_dropout
-        rates = [rate_in, *[config.dropout] * (config.layers + 1)]
+        rates = [config.input_rate, *[config.dropout] * (config.layers + 1)]
         self.drops = nn.ModuleList(Dropout(rate) for rate in rates)
 
     def reset(self, generator: torch.Generator) -> None:

@@ -42,8 +42,9 @@ class Gnn(Model):
         self.layers = nn.ModuleList(
             make_layer(config, i, o, n >= num_hidden) for n, (i, o) in enumerate(pairs)
         )
-        rate_in = config.dropout if config.input_dropout is None else config.input_dropout
-        self.drops = nn.ModuleList(Dropout(config.dropout if n else rate_in) for n in range(num_hidden + 1))
+        self.drops = nn.ModuleList(
+            Dropout(config.dropout if n else config.input_rate) for n in range(num_hidden + 1)
+        )
         self.norms = nn.ModuleList(_norm(config, config.hidden) for _ in range(num_hidden))
         self.skips = nn.ModuleList(_skip(config, i, o) for i, o in pairs[:num_hidden])
         reads = config.hidden * (num_hidden if config.jump == "cat" else 1)

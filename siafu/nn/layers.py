@@ -29,9 +29,10 @@ class LayerKind(NamedTuple):
 
 def _attention(kind: type[Gat] | type[GatV2]) -> MakeLayer:
     def make(config: ModelConfig, in_features: int, out_features: int, last: bool) -> Layer:
-        rate = config.dropout if config.attention_dropout is None else config.attention_dropout
         heads = config.output_heads if last else config.heads
-        return kind(in_features, out_features, heads=heads, concat=not last, attention_dropout=rate)
+        return kind(
+            in_features, out_features, heads=heads, concat=not last, attention_dropout=config.attention_rate
+        )
 
     return make
 

@@ -135,5 +135,4 @@ class _Round(nn.Module):
 
 def _attention(config: ModelConfig, classes: int) -> Layer:
     kind = Gat if config.kind == "gat" else GatV2
-    rate = config.dropout if config.attention_dropout is None else config.attention_dropout
-    return kind(classes, config.hidden, heads=config.heads, attention_dropout=rate)
+    return kind(classes, config.hidden, heads=config.heads, attention_dropout=config.attention_rate)

@@ -26,7 +26,7 @@ class Sgc(Model):
     def __init__(self, config: ModelConfig, in_features: int, out_features: int) -> None:
         super().__init__()
         self.config, self.in_features, self.out_features = config, in_features, out_features
-        self.drop = Dropout(config.dropout if config.input_dropout is None else config.input_dropout)
+        self.drop = Dropout(config.input_rate)
         self.head = Dense(in_features, out_features)
 
     def reset(self, generator: torch.Generator) -> None:

@@ -93,7 +93,7 @@ class _LayerwisePass:
     def _stage(self, number: int, z_before: Rows | None) -> Rows:
         """Run a stage on all rows; returns those that the next aggregate reads."""
         model, num_rows = self.model, self.context.num_given
-        if number == 0 and self._is_identity():
+        if number == 0 and "h0" not in self._needed and self._is_identity():
             return self.x_own
         keeps_h, z_out, h_out = f"h{number}" in self._needed, None, None
         for rows, block, m in self._ranges(number, z_before):

@@ -66,6 +66,11 @@ class Setup:
             raise ValueError(
                 "a setup without stages, or of an unknown dtype; is it another version of siafu?"
             )
+        if not all(type(given[name]) is int and given[name] >= 0 for name in ("kept", "seed")):
+            raise ValueError(
+                "a setup whose kept aggregates or seed are no counts; is it another version of siafu?"
+            )
+        given["scale"] = float(given["scale"])
         given["programs"] = tuple(Program.from_json(each) for each in programs)
         given["class_weight"] = None if weight is None else tuple(map(float, weight))
         return cls(**given)

@@ -13,7 +13,7 @@ from siafu.workers.program import ROW, VALUE, WEIGHT, Instruction, Program
 
 
 @dataclass(frozen=True)
-class Traced:
+class TracedValue:
     """Rows, or a product of weights, that a program computes.
 
     Attributes:
@@ -33,13 +33,13 @@ def trace(model: Model, order: Order) -> tuple[Program, ...]:
 def _trace_stage(model: Model, number: int, order: Order) -> Program:
     names = model.reads(number)
     reads = (("m",) if number else ()) + names
-    m = Traced(f"{ROW}m", model.m_features(number - 1, order)) if number else None
+    m = TracedValue(f"{ROW}m", model.m_features(number - 1, order)) if number else None
     h = {
-        int(name[1:]): Traced(f"{ROW}{name}", model.h_features(int(name[1:])))
+        int(name[1:]): TracedValue(f"{ROW}{name}", model.h_features(int(name[1:])))
         for name in names
         if name != "x"
     }
-    rows = StageRows(m=m, x=Traced(f"{ROW}x", model.in_features) if "x" in names else None, h=h)
+    rows = StageRows(m=m, x=TracedValue(f"{ROW}x", model.in_features) if "x" in names else None, h=h)
     ops = TraceOps(model)
     h_out, z_out = model.stage(ops, number, rows, order)
     given = [row.width for row in (m, rows.x, *h.values()) if row is not None]
@@ -70,17 +70,17 @@ class TraceOps:
 
     def linear(
         self, terms: Sequence[tuple[Any, Any]], *, add: Any = None, finish: Finish | None = None
-    ) -> Traced:
+    ) -> TracedValue:
         """``finish(add + sum of x W)``."""
         finish = finish or Finish()
         inputs = [add, finish.bias, *(each for term in terms for each in term)]
         return self._record("linear", inputs, width=_width(terms[0][1]), **self._options(finish))
 
-    def project(self, x: Any, weight: Any, bias: Any) -> Traced:
+    def project(self, x: Any, weight: Any, bias: Any) -> TracedValue:
         """``x W + b``."""
         return self.linear([(x, weight)], add=bias)
 
-    def finish(self, z: Any, finish: Finish, *, in_place: bool = True) -> Traced:
+    def finish(self, z: Any, finish: Finish, *, in_place: bool = True) -> TracedValue:
         """``dropout(activation(z + bias))``."""
         return self._record("finish", [z, finish.bias], width=_width(z), **self._options(finish))
 
@@ -88,47 +88,47 @@ class TraceOps:
         """Dropout."""
         return self._record("drop", [x], width=_width(x), **self._dropout(drop)) if drop.rate else x
 
-    def add(self, one: Any, other: Any) -> Traced:
+    def add(self, one: Any, other: Any) -> TracedValue:
         """The sum."""
         return self._record("add", [one, other], width=_width(one))
 
-    def mix(self, one: Any, other: Any, share: float) -> Traced:
+    def mix(self, one: Any, other: Any, share: float) -> TracedValue:
         """``(1 - share) one + share other``."""
         return self._record("mix", [one, other], width=_width(one), share=share)
 
-    def scale_by_one_plus(self, x: Any, eps: Any) -> Traced:
+    def scale_by_one_plus(self, x: Any, eps: Any) -> TracedValue:
         """``(1 + eps) x``."""
         return self._record("scale_by_one_plus", [x, eps], width=_width(x))
 
-    def concat(self, values: Sequence[Any]) -> Traced:
+    def concat(self, values: Sequence[Any]) -> TracedValue:
         """Side by side."""
         return self._record("concat", values, width=sum(map(_width, values)))
 
-    def maximum(self, values: Sequence[Any]) -> Traced:
+    def maximum(self, values: Sequence[Any]) -> TracedValue:
         """The largest of each element."""
         return self._record("maximum", values, width=_width(values[0]))
 
-    def mean_of_heads(self, x: Any, heads: int) -> Traced:
+    def mean_of_heads(self, x: Any, heads: int) -> TracedValue:
         """The mean over heads."""
         return self._record("mean_of_heads", [x], width=_width(x) // heads, heads=heads)
 
-    def head_scores(self, weight: Any, vector: Any) -> Traced:
+    def head_scores(self, weight: Any, vector: Any) -> TracedValue:
         """Each head's columns times its vector."""
         return self._record("head_scores", [weight, vector], width=vector.shape[0])
 
-    def norm(self, x: Any, norm: nn.Module) -> Traced:
+    def norm(self, x: Any, norm: nn.Module) -> TracedValue:
         """Layer norm; batch norm is refused."""
         if not isinstance(norm, nn.LayerNorm):
             raise ValueError("model.norm is batch, which is not row by row; set it to layer or none")
         return self._record("layer_norm", [x, norm.weight, norm.bias], width=_width(x), eps=norm.eps)
 
-    def _record(self, operation: str, inputs: Sequence[Any], *, width: int, **options: Any) -> Traced:
+    def _record(self, operation: str, inputs: Sequence[Any], *, width: int, **options: Any) -> TracedValue:
         self.instructions.append(Instruction(operation, tuple(map(self._name, inputs)), options))
         self.widest = max(self.widest, width)
-        return Traced(f"{VALUE}{len(self.instructions) - 1}", width)
+        return TracedValue(f"{VALUE}{len(self.instructions) - 1}", width)
 
     def _name(self, value: Any) -> str | None:
-        if value is None or isinstance(value, Traced):
+        if value is None or isinstance(value, TracedValue):
             return None if value is None else value.name
         name = self._names[id(value)]
         self._read.add(name)
@@ -144,4 +144,4 @@ class TraceOps:
 
 
 def _width(value: Any) -> int:
-    return value.width if isinstance(value, Traced) else int(value.shape[-1])
+    return value.width if isinstance(value, TracedValue) else int(value.shape[-1])

@@ -15,7 +15,10 @@ from siafu.context import NO_EXCHANGE
 from siafu.graph import Graph
 from siafu.launch.local import run_threads
 from siafu.nn import Gnn, ModelConfig
+from siafu.nn.appnp import Appnp
+from siafu.nn.model import Order, StageRows
 from siafu.nn.norm import BatchNorm
+from siafu.nn.ops import Ops
 from siafu.nn.streamed import Streamed
 from siafu.partition.cut import Part, cut, whole_part
 from siafu.training.layerwise import Room, embeddings_by_layer, outputs_by_layer
@@ -130,6 +133,25 @@ def test_streamed_rows_are_gathered_with_their_scale(
 
     for found in run_threads(rank, ranks=ranks, threads=1):
         check(found, rtol=1e-4, atol=1e-4)
+
+
+class PageRank(Appnp):
+    """Personalised PageRank of the inputs: stage 0 passes them on, and every stage reads them again."""
+
+    def stage(self, ops: Ops, number: int, rows: StageRows, order: Order) -> tuple[Any, Any]:
+        h = ops.mix(rows.m, rows.h[0], 0.2) if number else rows.x
+        return h, h
+
+
+def test_inputs_that_stage_0_passes_on_may_be_read_again(tmp_path: Path) -> None:
+    graph = graph_of(weighted=False)
+    assert graph.x is not None
+    width = graph.x.shape[1]
+    model = PageRank(ModelConfig(kind="appnp", hops=3), width, width).to(graph.x.dtype).eval()
+    with torch.no_grad():
+        wanted = model(graph.block, graph.x)
+    found = outputs_by_layer(model, graph.block, graph.x, room=Room(spill_to(tmp_path), TINY))
+    torch.testing.assert_close(found, wanted)
 
 
 def test_the_maximum_of_streamed_rows_is_taken_range_by_range(tmp_path: Path) -> None:

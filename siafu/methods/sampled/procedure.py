@@ -62,7 +62,7 @@ class Macrobatch(NamedTuple):
     fetched: FetchedRows
 
 
-class _Projected(NamedTuple):
+class _ProjectedInputs(NamedTuple):
     """Projected inputs of some nodes: (R,) int32, ascending, and (R, Z)."""
 
     position: Tensor
@@ -219,13 +219,13 @@ class SampledProcedure(Procedure):
         return tables
 
     @torch.no_grad()
-    def _projected(self, macrobatch: Macrobatch) -> "_Projected":
+    def _projected(self, macrobatch: Macrobatch) -> "_ProjectedInputs":
         """Project all inputs of a macrobatch by the weights of now."""
         position = torch.cat([grown.position for grown in macrobatch.grown]).unique()
         place = self.static.place(position, macrobatch.fetched)
         assert isinstance(self.model, Gnn)
         rows = widened(self.static.read(_X, place, macrobatch.fetched))
-        return _Projected(position, self.model.layer(0).project(TorchOps(None), rows))
+        return _ProjectedInputs(position, self.model.layer(0).project(TorchOps(None), rows))
 
     def _assemble(self, grown: Minibatch, fetched: FetchedRows) -> tuple[list[AnyBlock], Tensor]:
         """The blocks of a minibatch, and the rows that the first of them reads."""
@@ -287,8 +287,7 @@ def _check_shared(model: Model | Embedded) -> None:
             f"sampled.share_projection is for gat and gatv2, but the model is {config.kind}, whose aggregate of the "
             "inputs can be computed once; set it to false"
         )
-    first = config.dropout if config.input_dropout is None else config.input_dropout
-    if first or config.residual:
+    if config.input_rate or config.residual:
         raise ValueError(
             "sampled.share_projection needs inputs that are the same in all minibatches and read once; set "
             "model.input_dropout to 0 and model.residual to false"
