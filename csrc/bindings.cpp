@@ -815,6 +815,109 @@ void bind_products(nb::module_& m) {
           "terms"_a, "grad"_array, "output"_maybe, "after"_maybe, "sums"_array, "out"_array, "grad_x"_a);
 }
 
+// Rows most of whose numbers are zero: offsets, columns, numbers, how many columns there are, and the dropout of their elements.
+using SparseArgs = std::tuple<Ids, Nodes, Array<const float, 1>, int64_t, std::optional<Ids>, uint64_t, uint32_t, double>;
+
+SparseRows sparse_of(const Fits& fits, const SparseArgs& args) {
+    const auto& [indptr, indices, values, width, row_id, key, threshold, scale] = args;
+    fits.there("the offsets of x", indptr), fits.there("the columns of x", indices), fits.there("the numbers of x", values);
+    const int64_t rows = fits.csr(indptr, indices);
+    fits.size("the numbers of x", values, length(indices)), fits.between("the width of x", width, 0, INT32_MAX);
+    fits.size("row_id", row_id, rows);
+    return {indptr.data(), indices.data(), values.data(), rows, width, pointer(row_id), key, threshold, float(scale)};
+}
+
+void bind_sparse_rows(nb::module_& m) {
+    m.def("sparse_product",
+          [](SparseArgs x, Array<const float, 2> weight, std::optional<nb::ndarray<const float, nb::c_contig, nb::device::cpu>> add,
+             Array<float, 2> out, std::optional<After> after) {
+              const Fits fits{"sparse_product"};
+              SparseProduct a{sparse_of(fits, x), columns(weight), weight.data(), nullptr, false, out.data(), nullptr};
+              fits.size("weight", weight, a.x.width, a.width), fits.size("out", out, a.x.rows, a.width);
+              if (add) {
+                  fits.between("the dimensions of add", int64_t(add->ndim()), 1, 2), a.add_rows = add->ndim() == 2;
+                  a.add_rows ? fits.size("add", *add, a.x.rows, a.width) : fits.size("add", *add, a.width);
+                  a.add = add->data();
+              }
+              check_after(fits, after, a.x.rows, a.width);
+              Epilogue<float> epilogue{};
+              if (after) {
+                  const auto& [bias, row_id, activation, key, threshold, scale] = *after;
+                  epilogue = {a.out, pointer(bias), pointer(row_id), a.x.rows, a.width, Activation(activation), key, threshold,
+                              float(scale), a.out};
+                  a.after = &epilogue;
+              }
+              const nb::gil_scoped_release release;
+              chosen.kernels->sparse_product(a);
+          },
+          "x"_a, "weight"_array, "add"_maybe, "out"_array, "after"_maybe);
+    m.def("sparse_product_backward",
+          [](SparseArgs x, Columns<const float> grad, Optional<const float, 2> output, std::optional<After> after, Array<float, 3> sums,
+             Array<float, 2> out) {
+              const Fits fits{"sparse_product_backward"};
+              fits.same("the dimensions of grad", int64_t(grad.ndim()), 2), fits.strides("the last stride of grad", grad);
+              SparseProductBackward a{sparse_of(fits, x), columns(grad), grad.data(), grad.stride(0), nullptr, length(sums), sums.data(), out.data()};
+              fits.same("the rows of grad", length(grad), a.x.rows), fits.size("out", out, a.x.width + 1, a.width);
+              fits.between("the number of parts", a.parts, 1, 1 << 20), fits.size("sums", sums, a.parts, a.x.width + 1, padded_width(a.width));
+              check_after(fits, after, a.x.rows, a.width), fits.size("output", output, a.x.rows, a.width);
+              EpilogueBackward<float> epilogue{};
+              if (after) {
+                  fits.same("the number of outputs", output.has_value(), 1);
+                  const auto& [bias, row_id, activation, key, threshold, scale] = *after;
+                  epilogue = {a.grad, a.stride, pointer(output), pointer(row_id), a.x.rows, a.width, Activation(activation), key, threshold,
+                              float(scale), nullptr, nullptr};
+                  a.after = &epilogue;
+              }
+              const nb::gil_scoped_release release;
+              chosen.kernels->sparse_product_backward(a);
+          },
+          "x"_a, "grad"_array, "output"_maybe, "after"_maybe, "sums"_array, "out"_array);
+    m.def("sparse_sum",
+          [](Ids indptr, Nodes indices, SparseArgs x, Optional<const float, 1> weight, Optional<const float, 1> pre,
+             Optional<const float, 1> post, Optional<const float, 1> loop, Array<int64_t, 1> out_indptr, Optional<int32_t, 1> out_indices,
+             Optional<float, 1> out_values) {
+              const Fits fits{"sparse_sum"};
+              const int64_t num_dst = fits.csr(indptr, indices);
+              SparseSum a{{indptr.data(), indices.data(), num_dst}, sparse_of(fits, x), pointer(weight), pointer(pre), pointer(post),
+                          pointer(loop), loop ? length(*loop) : 0, out_indptr.data(), pointer(out_indices), pointer(out_values)};
+              fits.size("weight", weight, length(indices)), fits.size("pre", pre, a.x.rows), fits.size("post", post, num_dst);
+              fits.between("the length of loop", a.num_loop, 0, std::min(a.x.rows, num_dst));
+              fits.size("out_indptr", out_indptr, num_dst + 1);
+              fits.same("the number of arrays of sums", out_indices.has_value() + out_values.has_value(), out_values ? 2 : 0);
+              if (out_values) {
+                  fits.ascending("out_indptr", out_indptr.data(), num_dst + 1, length(*out_values));
+                  fits.size("out_indices", out_indices, length(*out_values));
+              }
+              chosen.kernels->sparse_sum(a);
+          },
+          "indptr"_array, "indices"_array, "x"_a, "weight"_maybe, "pre"_maybe, "post"_maybe, "loop"_maybe, "out_indptr"_array, "out_indices"_maybe,
+          "out_values"_maybe, released);
+    m.def("sparse_take",
+          [](SparseArgs x, Ids index, Ids out_indptr, Array<int32_t, 1> out_indices, Array<float, 1> out_values) {
+              const Fits fits{"sparse_take"};
+              SparseTake a{sparse_of(fits, x), index.data(), length(index), out_indptr.data(), out_indices.data(), out_values.data()};
+              fits.within("index", a.index, a.num_out, a.x.rows), fits.size("out_indptr", out_indptr, a.num_out + 1);
+              fits.size("out_values", out_values, length(out_indices));
+              fits.ascending("out_indptr", a.indptr, a.num_out + 1, length(out_indices));
+              for (int64_t i = 0; i < a.num_out; ++i) {
+                  const int64_t* row = a.x.indptr + a.index[i];
+                  fits.offsets(row[0], row[1], length(std::get<1>(x)));
+                  fits.same("the length of a row", a.indptr[i + 1] - a.indptr[i], row[1] - row[0]);
+              }
+              chosen.kernels->sparse_take(a);
+          },
+          "x"_a, "index"_array, "out_indptr"_array, "out_indices"_array, "out_values"_array, released);
+    m.def("sparse_dense",
+          [](SparseArgs x, std::optional<Ids> index, Array<float, 2> out) {
+              const Fits fits{"sparse_dense"};
+              SparseDense a{sparse_of(fits, x), pointer(index), length(out), out.data()};
+              if (index) fits.within("index", a.index, length(*index), a.x.rows);
+              fits.size("index", index, length(out)), fits.size("out", out, index ? length(*index) : a.x.rows, a.x.width);
+              chosen.kernels->sparse_dense(a);
+          },
+          "x"_a, "index"_maybe, "out"_array, released);
+}
+
 using State = std::pair<Array<float, 2>, Array<float, 2>>;
 
 struct LstmFits : Fits {
@@ -968,6 +1071,7 @@ NB_MODULE(_core, m) {
     m.attr("bias_parts") = kBiasParts;
     m.attr("vector_parts") = kVectorParts;
     m.attr("max_heads") = kMaxHeads;
+    m.attr("sparse_pad") = kSparsePad;
     m.def("isa", [] { return std::string(chosen.name); }, "The instruction set in use: baseline, avx2 or avx512.");
     m.def("use_baseline", [](bool on) { chosen = on ? Choice{"baseline", &baseline::kernels} : choose(); },
           "For tests: run the kernels of the lowest instruction set.");
@@ -995,6 +1099,7 @@ NB_MODULE(_core, m) {
           "first_src"_a, "add"_a, "span"_a, released);
     bind_gather(m);
     bind_products(m);
+    bind_sparse_rows(m);
     bind_lstm(m);
     bind_structure(m);
     bind_ascending(m);

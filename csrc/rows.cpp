@@ -18,5 +18,6 @@ const RowKernels kernels{kernels_of<float>, kernels_of<double>, spmm<float, bf16
                          gather,            gather_widen<bf16>, gather_widen<int8_t>, product,
                          product_backward,  pair_scores,        count_above,        lstm,
                          lstm_backward,     pair_rows,          pair_rows_backward,
-                         draw_rows};
+                         sparse_product,    sparse_product_backward, sparse_sum,     sparse_take,
+                         sparse_dense,      draw_rows};
 }  // namespace SIAFU_ISA

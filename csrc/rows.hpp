@@ -11,6 +11,7 @@
 #include "pair_rows.hpp"
 #include "pairs.hpp"
 #include "product.hpp"
+#include "sparse_rows.hpp"
 #include "spmm.hpp"
 
 template <typename T>
@@ -42,6 +43,11 @@ struct RowKernels {
     void (*lstm_backward)(const LstmBackward&);
     void (*pair_rows)(const PairRows&);
     void (*pair_rows_backward)(const PairRows&);
+    void (*sparse_product)(const SparseProduct&);
+    void (*sparse_product_backward)(const SparseProductBackward&);
+    void (*sparse_sum)(const SparseSum&);
+    void (*sparse_take)(const SparseTake&);
+    void (*sparse_dense)(const SparseDense&);
     DrawRows draw_rows;
 };
 

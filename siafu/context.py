@@ -10,7 +10,7 @@ from torch import Tensor
 
 from siafu import native
 from siafu.graph import Block
-from siafu.native import Csr
+from siafu.native import Csr, SparseRows
 
 # How halo rows travel: never rounded; rounded if the run says so; the same with error feedback, as gradients follow.
 ExchangeMode = Literal["exact", "inference", "training"]
@@ -32,6 +32,9 @@ class HaloExchange(Protocol):
 
     def start_gather(self, x_own: Tensor, mode: ExchangeMode) -> Callable[[], Tensor]:
         """Start to gather the halo rows from their owners: (D, F) -> (S - D, F)."""
+
+    def gather_sparse(self, x_own: SparseRows) -> SparseRows:
+        """Gather the halo rows of static sparse rows, D x F -> (S - D) x F."""
 
     def start_reduce(self, grad_halo: Tensor) -> Callable[[Tensor], None]:
         """Start to send gradients of halo rows to their owners, (S - D, F).
@@ -60,6 +63,10 @@ class NoExchange:
     def start_gather(self, x_own: Tensor, mode: ExchangeMode) -> Callable[[], Tensor]:
         """Gather nothing: (S, F) -> (0, F)."""
         return lambda: x_own[:0]
+
+    def gather_sparse(self, x_own: SparseRows) -> SparseRows:
+        """Gather nothing: S x F -> 0 x F."""
+        return x_own[:0]
 
     def start_reduce(self, grad_halo: Tensor) -> Callable[[Tensor], None]:
         """Add nothing."""
@@ -98,7 +105,7 @@ class Context:
     block: Block
     exchange: HaloExchange = NO_EXCHANGE
     static_src: Any = None
-    cache: dict[Hashable, Tensor] = field(default_factory=dict, repr=False)
+    cache: dict[Hashable, Any] = field(default_factory=dict, repr=False)
     narrow: bool = True
     spill: Callable[[int, int], Tensor] | None = None
 
@@ -175,7 +182,7 @@ class Context:
         """The same context, in which ``x_src`` never changes."""
         return replace(self, static_src=x_src, cache={})
 
-    def keep(self, key: Hashable, compute: Callable[[], Tensor]) -> Tensor:
+    def keep(self, key: Hashable, compute: Callable[[], Any]) -> Any:
         """The result of ``compute`` when ``key`` was asked for first."""
         if key not in self.cache:
             self.cache[key] = compute()

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import torch
-from torch import Tensor
 
 from siafu.dynamic import DynamicGraph, Steps
 from siafu.extras import require_extra
 from siafu.graph import Graph
+from siafu.native import SparseRows
 
 _MASKS = ("train_mask", "val_mask", "test_mask")
 
@@ -50,7 +50,7 @@ def from_pyg(data: Any, *, fold: int = 0, name: str = "graph") -> Graph:
         )
     return Graph.from_edges(
         data.edge_index,
-        x=_dense(getattr(data, "x", None)),
+        x=getattr(data, "x", None),
         y=getattr(data, "y", None),
         **_masks({mask: getattr(data, mask, None) for mask in _MASKS}, fold, name),
         edge_weight=getattr(data, "edge_weight", None),
@@ -67,7 +67,8 @@ def to_pyg(graph: Graph) -> Any:
     row_of = graph.node_id if graph.node_id is not None else torch.arange(graph.num_nodes)
     rows = torch.empty_like(row_of)
     rows[row_of] = torch.arange(graph.num_nodes)
-    fields = {"x": graph.features, "y": graph.y, **{mask: getattr(graph, mask) for mask in _MASKS}}
+    x = graph.features.to_dense() if isinstance(graph.features, SparseRows) else graph.features
+    fields = {"x": x, "y": graph.y, **{mask: getattr(graph, mask) for mask in _MASKS}}
     found = {key: value[rows] for key, value in fields.items() if value is not None}
     if graph.edge_weight is not None:
         found["edge_weight"] = graph.edge_weight
@@ -135,7 +136,7 @@ def from_scipy(
     values = entries.data[there]
     return Graph.from_edges(
         np.stack([entries.row[there], entries.col[there]]),
-        x=x.toarray() if hasattr(x, "toarray") else x,
+        x=x,
         y=y,
         train_mask=train_mask,
         val_mask=val_mask,
@@ -223,10 +224,6 @@ def _networkx_snapshot(graph: Any) -> _Snapshot:
     if any(value is not None for value in weights):
         weight = np.array([1.0 if value is None else value for value in weights])
     return _Snapshot(edges, weight, max(nodes, default=-1) + 1, not graph.is_directed())
-
-
-def _dense(x: Any) -> Any:
-    return x.to_dense() if isinstance(x, Tensor) and x.layout != torch.strided else x
 
 
 def _masks(masks: Mapping[str, Any], fold: int, name: str) -> dict[str, Any]:

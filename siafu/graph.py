@@ -25,7 +25,8 @@ from siafu.array_checks import (
     check_permutation,
     check_width,
 )
-from siafu.native import Csr
+from siafu.native import Csr, SparseRows
+from siafu.sparse_input import check_features, read_features
 from siafu.user_input import (
     check_edges,
     check_finite,
@@ -177,7 +178,8 @@ class Graph:
     Attributes:
         indptr: (N + 1,) int64.
         indices: (E,) int32, the sources of each node's in-edges.
-        x: (N, F) features in float32, in bfloat16, or in int8 with ``x_scale``; or None. See :attr:`features`.
+        x: (N, F) features in float32, in bfloat16, or in int8 with ``x_scale``; sparse rows where most are zero; or
+            None. See :attr:`features`.
         y: (N,) int64 classes with -1 for none, (N, C) uint8 for many labels, or (N,) or (N, K) float32 targets with
             NaN for none; or None.
         train_mask, val_mask, test_mask: (N,) bool, disjoint, or None.
@@ -194,7 +196,7 @@ class Graph:
 
     indptr: Tensor
     indices: Tensor
-    x: Tensor | None = None
+    x: Tensor | SparseRows | None = None
     y: Tensor | None = None
     train_mask: Tensor | None = None
     val_mask: Tensor | None = None
@@ -219,9 +221,9 @@ class Graph:
             check_classes(self.y, self.name, class_names=self.class_names)
 
     @property
-    def features(self) -> Tensor | None:
+    def features(self) -> Tensor | SparseRows | None:
         """(N, F), ``x`` as numbers to calculate with: what is stored in int8 becomes float32."""
-        if self.x is None or self.x_scale is None:
+        if not isinstance(self.x, Tensor) or self.x_scale is None:
             return self.x
         return self.x.float().mul_(self.x_scale[:, None])
 
@@ -260,7 +262,7 @@ class Graph:
             indices=csr.indices,
             edge_weight=edges(self.edge_weight),
             edge_split=edges(self.edge_split),
-            x=rows(self.x),
+            x=take_rows(self.x, order),
             x_scale=rows(self.x_scale),
             y=rows(self.y),
             train_mask=rows(self.train_mask),
@@ -274,7 +276,7 @@ class Graph:
         cls,
         edge_index: ArrayLike | Tensor,
         *,
-        x: ArrayLike | Tensor | None = None,
+        x: ArrayLike | Tensor | SparseRows | None = None,
         y: ArrayLike | Tensor | None = None,
         train_mask: ArrayLike | Tensor | None = None,
         val_mask: ArrayLike | Tensor | None = None,
@@ -287,13 +289,22 @@ class Graph:
     ) -> "Graph":
         """A graph of (2, E) sources and targets, NumPy arrays or tensors; checked, see :func:`check`.
 
+        ``x`` may also be a sparse matrix of scipy or torch, and is kept sparse where most numbers are zero.
         ``undirected`` adds each edge's reverse and drops repeated edges (the first weight is kept). ``edge_split`` is
         0, 1 or 2 for edges to train on, to validate and to test on.
         """
         edges = read_edges(edge_index, name)
-        given = {"x": x, "y": y, "train_mask": train_mask, "val_mask": val_mask, "test_mask": test_mask}
+        given: dict[str, Any] = {
+            "x": x,
+            "y": y,
+            "train_mask": train_mask,
+            "val_mask": val_mask,
+            "test_mask": test_mask,
+        }
         rows: dict[str, Any] = {
-            key: read_node_rows(value, key) for key, value in given.items() if value is not None
+            key: read_features(value) if key == "x" else read_node_rows(value, key)
+            for key, value in given.items()
+            if value is not None
         }
         known = [num_nodes] if num_nodes is not None else [value.shape[0] for value in rows.values()]
         count = known[0] if known else largest_id(edges) + 1
@@ -366,6 +377,13 @@ class Graph:
         return convert.to_pyg(self)
 
 
+def take_rows(rows: Tensor | SparseRows | None, index: Tensor) -> Tensor | SparseRows | None:
+    """Rows of node data picked by number; None if there are none."""
+    if rows is None or isinstance(rows, SparseRows):
+        return None if rows is None else rows.take(index)
+    return native.gather(rows, index)
+
+
 def chunks(rows: Tensor) -> Iterator[Tensor]:
     """Rows some at a time, however wide they are: a memory-mapped array is read once, and never whole."""
     step = max(1, _CHUNK_BYTES // max(1, rows.dtype.itemsize * rows[:1].numel()))
@@ -373,16 +391,33 @@ def chunks(rows: Tensor) -> Iterator[Tensor]:
         yield rows[start : start + step]
 
 
-def checksum_of(arrays: Mapping[str, Tensor | None], about: str = "") -> str:
+def checksum_of(arrays: Mapping[str, Tensor | SparseRows | None], about: str = "") -> str:
     """A checksum of named arrays, of which some may be missing, and of what else is to be told ``about`` them."""
     digest = xxhash.xxh3_64(about.encode())
+    plain: dict[str, Tensor | None] = {}
     for name, value in arrays.items():
+        if isinstance(value, SparseRows):
+            plain |= sparse_arrays(value, name)
+        else:
+            plain[name] = value
+    for name, value in plain.items():
         digest.update(name.encode())
         if value is not None:
             digest.update(f"{value.dtype}{tuple(value.shape)}".encode())
             for chunk in chunks(value):
                 digest.update(chunk.contiguous().view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def sparse_arrays(rows: SparseRows, name: str) -> dict[str, Tensor]:
+    """The arrays of sparse rows, named as files name them."""
+    width = torch.tensor([rows.width])
+    return {
+        f"{name}_indptr": rows.indptr,
+        f"{name}_indices": rows.indices,
+        f"{name}_values": rows.values,
+        f"{name}_width": width,
+    }
 
 
 _OF_NODES: dict[str, tuple[torch.dtype, ...]] = {
@@ -409,9 +444,16 @@ def _check_shapes(graph: Graph) -> None:
     """Refuse arrays of nodes and edges whose type or number of rows cannot be."""
     for count, what, known in ((graph.num_nodes, "node", _OF_NODES), (graph.num_edges, "edge", _OF_EDGES)):
         for field_name, dtypes in known.items():
-            value: Tensor | None = getattr(graph, field_name)
+            value: Tensor | SparseRows | None = getattr(graph, field_name)
             if value is None:
                 continue
+            if field_name == "x" and isinstance(value, SparseRows):
+                if len(value) != count:
+                    raise ValueError(
+                        f"{graph.name}: x has {len(value)} rows; expected {count}, one for each node"
+                    )
+                continue
+            assert not isinstance(value, SparseRows)
             if isinstance(value, Tensor) and value.ndim and value.shape[0] != count:
                 raise ValueError(
                     f"{graph.name}: {field_name} has {value.shape[0]} rows; expected {count}, one for each {what}"
@@ -432,7 +474,7 @@ def check(graph: Graph) -> None:
     """Refuse features, labels, masks and weights that cannot be trained on, saying which and where."""
     name, rows = graph.name, graph.num_nodes
     if graph.x is not None:
-        check_finite(graph.x, f"{name}: x")
+        check_features(graph.x, f"{name}: x")
     if graph.x_scale is not None:
         check_finite(graph.x_scale[:, None], f"{name}: x_scale")
     if graph.edge_weight is not None:

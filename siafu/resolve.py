@@ -51,7 +51,13 @@ def resolve_config(config: Config, graph: AnyGraph, source: str) -> Config:
     memory_bytes = usable_memory_bytes() if METHODS[config.method].streams_inputs(config) else None
     return config.model_copy(
         update={
-            "data": inputs.resolve(config.data, graph, memory_bytes=memory_bytes, ranks=config.ranks),
+            "data": inputs.resolve(
+                config.data,
+                graph,
+                memory_bytes=memory_bytes,
+                ranks=config.ranks,
+                reads_sparse=METHODS[config.method].reads_sparse_inputs(config),
+            ),
             "partition": resolve(config.partition, graph, parts=config.ranks),
             **known,
         }

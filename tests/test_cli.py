@@ -521,7 +521,10 @@ def test_import_names_the_options_for_what_it_will_not_guess_or_trust(siafu: Sia
         (["--edges", "e.csv", "--step", 10], "--step cuts the time of --events"),
         (["--events", "e.csv", "--step", 10, "--steps", 5], "give either --step or --steps"),
         (["--events", "e.csv", "--split", "s.csv"], "--split goes with --edges"),
-        (["--events", "e.csv", "--feature-dtype", "int8"], "--feature-dtype goes with --edges"),
+        (
+            ["--events", "e.csv", "--feature-dtype", "int8"],
+            "--feature-dtype and --feature-layout go with --edges",
+        ),
     ],
 )
 def test_options_of_import_that_do_not_go_together_are_wrong_use(

@@ -26,6 +26,7 @@ ORDER = [
         "extras",
         "machine",
     ],
+    ["sparse_input"],
     ["graph", "event_log", "cost"],
     ["context", "dynamic"],
     ["convert"],

@@ -19,6 +19,14 @@ class FeatureDType(StrEnum):
     int8 = "int8"
 
 
+class FeatureLayout(StrEnum):
+    """The layouts of stored features."""
+
+    auto = "auto"
+    sparse = "sparse"
+    dense = "dense"
+
+
 class LabelKind(StrEnum):
     """The kinds of labels."""
 
@@ -69,6 +77,10 @@ def import_(
     feature_dtype: Annotated[
         FeatureDType, typer.Option(help="How features are stored.")
     ] = FeatureDType.float32,
+    feature_layout: Annotated[
+        FeatureLayout,
+        typer.Option(help="Sparse stores non-zero features alone; auto: if at most 1 in 8 is not zero."),
+    ] = FeatureLayout.auto,
     label_kind: Annotated[
         LabelKind | None,
         typer.Option(help="Kind of labels; needed where whole numbers may be classes or values."),
@@ -94,7 +106,11 @@ def import_(
         "label_kind": label_kind and label_kind.value,
         "limits": Limits(max_line_bytes, max_ratio, max_nodes),
     }
-    _check_import(edges, events, split, {"--step": step, "--steps": steps}, feature_dtype)
+    _check_import(edges, events, split, {"--step": step, "--steps": steps})
+    if events is not None and (feature_dtype, feature_layout) != (FeatureDType.float32, FeatureLayout.auto):
+        raise WrongUse(
+            "--feature-dtype and --feature-layout go with --edges; features beside events are dense float32"
+        )
     with LiveProgress() as progress:
         store: Any
         if events is not None:
@@ -124,6 +140,7 @@ def import_(
                 split=split,
                 undirected=undirected,
                 feature_dtype=feature_dtype.value,
+                feature_layout=feature_layout.value,
                 progress=progress,
                 **how,
             )
@@ -139,7 +156,6 @@ def _check_import(
     events: Path | None,
     split: Path | None,
     of_events: dict[str, Any],
-    feature_dtype: FeatureDType,
 ) -> None:
     """Refuse options that do not go together."""
     if (edges is None) == (events is None):
@@ -151,8 +167,6 @@ def _check_import(
         raise WrongUse("give either --step or --steps")
     if events is not None and split is not None:
         raise WrongUse("--split goes with --edges; a graph that changes over time is split by time")
-    if events is not None and feature_dtype is not FeatureDType.float32:
-        raise WrongUse("--feature-dtype goes with --edges; features beside events are kept in float32")
 
 
 def info(

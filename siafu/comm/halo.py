@@ -11,8 +11,9 @@ from siafu.comm.comm import Comm
 from siafu.comm.config import Precision
 from siafu.comm.quantization import ErrorFeedback, decode, encode
 from siafu.comm.route import Route
+from siafu.comm.sparse_rows import exchange_sparse_rows
 from siafu.context import ExchangeMode
-from siafu.native import Csr
+from siafu.native import Csr, SparseRows
 
 
 class Halo:
@@ -41,6 +42,13 @@ class Halo:
         rows = native.gather(x_own, self._route.index) if whole else x_own[self._route.index]
         self._comm.record_sent_rows(self._label, self._route.index.split(list(self._route.send)))
         return self._start(rows, self._route.send, self._route.recv, mode)
+
+    def gather_sparse(self, x_own: SparseRows) -> SparseRows:
+        """Gather the halo rows of sparse rows, never rounded: the length of each row, then its numbers. Collective."""
+        self._comm.record_sent_rows(self._label, self._route.index.split(list(self._route.send)))
+        return exchange_sparse_rows(
+            self._comm, x_own.take(self._route.index), self._route.send, self._route.recv, label=self._label
+        )
 
     def start_reduce(self, grad_halo: Tensor) -> Callable[[Tensor], None]:
         """Start to send halo gradients to the owners of the rows, (H, F). Collective.

@@ -14,6 +14,9 @@ class DataConfig(BaseModel):
     normalize: Literal["auto", "rows", "none"] = (
         "auto"  # rows: each row sums to 1; auto: where features are counts
     )
+    layout: Literal["auto", "sparse", "dense"] = (
+        "auto"  # of features in memory; auto: sparse where most are zero and the method reads sparse rows
+    )
     reorder: Literal["auto", "on", "off"] = "auto"  # put neighbours near each other in memory
     inputs: Literal["auto", "memory", "stream"] = (
         "auto"  # stream: features are read from disk range by range; auto: where they would fill the memory

@@ -34,6 +34,8 @@ from numpy.typing import NDArray
 from siafu import native
 from siafu.files import atomic_writer
 from siafu.graph import Graph
+from siafu.native import SparseRows
+from siafu.sparse_input import MOST_SPARSE, read_features, sparse_rows
 from siafu.user_input import check_edges
 
 Array = NDArray[Any]
@@ -87,7 +89,7 @@ def read_npz(path: Path, *, fold: int = 0, limit_bytes: int | None = None) -> Gr
     rows = _num_nodes(path, arrays)
     edges = _edges(path, arrays["edge_index"])
     check_edges(edges, rows, str(path))  # first of all, since it also holds the number of nodes to what fits
-    _check_memory(path, 4 * _num_features(path, arrays, rows) * rows, limit_bytes)
+    _check_memory(path, _dense_bytes(path, arrays, rows), limit_bytes)
     graph = Graph.from_edges(
         edges,
         x=_features(path, arrays, rows),
@@ -219,7 +221,14 @@ def _num_features(path: Path, arrays: dict[str, Array], rows: int) -> int:
     return int(shape[1])
 
 
-def _features(path: Path, arrays: dict[str, Array], rows: int) -> Array | None:
+def _dense_bytes(path: Path, arrays: dict[str, Array], rows: int) -> int:
+    """Return the bytes of features as dense rows if they will be dense, else those of one such row."""
+    width = _num_features(path, arrays, rows)
+    stays_sparse = "x_indices" in arrays and arrays["x_indices"].size <= MOST_SPARSE * rows * width
+    return 4 * width * (1 if stays_sparse else rows)
+
+
+def _features(path: Path, arrays: dict[str, Array], rows: int) -> Array | torch.Tensor | SparseRows | None:
     if "x" in arrays:
         x = arrays["x"]
         if x.ndim != 2 or x.shape[0] != rows or x.dtype.kind not in "biuf":
@@ -232,30 +241,24 @@ def _features(path: Path, arrays: dict[str, Array], rows: int) -> Array | None:
         raise ValueError(
             f"{path}: has {', '.join(there)}; expected all of x_indptr, x_indices, x_data, x_shape, or x"
         )
-    return _dense(path, arrays, rows)
+    return read_features(_sparse(path, arrays, rows))
 
 
-def _dense(path: Path, arrays: dict[str, Array], rows: int) -> Array:
+def _sparse(path: Path, arrays: dict[str, Array], rows: int) -> SparseRows:
     indptr, indices, values = arrays["x_indptr"], arrays["x_indices"], arrays["x_data"]
-    columns = int(arrays["x_shape"][1])
     if indptr.shape != (rows + 1,) or indptr.dtype.kind not in "iu":
         _refuse(path, "x_indptr", indptr, f"{rows + 1} integers, one more than nodes")
     if indices.ndim != 1 or indices.dtype.kind not in "iu" or values.shape != indices.shape:
         _refuse(path, "x_indices", indices, f"integers, as many as x_data has numbers ({values.shape})")
     if values.dtype.kind not in "biuf":
         _refuse(path, "x_data", values, "numbers")
-    offsets = indptr.astype(np.int64)
-    if offsets[0] != 0 or offsets[-1] != len(indices) or (np.diff(offsets) < 0).any():
-        raise ValueError(
-            f"{path}: x_indptr does not ascend from 0 to {len(indices)}, the number of x_indices"
-        )
-    if len(indices) and (int(indices.min()) < 0 or int(indices.max()) >= columns):
-        raise ValueError(
-            f"{path}: x_indices names a column outside 0 to {columns - 1}, the columns of x_shape"
-        )
-    x = np.zeros((rows, columns), dtype=np.float32)
-    np.add.at(x, (np.repeat(np.arange(rows), np.diff(offsets)), indices), values.astype(np.float32))
-    return x
+    return sparse_rows(
+        torch.from_numpy(indptr.astype(np.int64)),
+        torch.from_numpy(indices.astype(np.int64)),
+        torch.from_numpy(values.astype(np.float32)),
+        _num_features(path, arrays, rows),
+        f"{path}: x",
+    )
 
 
 def _labels(path: Path, arrays: dict[str, Array], rows: int) -> Array | None:

@@ -13,6 +13,7 @@ from siafu.graph import Graph
 from siafu.inference.export import check_out, write_pairs, write_predictions
 from siafu.inference.trained_run import Run, open_run, source_graph
 from siafu.load_graph import AnyGraph
+from siafu.methods import METHODS
 from siafu.methods.snapshots.build import Predictor, build_link_memory, build_timeline
 from siafu.methods.snapshots.config import task_config_of
 from siafu.methods.snapshots.labels import node_outputs
@@ -93,8 +94,10 @@ def _predict(
     assert run.model is not None
     if isinstance(graph, DynamicGraph):
         return _predict_last_step(run, graph, embeddings=embeddings, pairs=pairs)
-    data = run.settings.data.model_copy(update={"reorder": "auto"})
-    config = run.settings.model_copy(update={"data": inputs.resolve(data, graph)})
+    data = run.settings.data.model_copy(update={"reorder": "auto", "layout": "auto"})
+    reads_sparse = METHODS[run.settings.method].reads_sparse_inputs(run.settings)
+    resolved = inputs.resolve(data, graph, reads_sparse=reads_sparse)
+    config = run.settings.model_copy(update={"data": resolved})
     prepared = inputs.prepare(graph, config.data)
     x = inputs.input_rows(prepared, config.data, config.model, scratch=run.directory)
     if isinstance(x, Streamed) and isinstance(run.model, Model):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from siafu import native
+from siafu.array_checks import check_ids
 from siafu.comm import Comm
 from siafu.data.loading import is_store
 from siafu.extras import require_extra
@@ -16,7 +17,7 @@ from siafu.graph import Graph
 from siafu.load_graph import load_static
 from siafu.loader.seeds import Seeds, number_across_ranks, read_seeds
 from siafu.methods.sampled.neighbourhood import Neighbourhood, NodeQuery
-from siafu.native import Csr
+from siafu.native import Csr, SparseRows
 from siafu.partition.cut import NODE_FIELDS, Part
 from siafu.sampling import FrontierEdges, Subgraph
 from siafu.store.page_cache import ResidentPages
@@ -98,7 +99,7 @@ class _GraphSource:
     def batch(self, subgraph: Subgraph) -> Any:
         graph = self._graph
         fields = {
-            name: native.gather(rows, subgraph.position)
+            name: dense_rows(rows, subgraph.position, graph.name)
             for name in NODE_FIELDS
             if (rows := getattr(graph, name)) is not None
         }
@@ -185,11 +186,20 @@ class _PartSource:
         asked = NodeQuery(self._comm, self._near.offset, subgraph.position.int())
         row = asked.rows().long()
         fields = {
-            name: asked.answer_rows(native.gather(rows, row))
+            name: asked.answer_rows(dense_rows(rows, row, self._own.name))
             for name, rows in tables.items()
             if rows is not None
         }
         return import_pyg().Data(**_dequantize(fields), edge_weight=subgraph.weight, e_id=None)
+
+
+def dense_rows(rows: Tensor | SparseRows, index: Tensor, name: str) -> Tensor:
+    """Rows of node data picked by number, as a PyG model reads them: (N, ...), (R,) -> (R, ...)."""
+    if isinstance(rows, Tensor):
+        return native.gather(rows, index)
+    picked = rows.take(index)  # of a store that is larger than memory, only what is read is checked
+    check_ids(picked.indices, rows.width, name, field="x_indices")
+    return picked.to_dense()
 
 
 def _dequantize(fields: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -128,6 +128,10 @@ class Method:
         """The most epochs that a run can have."""
         return config.train.epochs
 
+    def reads_sparse_inputs(self, config: ConfigLike) -> bool:
+        """Return whether the method keeps features that are mostly zero as sparse rows."""
+        return False
+
     def streams_inputs(self, config: ConfigLike) -> bool:
         """Say whether inputs that do not fit into memory may stay on disk."""
         return config.model.kind != "custom" and not (

@@ -4,8 +4,8 @@ Every kernel takes and returns tensors on the CPU and allocates its own output. 
 runs where the core was not compiled (``reference`` and the ``*_reference`` modules). Ids are int32, offsets int64.
 
 Reading order: ``values`` (what kernels take and return), ``core`` (the compiled library), ``memory``, ``structure``
-(CSR graphs), ``sparse`` (sums and maxima over neighbours), ``dense_rows``, ``products``, ``attention``, ``recurrent``,
-``sampling``, ``pairs``, ``partition``, ``varint`` and ``splitmix``.
+(CSR graphs), ``sparse`` (sums and maxima over neighbours), ``dense_rows``, ``products``, ``sparse_rows``,
+``attention``, ``recurrent``, ``sampling``, ``pairs``, ``partition``, ``varint`` and ``splitmix``.
 """
 
 from siafu.native import core
@@ -33,6 +33,7 @@ from siafu.native.products import product, product_backward
 from siafu.native.recurrent import lstm, lstm_backward
 from siafu.native.sampling import local_rows, sample_and_relabel, sample_edges, scatter_rows, sort_rows_by_id
 from siafu.native.sparse import segment_max, segment_max_backward, spmm
+from siafu.native.sparse_rows import SparseRows, sparse_product, sparse_product_backward, sparse_sum
 from siafu.native.structure import (
     apply_delta,
     build_csr,
@@ -86,6 +87,7 @@ __all__ = [
     "RankCounts",
     "RelabelledRows",
     "SampledRows",
+    "SparseRows",
     "Term",
     "apply_delta",
     "arrays_reused",
@@ -136,6 +138,9 @@ __all__ = [
     "segment_max_backward",
     "sort_rows",
     "sort_rows_by_id",
+    "sparse_product",
+    "sparse_product_backward",
+    "sparse_sum",
     "split_rows",
     "spmm",
     "take_rows",

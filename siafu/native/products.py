@@ -62,7 +62,7 @@ def product_backward(
     grad_x = [_place_of(term, wanted) for term, wanted in zip(terms, wants_x, strict=True)]
     num_rows, width = grad.shape
     sizes = [*(term.weight.numel() for term in terms), width]
-    parts = min(_MOST_PARTS, max(1, num_rows // _PART_ROWS))
+    parts = parts_of(num_rows)
     sums, sum_of = empty_rows(parts, sum(sizes), grad.dtype), grad.new_empty(sum(sizes))
     given, how = [term.contiguous for term in terms], None if after is None else after.arguments
     if grad.stride(1) != 1:
@@ -71,6 +71,11 @@ def product_backward(
     *grad_weights, grad_bias = sum_of.split(sizes)
     of_weights = [flat.view_as(term.weight) for flat, term in zip(grad_weights, terms, strict=True)]
     return grad_x, of_weights, grad_bias
+
+
+def parts_of(num_rows: int) -> int:
+    """Return the number of ranges of rows whose sums are added in order."""
+    return min(_MOST_PARTS, max(1, num_rows // _PART_ROWS))
 
 
 def _plain_backward(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from siafu import native
-from siafu.nn.streamed import Rows, Streamed
+from siafu.nn.streamed import Rows
 
 _GOLDEN, _MASK = 0x9E3779B97F4A7C15, 2**64 - 1
 
@@ -31,7 +31,7 @@ class Dropout(nn.Module):
 
     def forward(self, x: Rows, row_id: Tensor | None = None) -> Rows:
         """Drop elements of (R, F), whose rows are the user's rows ``row_id`` (None: 0 to R - 1)."""
-        if isinstance(x, Streamed):
+        if not isinstance(x, Tensor):
             return x.dropped(self.now(), row_id)
         return epilogue(x, None, activation="none", dropout=self.now(), row_id=row_id)
 

@@ -18,7 +18,7 @@ from siafu.nn.config import ModelConfig
 from siafu.nn.dropout import Dropout
 from siafu.nn.ops import Ops, TorchOps
 from siafu.nn.product import PROJECTED
-from siafu.nn.streamed import Rows, Streamed
+from siafu.nn.streamed import Rows, in_memory
 
 
 class Order(NamedTuple):
@@ -259,8 +259,3 @@ class _Branch(torch.autograd.Function):
             of_all = of_first.new_zeros(ctx.shape)
         of_all[: of_first.shape[0]] += of_first
         return of_all, None
-
-
-def in_memory(rows: Rows) -> Tensor:
-    """The rows, read from disk where they lie there."""
-    return rows.whole() if isinstance(rows, Streamed) else rows

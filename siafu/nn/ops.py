@@ -16,7 +16,7 @@ from siafu.native import Epilogue
 from siafu.nn.dropout import Dropout
 from siafu.nn.norm import BatchNorm
 from siafu.nn.product import finished, known_product, product, products
-from siafu.nn.streamed import Rows, Streamed
+from siafu.nn.streamed import Rows, in_memory
 
 
 class Finish(NamedTuple):
@@ -117,7 +117,7 @@ class TorchOps:
 
     def add(self, one: Rows, other: Rows) -> Tensor:
         """The sum."""
-        return _in_memory(one) + _in_memory(other)
+        return in_memory(one) + in_memory(other)
 
     def mix(self, one: Tensor, other: Tensor, share: float) -> Tensor:
         """``(1 - share) one + share other``."""
@@ -125,7 +125,7 @@ class TorchOps:
 
     def scale_by_one_plus(self, x: Rows, eps: Tensor) -> Tensor:
         """``(1 + eps) x``."""
-        return _in_memory(x) * (1 + eps)
+        return in_memory(x) * (1 + eps)
 
     def concat(self, values: Sequence[Tensor]) -> Tensor:
         """Side by side."""
@@ -150,7 +150,3 @@ class TorchOps:
     def _after(self, finish: Finish) -> Epilogue:
         dropout = DropoutKey() if finish.drop is None else finish.drop.now()
         return Epilogue(finish.bias, finish.activation, dropout, self.row_id)
-
-
-def _in_memory(rows: Rows) -> Tensor:
-    return rows.whole() if isinstance(rows, Streamed) else rows

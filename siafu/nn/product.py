@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from siafu import native
-from siafu.native import Epilogue, Term
+from siafu.native import Epilogue, SparseRows, Term
 from siafu.nn.dropout import epilogue
 from siafu.nn.streamed import Rows, Streamed, streamed_product
 
@@ -16,20 +16,26 @@ PROJECTED = "projected"  # under which a context keeps what was made of its rows
 
 def product(x: Rows, weight: Tensor, add: Tensor | None = None) -> Tensor:
     """``x W``, or ``add + x W``: (R, I), (I, O), (R, O) or (O,) -> (R, O)."""
-    if isinstance(x, Streamed):
-        return streamed_product(x, weight, add)
+    match x:
+        case Streamed():
+            return streamed_product(x, weight, add)
+        case SparseRows():
+            return _SparseProduct.apply(add, None, None, None, weight, x)
     return _Products.apply(add, None, None, x, weight)
 
 
 def products(terms: Sequence[tuple[Rows, Tensor]], after: Epilogue | None = None) -> Tensor:
     """The sum of ``x W`` over some rows and weights, and what follows it: (R, I), (I, O), ... -> (R, O)."""
-    if not any(isinstance(x, Streamed) for x, _ in terms):
-        bias = None if after is None else after.bias
+    bias = None if after is None else after.bias
+    if all(isinstance(x, Tensor) for x, _ in terms):
         return _Products.apply(None, bias, after, *(each for term in terms for each in term))
     out = None
-    for x, weight in terms:
+    for x, weight in terms[:-1]:
         out = product(x, weight, out)
-    assert out is not None
+    x, weight = terms[-1]
+    if isinstance(x, SparseRows):
+        return _SparseProduct.apply(out, bias, after, None, weight, x)
+    out = product(x, weight, out)
     return out if after is None else finished(out, after)
 
 
@@ -38,7 +44,11 @@ def known_product(z: Tensor | None, x: Rows, weight: Tensor, add: Tensor | None 
 
     So a projection by earlier weights can be used for a while.
     """
-    return product(x, weight, add) if z is None else _KnownProduct.apply(add, z, x, weight)
+    if z is None:
+        return product(x, weight, add)
+    if isinstance(x, SparseRows):
+        return _SparseProduct.apply(add, None, None, z, weight, x)
+    return _KnownProduct.apply(add, z, x, weight)
 
 
 def finished(z: Tensor, after: Epilogue, *, in_place: bool = True) -> Tensor:
@@ -95,3 +105,48 @@ class _Products(torch.autograd.Function):
             grad_add = grad if ctx.add_dims == 2 else grad_bias
         of_terms = [each for pair in zip(grad_x, grad_weights, strict=True) for each in pair]
         return grad_add, grad_bias if wants_bias else None, None, *of_terms
+
+
+class _SparseProduct(torch.autograd.Function):
+    """``add + x W`` of sparse rows, which are inputs and have no gradient; its value is ``z`` where that is known.
+
+    Rows ``add`` are added to where they are: nothing reads them afterwards.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        add: Tensor | None,
+        bias: Tensor | None,
+        after: Epilogue | None,
+        z: Tensor | None,
+        weight: Tensor,
+        x: SparseRows,
+    ) -> Tensor:
+        ctx.x, ctx.after, ctx.add_dims = x, after, 0 if add is None else add.ndim
+        if z is not None:
+            return z.view_as(z)
+        in_place = add is not None and add.ndim == 2 and add.is_contiguous() and not add.is_leaf
+        if in_place:
+            ctx.mark_dirty(add)
+        out = native.sparse_product(x, weight, add=add, after=after, out=add if in_place else None)
+        ctx.save_for_backward(*(() if after is None else (out,)))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (grad,), after, x = grads, ctx.after, ctx.x
+        wants_add, wants_bias, *_ = ctx.needs_input_grad
+        if (
+            after is not None and ctx.add_dims == 2
+        ):  # the rows that were added get the gradient before the epilogue
+            _, activation, dropout, row_id = after
+            how: dict[str, Any] = {"activation": activation, "dropout": dropout, "row_id": row_id}
+            grad, _ = native.epilogue_backward(grad, *ctx.saved_tensors, **how, with_bias=False)
+            after = None
+        output = ctx.saved_tensors[0] if after is not None else None
+        grad_weight, grad_bias = native.sparse_product_backward(x, grad, output=output, after=after)
+        grad_add = None
+        if wants_add:
+            grad_add = grad if ctx.add_dims == 2 else grad_bias
+        return grad_add, grad_bias if wants_bias else None, None, None, grad_weight, None

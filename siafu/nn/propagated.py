@@ -12,7 +12,7 @@ from siafu.context import AnyBlock, context_of
 from siafu.graph import Block
 from siafu.nn.aggregates import check_rows, gcn_in, widened
 from siafu.nn.product import product
-from siafu.nn.streamed import Rows, Streamed
+from siafu.nn.streamed import DenseRows, Rows, Streamed, in_memory
 
 _LEAST = 1e-9  # a probability whose logarithm can be taken
 _PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "int8", "int4")
@@ -163,12 +163,12 @@ def passed_on(block: AnyBlock, rows: Tensor, precision: Precision) -> Tensor:
     return out
 
 
-def of_unit_length(x: Rows) -> Rows:
+def of_unit_length(x: Rows) -> DenseRows:
     """Scale rows to length 1; rows of zeros stay: (R, F) -> (R, F)."""
     if isinstance(x, Streamed):
         length = torch.cat([rows.norm(dim=1) for _, rows in x.ranges()] or [torch.empty(0)])
         inverse = torch.where(length > 0, 1 / length, 1.0)
         return replace(x, scale=inverse if x.scale is None else inverse * x.scale)
-    x = widened(x)
+    x = widened(in_memory(x))
     length = x.norm(dim=1, keepdim=True)
     return x / torch.where(length > 0, length, 1.0)

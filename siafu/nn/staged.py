@@ -17,7 +17,7 @@ from siafu.nn.config import ModelConfig
 from siafu.nn.dense import Dense
 from siafu.nn.gnn import Gnn
 from siafu.nn.layer import Layer
-from siafu.nn.streamed import Rows, Streamed
+from siafu.nn.streamed import Rows, Streamed, in_memory
 
 Sends = Literal["nothing", "inputs", "hidden", "logits"]
 
@@ -96,7 +96,7 @@ class Staged(nn.Module):
         """Compute the inputs of stage ``last`` by running all stages before it."""
         if isinstance(x_src, Streamed):
             raise ValueError("a model of stages reads all inputs at once; set data.inputs to memory")
-        rows = [widened(x_src)]
+        rows = [widened(in_memory(x_src))]
         for stage in range(last + 1):
             if self.sends(stage) != "nothing":
                 rows[stage] = quantize_dequantize(rows[stage], self.precision)

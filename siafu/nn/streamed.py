@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from siafu import native
+from siafu.native import SparseRows
 
 _RANGE_BYTES = 1 << 25
 
@@ -101,7 +102,23 @@ class Streamed:
         )
 
 
-Rows = Tensor | Streamed
+def dense(rows: "Rows") -> "DenseRows":
+    """The rows with their zeros, for layers and methods that read no sparse rows."""
+    return rows.to_dense() if isinstance(rows, SparseRows) else rows
+
+
+def in_memory(rows: "Rows") -> Tensor:
+    """The rows as a dense array: read from disk, or with their zeros."""
+    match rows:
+        case Streamed():
+            return rows.whole()
+        case SparseRows():
+            return rows.to_dense()
+    return rows
+
+
+DenseRows = Tensor | Streamed
+Rows = DenseRows | SparseRows  # what layers read; sparse and streamed rows are inputs alone
 
 
 def streamed_product(x: Streamed, weight: Tensor, add: Tensor | None) -> Tensor:

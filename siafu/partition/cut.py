@@ -15,7 +15,7 @@ from torch import Tensor
 from siafu import native
 from siafu.comm.route import Route, empty_route
 from siafu.context import NO_EXCHANGE, Context, HaloExchange
-from siafu.graph import Block, Graph
+from siafu.graph import Block, Graph, take_rows
 from siafu.native import Csr
 
 NODE_FIELDS = ("x", "x_scale", "y", "train_mask", "val_mask", "test_mask")
@@ -76,9 +76,7 @@ class PartRows:
     def part(self, graph: Graph) -> Part:
         """Copy the node data of the part into memory."""
         given = {name: getattr(graph, name) for name in NODE_FIELDS}
-        nodes: dict[str, Any] = {
-            name: None if rows is None else native.gather(rows, self.rows) for name, rows in given.items()
-        }
+        nodes: dict[str, Any] = {name: take_rows(rows, self.rows) for name, rows in given.items()}
         own = Graph(
             self.csr.indptr,
             self.csr.indices,

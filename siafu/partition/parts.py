@@ -5,7 +5,7 @@ A rank reads its own arrays alone, so a part can be sent to a host that has no o
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field, model_validator
@@ -17,17 +17,25 @@ from siafu.array_checks import check_array, check_csr, check_ids
 from siafu.comm.route import Route
 from siafu.event_log import Progress, no_progress
 from siafu.graph import Graph
-from siafu.native import Csr
+from siafu.native import Csr, SparseRows
 from siafu.partition.cut import NODE_FIELDS, Part, PartRows, user_rows
-from siafu.store.manifest import ArraySpec, DType, StrictModel, parse_checksummed, write_checksummed
+from siafu.store.manifest import (
+    ArraySpec,
+    DType,
+    StrictModel,
+    check_sparse,
+    parse_checksummed,
+    write_checksummed,
+)
 from siafu.store.reader import map_array, verify_array
+from siafu.store.sparse_features import SPARSE_FEATURES, join_arrays, row_chunks
 from siafu.store.writer import ArrayFolderWriter, ArrayWriter
 
 PARTITION = "partition.json"
 AGAIN = 'remove the folder and make it again with "siafu partition"'
 _CHUNK_BYTES = 1 << 26
 _REQUIRED = {"indptr", "indices", "node_id", "halo_id", "route"}
-_ARRAYS = {*_REQUIRED, "edge_weight", *NODE_FIELDS}
+_ARRAYS = {*_REQUIRED, "edge_weight", *NODE_FIELDS, *SPARSE_FEATURES}
 _Count = Annotated[int, Field(ge=0)]
 
 
@@ -64,6 +72,7 @@ class PartitionManifest(StrictModel):
         num_nodes: of the graph.
         by: how nodes were assigned.
         parts: each of them.
+        sparse_features: F of features that are stored as compressed sparse rows; None for dense ones.
     """
 
     schema_version: Literal[1] = 1
@@ -75,6 +84,7 @@ class PartitionManifest(StrictModel):
     num_nodes: int
     by: str
     parts: tuple[PartSpec, ...]
+    sparse_features: Annotated[int, Field(ge=1)] | None = None
 
     @model_validator(mode="after")
     def _parts_fit(self) -> "PartitionManifest":
@@ -88,6 +98,8 @@ class PartitionManifest(StrictModel):
                 sent, got = self.parts[a].send[b], self.parts[b].recv[a]
                 if sent != got:
                     raise ValueError(f"part {a} sends {sent} rows to part {b}, which gets {got}")
+        for spec in self.parts:
+            check_sparse(spec.arrays, self.sparse_features)
         owned = sum(spec.arrays["node_id"].shape[0] for spec in self.parts)
         if owned != self.num_nodes:
             raise ValueError(f"the parts own {owned} nodes of {self.num_nodes}")
@@ -129,8 +141,10 @@ class Partition:
         check_array(halo_id, "halo_id", torch.int64, (sum(spec.recv),))
         num_own = arrays["node_id"].shape[0]
         known = check_csr(arrays["indptr"], arrays["indices"], num_own + halo_id.numel(), name)
+        fields: dict[str, Any] = dict(arrays)
+        join_arrays(fields, self.manifest.sparse_features, name)
         own = Graph(
-            **arrays,
+            **fields,
             name=name,
             class_names=self.manifest.class_names,
             num_halo=halo_id.numel(),
@@ -196,6 +210,7 @@ def write_partition(
             num_nodes=graph.num_nodes,
             by=by,
             parts=tuple(_specs(arrays, routes)),
+            sparse_features=graph.x.width if isinstance(graph.x, SparseRows) else None,
         )
         write_checksummed(writer.folder / PARTITION, manifest)
         writer.commit()
@@ -219,8 +234,10 @@ def _write_part(writer: ArrayFolderWriter, one: PartRows, graph: Graph) -> None:
     if weight is not None:
         add("edge_weight", weight)
     for name in NODE_FIELDS:
-        rows: Tensor | None = getattr(graph, name)
-        if rows is not None:
+        rows: Tensor | SparseRows | None = getattr(graph, name)
+        if isinstance(rows, SparseRows):
+            _write_sparse(writer, f"part{one.number}", rows, one.rows)
+        elif rows is not None:
             _write_rows(writer, f"part{one.number}_{name}", rows, one.rows)
 
 
@@ -231,6 +248,16 @@ def _write_rows(writer: ArrayFolderWriter, name: str, rows: Tensor, picked: Tens
     size = max(1, _CHUNK_BYTES // max(1, rows[:1].nbytes))
     for chunk in picked.split(size) if picked.numel() else []:
         array.append(native.gather(rows, chunk))
+
+
+def _write_sparse(writer: ArrayFolderWriter, part: str, x: SparseRows, picked: Tensor) -> None:
+    """Write some rows of sparse features, a range at a time."""
+    count = x.indptr[picked + 1] - x.indptr[picked]
+    writer.add(f"{part}_x_indptr", torch.cat([count.new_zeros(1), count.cumsum(0)]))
+    indices, values = writer.array(f"{part}_x_indices", "int32"), writer.array(f"{part}_x_values", "float32")
+    for rows in row_chunks(x, picked, most_bytes=_CHUNK_BYTES):
+        indices.append(rows.indices)
+        values.append(rows.values)
 
 
 def _specs(arrays: dict[str, ArraySpec], routes: list[Route]) -> Iterable[PartSpec]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from siafu import native
 from siafu.files import atomic_writer, write_atomically
-from siafu.graph import Graph
+from siafu.graph import Graph, take_rows
 from siafu.launch.sites.config import COORDINATOR, SiteConfig
 from siafu.native import Csr
 from siafu.partition.cross_site import node_ids
@@ -172,7 +172,7 @@ def split(graph: Graph, owner: Tensor, folder: Path, names: Sequence[str]) -> di
         inside = owner[src] == place
         weight = None if graph.edge_weight is None else graph.edge_weight[taken.origin]
         own = native.build_csr(dst[inside].int(), name_of[src[inside]], num_rows=rows.numel())
-        nodes: dict[str, Any] = {each: _rows(getattr(graph, each), rows) for each in NODE_FIELDS}
+        nodes: dict[str, Any] = {each: take_rows(getattr(graph, each), rows) for each in NODE_FIELDS}
         part = Graph(
             own.indptr,
             own.indices,

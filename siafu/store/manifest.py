@@ -39,6 +39,9 @@ _GRAPH: _ArraySchema = {
     "indices": (("int32",), (("E",),)),
     "x": (("float32", "bfloat16", "int8"), (("N", "F"),)),
     "x_scale": (("float32",), (("N",),)),
+    "x_indptr": (("int64",), (("N + 1",),)),
+    "x_indices": (("int32",), (("Z",),)),
+    "x_values": (("float32",), (("Z",),)),
     "y": (("int64", "uint8", "float32"), (("N",), ("N", "C"))),
     "train_mask": _MASK,
     "val_mask": _MASK,
@@ -152,10 +155,12 @@ class Manifest(_StoreManifest):
     Attributes:
         kind: what the arrays make up.
         undirected: whether every edge is known to stand in both directions. Masks are (N,), or (N, S) for S splits.
+        sparse_features: F of features that are stored as compressed sparse rows; None for dense ones.
     """
 
     kind: Literal["graph"] = "graph"
     undirected: bool
+    sparse_features: Annotated[int, Field(ge=1)] | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -170,6 +175,8 @@ class Manifest(_StoreManifest):
     @property
     def num_features(self) -> int:
         """F, 0 where there are no features."""
+        if self.sparse_features is not None:
+            return self.sparse_features
         return self.arrays["x"].shape[1] if "x" in self.arrays else 0
 
     @property
@@ -187,6 +194,7 @@ class Manifest(_StoreManifest):
         self._check_arrays(_GRAPH, sizes)
         if ("x_scale" in self.arrays) != ("x" in self.arrays and self.arrays["x"].dtype == "int8"):
             raise ValueError("x_scale and an x in int8 belong together, but one is missing")
+        check_sparse(self.arrays, self.sparse_features)
         widths = {s.shape[1:] for n, s in self.arrays.items() if n.endswith("_mask")}
         if len(widths) > 1:
             raise ValueError(f"the masks have different numbers of splits: {sorted(widths)}")
@@ -244,6 +252,21 @@ class DynamicManifest(_StoreManifest):
         sizes = {"N": self.num_nodes, "N + 1": self.num_nodes + 1, "M": self.num_events}
         self._check_arrays(_DYNAMIC, sizes | {"T": self.num_steps, "T + 1": self.num_steps + 1})
         return self
+
+
+def check_sparse(arrays: dict[str, ArraySpec], width: int | None) -> None:
+    """Refuse sparse features of which an array or the width is missing, or that stand beside dense ones."""
+    found = [name for name in ("x_indptr", "x_indices", "x_values") if name in arrays]
+    if width is None and not found:
+        return
+    if width is None or len(found) < 3:
+        raise ValueError(
+            "x_indptr, x_indices, x_values and sparse_features belong together, but one is missing"
+        )
+    if "x" in arrays:
+        raise ValueError("arrays has x and x_indptr; expected dense or sparse features, not both")
+    if arrays["x_indices"].shape != arrays["x_values"].shape:
+        raise ValueError("x_indices and x_values have different lengths")
 
 
 def _check_array(name: str, spec: ArraySpec, known: _ArraySchema, sizes: dict[str, int]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from torch import Tensor
 
 from siafu.graph import Graph
+from siafu.native import SparseRows
 
 _STATM = Path("/proc/self/statm")
 
@@ -22,7 +23,9 @@ class ResidentPages:
     """
 
     def __init__(self, graph: Graph, *, most_bytes: int = 1 << 29) -> None:
-        arrays = (graph.x, graph.indices, graph.indptr, graph.edge_weight)
+        x = graph.x
+        features = (x.indptr, x.indices, x.values) if isinstance(x, SparseRows) else (x,)
+        arrays = (*features, graph.indices, graph.indptr, graph.edge_weight)
         known = sys.platform == "linux" and _STATM.is_file()
         self._arrays = [array for array in arrays if known and array is not None and array.numel()]
         for array in self._arrays:  # rows are read here and there: what lies beside them is no use

@@ -14,10 +14,11 @@ from siafu.array_checks import ValidatedCsr, check_classes, check_ids, check_off
 from siafu.graph import Graph
 from siafu.store.manifest import ArraySpec, DynamicManifest, Manifest, read_manifest
 from siafu.store.node_names import names_from_arrays
+from siafu.store.sparse_features import SPARSE_FEATURES, join_arrays
 from siafu.store.splits import MASKS, check_disjoint, pick_fold
 
 M = TypeVar("M", bound=Manifest | DynamicManifest)
-_LARGE = ("indices", "x", "edge_weight")
+_LARGE = ("indices", "x", *SPARSE_FEATURES, "edge_weight")
 _CHUNK = 1 << 22
 _AGAIN = "copy or import the store again"
 # A private mapping counts against the machine's memory unless no swap is reserved for it; named from 3.13 on.
@@ -72,13 +73,19 @@ class Store(StoreFolder[Manifest]):
             "nodes": manifest.num_nodes,
             "edges": manifest.num_edges,
             "features": manifest.num_features,
-            "feature_dtype": manifest.arrays["x"].dtype if "x" in manifest.arrays else None,
+            "feature_dtype": self._feature_dtype,
+            "sparse_features": manifest.sparse_features is not None,
             "classes": len(manifest.class_names) if manifest.class_names else None,
             "labels": "y" in manifest.arrays,
             "folds": manifest.num_folds,
             "undirected": manifest.undirected,
             "bytes": manifest.num_bytes,
         }
+
+    @property
+    def _feature_dtype(self) -> str | None:
+        arrays = self.manifest.arrays
+        return next((arrays[name].dtype for name in ("x", "x_values") if name in arrays), None)
 
     def graph(self, *, fold: int = 0, verify: bool = True) -> Graph:
         """Return the graph, its arrays mapped into memory; writing to them never changes the store.
@@ -95,7 +102,8 @@ class Store(StoreFolder[Manifest]):
         tensors: dict[str, Any] = {name: torch.from_numpy(arrays[name]) for name in _FIELDS if name in arrays}
         masks: dict[str, Any] = {name: pick_fold(arrays[name], fold) for name in MASKS if name in arrays}
         tensors["checked"] = self._check(tensors, masks, ids=verify)
-        if "x" in tensors and self.manifest.arrays["x"].dtype == "bfloat16":
+        join_arrays(tensors, self.manifest.sparse_features, str(self.path), check=verify)
+        if "x" in self.manifest.arrays and self.manifest.arrays["x"].dtype == "bfloat16":
             tensors["x"] = tensors["x"].view(torch.bfloat16)
         return Graph(
             **tensors,
@@ -125,7 +133,7 @@ class Store(StoreFolder[Manifest]):
             )
 
 
-_FIELDS = ("indptr", "indices", "x", "x_scale", "y", "edge_weight", "node_id")
+_FIELDS = ("indptr", "indices", "x", *SPARSE_FEATURES, "x_scale", "y", "edge_weight", "node_id")
 
 
 def check_sizes(folder: Path, manifest: Manifest | DynamicManifest) -> None:

@@ -19,10 +19,11 @@ import siafu
 from siafu import native
 from siafu.array_checks import check_csr
 from siafu.graph import Graph, check
-from siafu.native import Csr
+from siafu.native import Csr, SparseRows
 from siafu.store.manifest import ArraySpec, DType, Manifest, Provenance, write_manifest
 from siafu.store.node_names import names_to_arrays
 from siafu.store.reader import Store, open_store
+from siafu.store.sparse_features import arrays_of
 from siafu.store.splits import MASKS, check_disjoint, split_masks
 from siafu.store.staging import StagingFolder
 
@@ -148,6 +149,7 @@ class StoreWriter(ArrayFolderWriter):
         class_names: tuple[str, ...] | None,
         sources: Mapping[str, str],
         columns: Mapping[str, dict[str, str]] | None = None,
+        sparse_features: int | None = None,
     ) -> Store:
         """Write the manifest, move the folder to its final path and open it."""
         arrays = self.close_arrays()
@@ -157,6 +159,7 @@ class StoreWriter(ArrayFolderWriter):
             class_names=class_names,
             arrays=arrays,
             provenance=provenance_of(sources, columns),
+            sparse_features=sparse_features,
         )
         write_manifest(manifest, self.folder)
         self.commit()
@@ -194,8 +197,11 @@ def write_store(
         store.add("indptr", graph.indptr)
         store.add("indices", graph.indices)
         for name in ("x", "x_scale", "y", "edge_weight", "node_id"):
-            value: Tensor | None = getattr(graph, name)
-            if value is not None:
+            value: Tensor | SparseRows | None = getattr(graph, name)
+            if isinstance(value, SparseRows):
+                for part, array in arrays_of(value).items():
+                    store.add(part, array)
+            elif value is not None:
                 store.add(name, value)
         for name, mask in masks.items():
             store.add(name, mask)
@@ -207,6 +213,7 @@ def write_store(
             undirected=_is_symmetric(graph),
             class_names=graph.class_names,
             sources=provenance or {},
+            sparse_features=graph.x.width if isinstance(graph.x, SparseRows) else None,
         )
 
 

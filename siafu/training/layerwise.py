@@ -14,6 +14,7 @@ from torch import Tensor
 from siafu import native
 from siafu.context import AnyBlock, Context, context_of
 from siafu.graph import Block, Whole
+from siafu.native import SparseRows
 from siafu.nn.aggregates import aggregate, aggregate_static, gather_halo, widened, with_halo
 from siafu.nn.model import Model, Order, StageRows
 from siafu.nn.ops import TorchOps
@@ -109,7 +110,7 @@ class _LayerwisePass:
             self._h[number] = z_out if h_out is None else h_out
         return z_out
 
-    def _ranges(self, number: int, z: Rows | None) -> Iterator[tuple[slice, Block, Tensor | None]]:
+    def _ranges(self, number: int, z: Rows | None) -> Iterator[tuple[slice, Block, Rows | None]]:
         """The ranges of rows of a stage, with their block and the aggregate before the stage."""
         if number == 0:
             yield from ((rows, _no_edges(rows), None) for rows in self._row_ranges(number, self.x_own))
@@ -137,7 +138,7 @@ class _LayerwisePass:
             assert isinstance(m, Tensor)
             yield rows, part, m
 
-    def _rows(self, number: int, rows: slice, m: Tensor | None) -> StageRows:
+    def _rows(self, number: int, rows: slice, m: Rows | None) -> StageRows:
         """The rows that a stage reads of a range."""
         names = self.model.reads(number)
         x = _read(self.x_own, rows) if "x" in names else None
@@ -185,6 +186,8 @@ class _LayerwisePass:
         context = self.context
         if not context.has_halo:
             return None
+        if isinstance(own, SparseRows):
+            return context.exchange.gather_sparse(own)
         rows = own.rows if isinstance(own, Streamed) else own
         halo = self.room.table(context.num_src - context.num_dst, rows.shape[1], _dtype(own))
         gather_halo(context, rows, halo, mode="exact" if exact else "inference")
@@ -266,19 +269,24 @@ def _no_edges(rows: slice) -> Block:
     return Block(nothing, torch.empty(0, dtype=torch.int32), num_rows)
 
 
-def _read(table: Rows, rows: slice) -> Tensor:
-    return table.read(rows) if isinstance(table, Streamed) else widened(table[rows])
+def _read(table: Rows, rows: slice) -> Tensor | SparseRows:
+    if isinstance(table, Streamed):
+        return table.read(rows)
+    return table[rows] if isinstance(table, SparseRows) else widened(table[rows])
 
 
 def _take(table: Rows, index: Tensor) -> Tensor:
     if isinstance(table, Streamed):
         return table.take(index)
+    if isinstance(table, SparseRows):
+        return table.dense_rows(index)
     native.prefetch_rows(table, index)
     return native.gather(table, index, widen=True)
 
 
 def _expect_all(table: Rows) -> None:
-    native.restore_readahead(table.rows if isinstance(table, Streamed) else table)
+    if not isinstance(table, SparseRows):
+        native.restore_readahead(table.rows if isinstance(table, Streamed) else table)
 
 
 def _dtype(table: Rows) -> torch.dtype:

@@ -13,12 +13,14 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from siafu import native
+from siafu.native import Csr, Dropout, SparseRows
 
 REFUSALS = (TypeError, ValueError, IndexError, OverflowError, MemoryError, RuntimeError)
 # Offsets and columns that row kernels trust; whoever hands in a graph has checked them (siafu/array_checks.py).
@@ -451,6 +453,55 @@ def product(m: Maker) -> Call:
     )
 
 
+def sparse_rows(m: Maker) -> Call:
+    rows, width, out = m.size(), m.some(40), m.some(40)
+    x = SparseRows.from_dense(m.floats(rows, width) * (m.floats(rows, width) > 1))
+    row_id = m.maybe(m.below(99, rows, dtype=torch.int64))
+    drop = (m.chance.getrandbits(64), m.chance.choice([0, 1 << 30]), 1.5)
+    given = (x.indptr, x.indices, x.values, width, row_id, *drop)
+    how = (m.chance.randint(0, 2), m.chance.getrandbits(64), m.chance.choice([0, 1 << 30]), 1.5)
+    after = m.maybe((m.maybe(m.floats(out)), m.maybe(m.below(99, rows, dtype=torch.int64)), *how))
+    index = m.below(rows, m.size() if rows else 0, dtype=torch.int64)
+    match m.chance.choice(["product", "backward", "sum", "take", "dense"]):
+        case "product":
+            add = m.maybe(m.floats(rows, out) if m.chance.random() < 0.5 else m.floats(out))
+            arrays = {"weight": m.floats(width, out), "add": add, "out": m.floats(rows, out), "after": after}
+            return Call("sparse_product", x=given, **arrays)
+        case "backward":
+            pad = native.core.kernels.sparse_pad
+            sums = m.floats(m.some(3), width + 1, -(-out // pad) * pad)
+            arrays = {"grad": m.floats(rows, out + 3)[:, :out], "output": m.floats(rows, out), "after": after}
+            return Call("sparse_product_backward", x=given, **arrays, sums=sums, out=m.floats(width + 1, out))
+        case "sum":
+            return sparse_sum(m, x, given)
+        case "take":
+            picked = x.take(index)
+            arrays = {"out_indices": picked.indices, "out_values": picked.values}
+            return Call("sparse_take", x=given, index=index, out_indptr=picked.indptr, **arrays)
+        case _:
+            picked_rows = m.maybe(index)
+            count = rows if picked_rows is None else index.numel()
+            return Call("sparse_dense", x=given, index=picked_rows, out=m.floats(count, width))
+
+
+def sparse_sum(m: Maker, x: SparseRows, given: tuple[Any, ...]) -> Call:
+    sources, num_dst = len(x), m.size() if len(x) else 0
+    indptr, indices = m.csr(num_dst, sources)
+    scales = {
+        "weight": m.maybe(m.floats(indices.numel())),
+        "pre": m.maybe(m.floats(sources)),
+        "post": m.maybe(m.floats(num_dst)),
+        "loop": m.maybe(m.floats(min(num_dst, sources))),
+    }
+    plain = replace(x, row_id=given[4], dropout=Dropout(*given[5:]))
+    counted = native.sparse_sum(Csr(indptr, indices), plain, **scales)
+    outs: dict[str, Any] = {"out_indptr": torch.zeros(num_dst + 1, dtype=torch.int64)}
+    outs |= {"out_indices": None, "out_values": None}
+    if m.chance.random() < 0.5:
+        outs = {"out_indptr": counted.indptr, "out_indices": counted.indices, "out_values": counted.values}
+    return Call("sparse_sum", indptr=indptr, indices=indices, x=given, **scales, **outs)
+
+
 def lstm(m: Maker) -> Call:
     steps, rows, hidden = m.some(4), m.size(60), m.some(9)
     ins = [m.some(9) for _ in range(m.chance.randint(1, 2))]
@@ -520,7 +571,7 @@ MAKERS = (
     meeting,
     pairs,
 )
-MAKERS += (product, lstm, gather, switches)
+MAKERS += (product, sparse_rows, sparse_rows, lstm, gather, switches)
 UNMADE = {"isa", "keep_given_back"}  # without arguments, and the one that counts who asked
 
 

@@ -11,7 +11,7 @@ from siafu.data.builtin import transactions
 from siafu.data.importing.column_roles import Columns, column_roles, label_description
 from siafu.data.importing.event_sort import EventBuffer, write_log
 from siafu.data.importing.events import EventSource, array_events, table_events
-from siafu.data.importing.features import ArrayFeatures, array_features
+from siafu.data.importing.features import ArrayFeatures, FeatureFormat, array_features
 from siafu.data.importing.file_location import format_of
 from siafu.data.importing.graph import (
     fill,
@@ -150,7 +150,7 @@ def _import_as(
         found = _open(request, store.scratch)
         inputs, ids = read_ids(found.inputs, request, parsing)
         found = replace(found, inputs=inputs)
-        import_features(found.inputs, ids, store, "float32", progress)
+        import_features(found.inputs, ids, store, FeatureFormat(layout="dense"), progress)
         labelled = read_labels(found.inputs, ids, progress)
         spool, known = fill(
             lambda: EventBuffer(

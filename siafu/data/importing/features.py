@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -18,9 +18,12 @@ from siafu.data.importing.node_ids import IdMap
 from siafu.data.importing.numpy_files import NpyFile, names_in_npz, text_in_npz, unpack_npz
 from siafu.data.importing.tables import Batch, Table, column_named, decoded, refuse_numbers_as_names
 from siafu.event_log import Progress
+from siafu.native import SparseRows
+from siafu.sparse_input import MOST_SPARSE
 from siafu.store.writer import ArrayFolderWriter
 
 FeatureDType = Literal["float32", "bfloat16", "int8"]
+FeatureLayout = Literal["auto", "sparse", "dense"]
 CSR = ("indptr", "indices", "data", "shape")
 _BLOCK_VALUES = 1 << 22
 
@@ -31,6 +34,29 @@ class FeatureRows(NamedTuple):
     ids: pa.Array | None
     x: np.ndarray
     place: FileLocation
+
+
+@dataclass(frozen=True)
+class FeatureFormat:
+    """How features are stored.
+
+    Attributes:
+        dtype: of the numbers.
+        layout: compressed sparse rows or dense rows; auto: sparse if most numbers are zero and ``dtype`` is float32.
+    """
+
+    dtype: FeatureDType = "float32"
+    layout: FeatureLayout = "auto"
+
+    def __post_init__(self) -> None:
+        for name, value, known in (
+            ("dtype", self.dtype, FeatureDType),
+            ("layout", self.layout, FeatureLayout),
+        ):
+            if value not in get_args(known):
+                raise ValueError(f"feature_{name} is {value!r}; expected one of {get_args(known)}")
+        if self.layout == "sparse" and self.dtype != "float32":
+            raise ValueError(f"feature_layout is sparse, but feature_dtype is {self.dtype}; expected float32")
 
 
 class FeatureSource(Protocol):
@@ -83,13 +109,20 @@ class ArrayFeatures:
 
 @dataclass(frozen=True)
 class SparseFeatures:
-    """Features in compressed sparse rows; they are stored dense."""
+    """Features in compressed sparse rows."""
 
     path: Path
     indptr: np.ndarray
     indices: NpyFile
     data: NpyFile
     width: int
+    limits: Limits
+
+    def check_dense(self) -> None:
+        """Refuse rows that would take far more room dense than their file does."""
+        rows, stored = self.indptr.size - 1, 8 * (self.indptr.size + self.indices.shape[0])
+        what = f"{self.path}: x of {rows:,} x {self.width:,} numbers"
+        self.limits.check_unpacked(what, 4 * rows * self.width, stored)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -179,31 +212,86 @@ def sparse_features(path: Path, arrays: dict[str, NpyFile], *, prefix: str, limi
     num_rows, width = (int(size) for size in shape)
     check_width((num_rows, width), f"{path}: x")
     stored = 8 * (indptr.size + indices.shape[0])
-    limits.check_unpacked(f"{path}: x of {num_rows:,} x {width:,} numbers", 4 * num_rows * width, stored)
-    return SparseFeatures(path, indptr.astype(np.int64), indices, data, int(shape[1]))
+    limits.check_unpacked(f"{path}: a row of x, of {width:,} numbers,", 4 * width, stored)
+    return SparseFeatures(path, indptr.astype(np.int64), indices, data, int(shape[1]), limits)
+
+
+class WrittenFeatures(NamedTuple):
+    """Features in a store: the number of rows, and the number of columns of sparse ones (None: dense)."""
+
+    num_rows: int
+    sparse_width: int | None
 
 
 def write_features(
     source: FeatureSource,
     store: ArrayFolderWriter,
     ids: IdMap | None,
-    dtype: FeatureDType,
+    how: FeatureFormat,
     progress: Progress,
-) -> int:
-    """Write ``x`` row by row, and add new ids to the map; return the number of rows."""
-    x = store.array("x", dtype, row=(len(source.columns),))
-    scale = store.array("x_scale", "float32") if dtype == "int8" else None
+) -> WrittenFeatures:
+    """Write features row by row, and add new ids to the map."""
+    writer: _DenseWriter | _SparseWriter | None = None
     for block in source.rows(progress):
         if ids is not None and block.ids is not None:
             _add_ids(ids, block, source)
-        rows = _finite(block, source.columns, dtype)
-        if scale is not None:
-            rows, scales = quantize_int8(rows)
-            scale.append(scales)
-        x.append(rows)
-    if not x.num_rows:
+        rows = _finite(block, source.columns, how.dtype)
+        if writer is None:
+            sparse = how.layout == "sparse" or (how.layout == "auto" and _is_sparse(source, rows))
+            writer = _SparseWriter(store) if sparse else _DenseWriter(store, how.dtype, source)
+        writer.append(rows)
+    if writer is None or not writer.num_rows:
         raise ValueError(f"{source.path} holds no row; expected a row of features a node")
-    return x.num_rows
+    width = len(source.columns) if isinstance(writer, _SparseWriter) else None
+    return WrittenFeatures(writer.num_rows, width)
+
+
+def _is_sparse(source: FeatureSource, first: Tensor) -> bool:
+    """Say whether most features are zero: of all if that is known, else of the first block."""
+    if first.dtype != torch.float32:
+        return False
+    if isinstance(source, SparseFeatures):
+        return source.indices.shape[0] <= MOST_SPARSE * (source.indptr.size - 1) * source.width
+    return int(first.count_nonzero()) <= MOST_SPARSE * first.numel()
+
+
+class _DenseWriter:
+    """Writes ``x``, and ``x_scale`` of int8."""
+
+    def __init__(self, store: ArrayFolderWriter, dtype: FeatureDType, source: FeatureSource) -> None:
+        if isinstance(source, SparseFeatures):
+            source.check_dense()
+        self._x = store.array("x", dtype, row=(len(source.columns),))
+        self._scale = store.array("x_scale", "float32") if dtype == "int8" else None
+
+    @property
+    def num_rows(self) -> int:
+        return self._x.num_rows
+
+    def append(self, rows: Tensor) -> None:
+        if self._scale is not None:
+            rows, scales = quantize_int8(rows)
+            self._scale.append(scales)
+        self._x.append(rows)
+
+
+class _SparseWriter:
+    """Writes the arrays of compressed sparse rows."""
+
+    def __init__(self, store: ArrayFolderWriter) -> None:
+        self._indptr = store.array("x_indptr", "int64")
+        self._indices, self._values = store.array("x_indices", "int32"), store.array("x_values", "float32")
+        self._indptr.append(np.zeros(1, dtype=np.int64))
+
+    @property
+    def num_rows(self) -> int:
+        return self._indptr.num_rows - 1
+
+    def append(self, rows: Tensor) -> None:
+        sparse = SparseRows.from_dense(rows)
+        self._indptr.append(sparse.indptr[1:] + self._indices.num_rows)
+        self._indices.append(sparse.indices)
+        self._values.append(sparse.values)
 
 
 def _add_ids(ids: IdMap, block: FeatureRows, source: FeatureSource) -> None:

@@ -3,14 +3,20 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar, get_args
+from typing import TypeVar
 
 import numpy as np
 
 from siafu.data.importing.column_roles import column_roles, label_description
 from siafu.data.importing.edge_sort import EdgeBuffer, write_csr
 from siafu.data.importing.external_sort import DiskBuffer
-from siafu.data.importing.features import FeatureDType, TableFeatures, write_features
+from siafu.data.importing.features import (
+    FeatureDType,
+    FeatureFormat,
+    FeatureLayout,
+    TableFeatures,
+    write_features,
+)
 from siafu.data.importing.inputs import IdParsing, ImportRequest, Inputs, open_inputs
 from siafu.data.importing.labels import LabelKind, Labels, check_label_kind, labels_of_nodes
 from siafu.data.importing.limits import DEFAULT, Limits
@@ -40,6 +46,7 @@ def import_graph(
     name: str | None = None,
     progress: Progress = no_progress,
     feature_dtype: FeatureDType = "float32",
+    feature_layout: FeatureLayout = "auto",
     label_kind: LabelKind | None = None,
     limits: Limits = DEFAULT,
 ) -> Store:
@@ -74,6 +81,8 @@ def import_graph(
         name: what to call the graph; None for the name of the folder.
         progress: callback for progress.
         feature_dtype: the stored dtype of the features.
+        feature_layout: ``sparse`` stores features as compressed sparse rows, ``dense`` with their zeros; auto: sparse
+            if at most an eighth is not zero and ``feature_dtype`` is float32.
         label_kind: the kind of labels: ``class``, ``multilabel`` or ``number``. Without it, one column of words or of
             whole numbers, also if written as floats, is of classes; more than 50 classes of fewer than 4 nodes each
             are refused.
@@ -82,10 +91,9 @@ def import_graph(
     ``manifest.provenance.columns`` of the store records the role of each column.
     """
     check_label_kind(label_kind)
-    if feature_dtype not in get_args(FeatureDType):
-        raise ValueError(f"feature_dtype is {feature_dtype!r}; expected one of {get_args(FeatureDType)}")
+    features_as = FeatureFormat(feature_dtype, feature_layout)
     request = ImportRequest(*(Path(edges), _path(features), _path(labels), _path(split)), label_kind, limits)
-    target = _Target(Path(out), name or Path(out).name, undirected, feature_dtype)
+    target = _Target(Path(out), name or Path(out).name, undirected, features_as)
     return retry_id_parsing(lambda parsing: _import_as(parsing, request, target, progress))
 
 
@@ -103,19 +111,19 @@ def retry_id_parsing(read: Callable[[IdParsing], T]) -> T:
 
 @dataclass(frozen=True)
 class _Target:
-    """The store to write: its path and name, edge direction, and the dtype of features."""
+    """The store to write: its path and name, edge direction, and how features are stored."""
 
     out: Path
     name: str
     undirected: bool
-    feature_dtype: FeatureDType
+    features: FeatureFormat
 
 
 def _import_as(parsing: IdParsing, request: ImportRequest, target: _Target, progress: Progress) -> Store:
     """Import with one way of parsing ids."""
     with StoreWriter(target.out) as store:
         inputs, ids = read_ids(open_inputs(request, store.scratch), request, parsing)
-        import_features(inputs, ids, store, target.feature_dtype, progress)
+        sparse_features = import_features(inputs, ids, store, target.features, progress)
         labelled = read_labels(inputs, ids, progress)
         known, ids = _import_edges(inputs, ids, store, target.undirected, progress)
         refuse_orphan_labels(inputs, labelled, known)
@@ -133,6 +141,7 @@ def _import_as(parsing: IdParsing, request: ImportRequest, target: _Target, prog
             class_names=None if labels is None else labels.class_names,
             sources=request.sources(),
             columns=columns,
+            sparse_features=sparse_features,
         )
 
 
@@ -174,14 +183,17 @@ def import_features(
     inputs: Inputs,
     ids: RowNumbers | InferredRowNumbers | IdMap,
     store: ArrayFolderWriter,
-    dtype: FeatureDType,
+    how: FeatureFormat,
     progress: Progress,
-) -> None:
-    """Write the features, one row per node; if they define the nodes, no further nodes are accepted."""
+) -> int | None:
+    """Write the features, one row per node; if they define the nodes, no further nodes are accepted.
+
+    Returns the number of columns if they are stored sparse.
+    """
     if inputs.features is None:
-        return
+        return None
     new_ids = ids if isinstance(ids, IdMap) else None
-    rows = write_features(inputs.features, store, new_ids, dtype, progress)
+    rows, sparse_width = write_features(inputs.features, store, new_ids, how, progress)
     if new_ids is not None:
         new_ids.defined_by = str(inputs.features.path)
     if rows != ids.count:
@@ -189,6 +201,7 @@ def import_features(
         raise ValueError(
             f"{inputs.features.path} has {rows} rows, but {by} counts {ids.count} nodes; expected as many"
         )
+    return sparse_width
 
 
 def read_labels(

@@ -23,6 +23,10 @@ class Full(Method):
         _, context, x, task, model = static_inputs(rank)
         return FullProcedure(model, context, x, task, config.train, seed=config.seed, wire=config.comm)
 
+    def reads_sparse_inputs(self, config: ConfigLike) -> bool:
+        """Most models do; GIN and the maximum combine inputs element by element, and your module reads tensors."""
+        return config.model.kind not in ("custom", "gin") and config.model.reduce != "max"
+
     def build_model(
         self, config: ConfigLike, *, in_features: int, out_features: int, num_nodes: int
     ) -> nn.Module:

@@ -19,7 +19,7 @@ from siafu.methods.lazy.stage_specs import build_staged
 from siafu.methods.method import ConfigLike, Method, RankContext
 from siafu.methods.static import NodeInputs, node_inputs
 from siafu.nn.staged import Staged
-from siafu.nn.streamed import Streamed
+from siafu.nn.streamed import DenseRows, Streamed, dense
 from siafu.training.procedure import Procedure
 
 
@@ -39,17 +39,20 @@ class Lazy(Method):
     def build(self, rank: RankContext) -> Procedure:
         """Build the procedure of one rank. Collective."""
         lazy, inputs = rank.config.of(LazyConfig), node_inputs(rank)
-        if not inputs.x.shape[1]:
+        x = dense(inputs.x)
+        if not x.shape[1]:
             name = inputs.part.own.name
             raise ValueError(f"{name}: method lazy reads features, but there are none; use method full")
         if lazy.recipe == "frugal":
-            return self._build_frugal(rank.config, lazy, inputs)
-        if isinstance(inputs.x, Streamed):
+            return self._build_frugal(rank.config, lazy, inputs, x)
+        if isinstance(x, Streamed):
             raise ValueError("method lazy holds what a stage reads in memory; set data.inputs to memory")
-        return self._build_staged(rank.config, lazy, inputs, inputs.x)
+        return self._build_staged(rank.config, lazy, inputs, x)
 
-    def _build_frugal(self, config: ConfigLike, lazy: LazyConfig, inputs: NodeInputs) -> Procedure:
-        part, context, x, task = inputs
+    def _build_frugal(
+        self, config: ConfigLike, lazy: LazyConfig, inputs: NodeInputs, x: DenseRows
+    ) -> Procedure:
+        part, context, _, task = inputs
         if lazy.clients != "none" and not isinstance(x, Streamed):
             owner = assign_clients(part.own, lazy.clients, by=config.partition.by, ranks=config.ranks)
             return FrugalClientsProcedure(part, context, x, task, seed=config.seed, lazy=lazy, owner=owner)

@@ -46,7 +46,7 @@ from siafu.methods.lazy.smoothing import search_smoothing
 from siafu.methods.lazy.validation import index_of_best, val_scores
 from siafu.nn.aggregates import gcn_scales
 from siafu.nn.propagated import Propagated, of_unit_length, shares_of_knots
-from siafu.nn.streamed import Rows
+from siafu.nn.streamed import DenseRows
 from siafu.training.task import Task
 
 _BLENDS = tuple(step / 10 for step in range(10, -1, -1))  # weight of hop features; the largest wins a tie
@@ -129,7 +129,7 @@ class Candidate:
 
 
 def train_frugal(
-    comm: Comm, context: Context, route: Route, x: Rows, task: Task, config: FrugalConfig
+    comm: Comm, context: Context, route: Route, x: DenseRows, task: Task, config: FrugalConfig
 ) -> FrugalResult:
     """Fit the frugal recipe on one rank's part of a graph. Collective.
 
@@ -155,7 +155,7 @@ class FrugalRecipe:
     """Fits the candidates one after another on the nodes of one rank."""
 
     def __init__(
-        self, comm: Comm, context: Context, route: Route, x: Rows, task: Task, config: FrugalConfig
+        self, comm: Comm, context: Context, route: Route, x: DenseRows, task: Task, config: FrugalConfig
     ) -> None:
         _check(task)
         self.comm, self.route, self.task, self.config = comm, route, task, config

@@ -10,7 +10,7 @@ from siafu.methods.lazy.frugal import CandidateReport, FrugalConfig, FrugalResul
 from siafu.methods.lazy.traffic import message_bytes, parameter_bytes
 from siafu.nn.aggregates import widened
 from siafu.nn.propagated import Propagated
-from siafu.nn.streamed import Rows
+from siafu.nn.streamed import DenseRows
 from siafu.partition.cut import Part
 from siafu.training.byte_counter import ByteCounter
 from siafu.training.procedure import Monitor, Procedure
@@ -27,7 +27,7 @@ class FrugalProcedure(Procedure):
     model: Propagated
 
     def __init__(
-        self, part: Part, context: Context, x_own: Rows, task: Task, *, seed: int, features: bool = True
+        self, part: Part, context: Context, x_own: DenseRows, task: Task, *, seed: int, features: bool = True
     ) -> None:
         self.model = unfitted_model(x_own.shape[1], task.num_outputs)
         self.x_src, self.in_features = widened(x_own), x_own.shape[1]

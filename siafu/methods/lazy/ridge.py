@@ -17,7 +17,7 @@ from siafu.comm.comm import Comm
 from siafu.comm.config import Precision
 from siafu.comm.quantized_all_reduce import QuantizedAllReduce
 from siafu.methods.lazy.validation import index_of_best, val_scores
-from siafu.nn.streamed import Rows, Streamed
+from siafu.nn.streamed import DenseRows, Streamed
 from siafu.training.task import Task
 
 _CHUNK_BYTES = 1 << 25
@@ -28,7 +28,7 @@ _RANK_TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-10}  # a smaller direc
 class RowSubset:
     """A subset of the input rows, (R, F), read in ranges."""
 
-    def __init__(self, x: Rows, index: Tensor | None = None) -> None:
+    def __init__(self, x: DenseRows, index: Tensor | None = None) -> None:
         self._x = x
         self.index = torch.arange(x.shape[0]) if index is None else index
         self.width = x.shape[1]

@@ -14,6 +14,7 @@ from siafu.methods.method import ConfigLike, Method, RankContext
 from siafu.methods.pipeline.config import PipelineConfig
 from siafu.methods.pipeline.procedure import PipelineProcedure
 from siafu.methods.static import build_static_model, require_features, static_inputs
+from siafu.nn.streamed import dense
 from siafu.workers.signing import lease_key
 from siafu.workers.worker_pool import BILLED_KINDS
 
@@ -44,7 +45,7 @@ class Pipeline(Method):
         return PipelineProcedure(
             require_features(model, part, "pipeline"),
             context,
-            x,
+            dense(x),
             task,
             config.train,
             pipeline=pipeline,

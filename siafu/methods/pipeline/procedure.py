@@ -35,7 +35,7 @@ from siafu.methods.pipeline.parameters import Parameters, weights_of
 from siafu.methods.pipeline.rows import KeptRows
 from siafu.methods.pipeline.server import GRAPH_LANE, STALL_S, GraphServer
 from siafu.nn.model import Model
-from siafu.nn.streamed import Rows
+from siafu.nn.streamed import DenseRows
 from siafu.training.byte_counter import ByteCounter
 from siafu.training.checkpoint import under
 from siafu.training.config import TrainConfig
@@ -74,7 +74,7 @@ class PipelineProcedure(Procedure):
         self,
         model: Model,
         context: Context,
-        x_src: Rows,
+        x_src: DenseRows,
         task: Task,
         config: TrainConfig,
         *,

@@ -10,7 +10,7 @@ from siafu.context import Context
 from siafu.nn.aggregates import AggregatePass, Allocate, aggregate_static, widened
 from siafu.nn.dropout import Dropout, key_of
 from siafu.nn.model import Model
-from siafu.nn.streamed import Rows, Streamed
+from siafu.nn.streamed import DenseRows, Streamed, dense
 from siafu.training.task import Task as NodeTask
 from siafu.workers.setup import Setup
 from siafu.workers.shared_memory import Segments
@@ -32,7 +32,7 @@ class KeptRows:
         model: Model,
         setup: Setup,
         context: Context,
-        x: Rows,
+        x: DenseRows,
         task: NodeTask,
         *,
         segments: Segments | None,
@@ -145,18 +145,18 @@ class KeptRows:
 class _Ready:
     """Rows that are made ready as they are read."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: DenseRows) -> None:
         self._rows = rows
 
     def __getitem__(self, rows: slice) -> np.ndarray:
         table = self._rows
-        return (table.read(rows) if isinstance(table, Streamed) else widened(table[rows])).numpy()
+        return table.read(rows).numpy() if isinstance(table, Streamed) else widened(table[rows]).numpy()
 
 
 _Table = np.ndarray | _Ready
 
 
-def _table(rows: Rows) -> _Table:
+def _table(rows: DenseRows) -> _Table:
     if isinstance(rows, Streamed) or rows.dtype == torch.bfloat16:
         return _Ready(rows)
     return rows.numpy()
@@ -179,10 +179,12 @@ def _seen(array: np.ndarray, segments: Segments | None) -> np.ndarray:
     return seen
 
 
-def _kept_aggregate(model: Model, count: int, context: Context, x: Rows, allocate: Allocate) -> Rows:
+def _kept_aggregate(
+    model: Model, count: int, context: Context, x: DenseRows, allocate: Allocate
+) -> DenseRows:
     """The leading aggregates of the inputs; from now on the context keeps them where they are allocated here."""
     with torch.no_grad():
-        kept = aggregate_static(context, model.kinds(count), x)
+        kept = dense(aggregate_static(context, model.kinds(count), x))
     if isinstance(kept, Streamed):
         return kept
     moved = allocate(*kept.shape).copy_(kept)

@@ -57,6 +57,10 @@ class Sampled(Method):
             config, in_features=in_features, out_features=out_features, num_nodes=num_nodes
         )
 
+    def reads_sparse_inputs(self, config: ConfigLike) -> bool:
+        """Most models do; GIN and the maximum combine inputs element by element."""
+        return config.model.kind != "gin" and config.model.reduce != "max"
+
     def streams_inputs(self, config: ConfigLike) -> bool:
         """Every model of siafu's own reads minibatches from disk."""
         return config.model.kind != "custom"

@@ -9,7 +9,8 @@ from siafu import native
 from siafu.comm import Comm
 from siafu.comm.config import Precision
 from siafu.methods.sampled.neighbourhood import Neighbourhood, NodeQuery
-from siafu.nn.streamed import Rows, Streamed
+from siafu.native import SparseRows
+from siafu.nn.streamed import Rows
 
 
 class Table(NamedTuple):
@@ -28,9 +29,9 @@ class Table(NamedTuple):
         """F."""
         return self.rows.shape[1]
 
-    def take(self, row: Tensor) -> Tensor:
+    def take(self, row: Tensor) -> Tensor | SparseRows:
         """Some of the rows: (R,) -> (R, F)."""
-        return self.rows.take(row) if isinstance(self.rows, Streamed) else native.gather(self.rows, row)
+        return native.gather(self.rows, row) if isinstance(self.rows, Tensor) else self.rows.take(row)
 
 
 class FetchedRows(NamedTuple):
@@ -42,7 +43,7 @@ class FetchedRows(NamedTuple):
     """
 
     position: Tensor
-    rows: list[Tensor]
+    rows: list[Tensor | SparseRows]
 
 
 class StaticRows:
@@ -57,18 +58,19 @@ class StaticRows:
         self._comm, self._near, self._num_own = comm, near, len(near.own)
         each = sum(table.width * table.rows.dtype.itemsize for table in tables)
         others = int(near.offset[-1]) - self._num_own
-        self._hot = _HotRows(tables, slots=min(others, hot_bytes // max(1, each)))
+        sparse = any(
+            isinstance(table.rows, SparseRows) for table in tables
+        )  # they are small, and fetched again
+        self._hot = None if sparse else _HotRows(tables, slots=min(others, hot_bytes // max(1, each)))
 
     def fetch(self, position: Tensor) -> FetchedRows:
         """The rows of others' nodes, (R,) int32, ascending, each once. Collective."""
+        if self._hot is None:
+            return FetchedRows(position, self._ask(position))
         hit, slot = self._hot.find(position)
         missing = position[~hit]
-        came = (
-            self._ask(missing)
-            if self._comm.world_size > 1
-            else [table.take(missing) for table in self.tables]
-        )
-        rows = []
+        came = [_dense(rows) for rows in self._ask(missing)]
+        rows: list[Tensor | SparseRows] = []
         for kept, fresh in zip(self._hot.rows, came, strict=True):
             out = native.empty_rows(position.numel(), fresh.shape[1], fresh.dtype)
             out[hit], out[~hit] = kept[slot], fresh
@@ -84,27 +86,46 @@ class StaticRows:
         there = torch.searchsorted(fetched.position, position) + self._num_own
         return torch.where(self._near.is_own(position), row, there)
 
-    def read(self, which: int, place: Tensor, fetched: FetchedRows) -> Tensor:
+    def read(self, which: int, place: Tensor, fetched: FetchedRows) -> Tensor | SparseRows:
         """The rows of one table at some places, (R,) -> (R, F)."""
         table, more = self.tables[which], fetched.rows[which]
         if not fetched.position.numel():
             return table.take(place)
-        if isinstance(table.rows, Tensor):
+        if isinstance(table.rows, Tensor) and isinstance(more, Tensor):
             return native.gather(table.rows, place, more=more)
         own = place < self._num_own
+        here, there = table.take(place[own]), place[~own] - self._num_own
+        if isinstance(here, SparseRows) and isinstance(more, SparseRows):
+            order = torch.cat([own.nonzero()[:, 0], (~own).nonzero()[:, 0]]).argsort()
+            return SparseRows.concatenate([here, more.take(there)]).take(order)
         out = native.empty_rows(place.numel(), table.width, table.rows.dtype)
-        out[own], out[~own] = table.take(place[own]), more[place[~own] - self._num_own]
+        out[own], out[~own] = _dense(here), _dense(more)[there]
         return out
 
-    def _ask(self, position: Tensor) -> list[Tensor]:
+    def read_dense(self, which: int, place: Tensor, fetched: FetchedRows) -> Tensor:
+        """The same of a table that is not sparse."""
+        return _dense(self.read(which, place, fetched))
+
+    def _ask(self, position: Tensor) -> list[Tensor | SparseRows]:
+        """Fetch rows from their owners; on one rank there are none to fetch. Collective."""
+        if self._comm.world_size == 1:
+            return [table.take(position) for table in self.tables]
         asked = NodeQuery(self._comm, self._near.offset, position)
-        row, came = asked.rows().long(), []
+        row, came = asked.rows().long(), list[Tensor | SparseRows]()
         for table in self.tables:
             if not table.width:
                 came.append(torch.empty(position.numel(), 0, dtype=table.rows.dtype))
                 continue
-            came.append(asked.answer_rows(table.take(row), precision=table.precision))
+            rows = table.take(row)
+            if isinstance(rows, SparseRows):
+                came.append(asked.answer_sparse_rows(rows))
+            else:
+                came.append(asked.answer_rows(rows, precision=table.precision))
         return came
+
+
+def _dense(rows: Tensor | SparseRows) -> Tensor:
+    return rows.to_dense() if isinstance(rows, SparseRows) else rows
 
 
 class _HotRows:

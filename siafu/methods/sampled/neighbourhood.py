@@ -14,8 +14,9 @@ from siafu.array_checks import check_ids
 from siafu.comm import Comm
 from siafu.comm.config import Precision
 from siafu.comm.quantization import decode, encode
+from siafu.comm.sparse_rows import exchange_sparse_rows
 from siafu.graph import Block
-from siafu.native import Csr
+from siafu.native import Csr, SparseRows
 from siafu.nn.streamed import Spill
 from siafu.partition.cut import Part
 from siafu.sampling import SampledEdges, SampledHop
@@ -154,6 +155,11 @@ class NodeQuery:
         out = torch.empty_like(came)
         out[self._order] = came
         return out
+
+    def answer_sparse_rows(self, rows: SparseRows) -> SparseRows:
+        """One sparse row for each question, in the order in which they were asked. Collective."""
+        came = exchange_sparse_rows(self._comm, rows, self._recv, self._send, label="fetch")
+        return came.take(self._order.argsort())
 
 
 def _merged(num_rows: int, pieces: list[tuple[Tensor, SampledEdges]]) -> SampledEdges:

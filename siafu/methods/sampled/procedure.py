@@ -227,11 +227,11 @@ class SampledProcedure(Procedure):
         rows = widened(self.static.read(_X, place, macrobatch.fetched))
         return _ProjectedInputs(position, self.model.layer(0).project(TorchOps(None), rows))
 
-    def _assemble(self, grown: Minibatch, fetched: FetchedRows) -> tuple[list[AnyBlock], Tensor]:
+    def _assemble(self, grown: Minibatch, fetched: FetchedRows) -> tuple[list[AnyBlock], Rows]:
         """The blocks of a minibatch, and the rows that the first of them reads."""
         place = self.static.place(grown.position, fetched)
-        node_id = self.static.read(_ID, place, fetched)[:, 0].long()
-        facts = self.static.read(_FACTS, place, fetched)
+        node_id = self.static.read_dense(_ID, place, fetched)[:, 0].long()
+        facts = self.static.read_dense(_FACTS, place, fetched)
         blocks: list[AnyBlock] = []
         for hop in reversed(grown.hops):
             src, dst = slice(hop.num_src), slice(hop.indptr.numel() - 1)

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from siafu import native
 from siafu.context import AnyBlock, Context, context_of
+from siafu.native import SparseRows
 from siafu.nn.aggregates.halo import check_rows, exchange_mode, widened
-from siafu.nn.streamed import Rows, Streamed
+from siafu.nn.streamed import Rows, Streamed, in_memory
 
 Allocate = Callable[[int, int], Tensor]  # makes an array of so many rows and columns, to be filled
 
@@ -55,6 +56,12 @@ class Aggregate:
         raise ValueError(
             "this aggregate needs all inputs in memory, but data.inputs is stream; set it to memory"
         )
+
+    def aggregate_sparse(self, context: Context, x_src: SparseRows) -> Tensor | SparseRows:
+        """Aggregate static sparse rows: (num_given, F) -> (D, F), dense where most numbers are not zero. Collective."""
+        found = aggregate(self, context, x_src.to_dense())
+        assert isinstance(found, Tensor)
+        return found
 
 
 class AggregatePass:
@@ -179,6 +186,8 @@ def aggregate(
         return aggregate_static(context, (kind,), z_src)
     if isinstance(z_src, Streamed):
         return Streamed(kind.aggregate_streamed(context, z_src), z_src.spill)
+    if isinstance(z_src, SparseRows):
+        return kind.aggregate_sparse(context, z_src)
     return _Aggregate.apply(z_src, kind, context, False, dropout or native.Dropout(), *weights)
 
 
@@ -188,11 +197,13 @@ def aggregate_static(context: Context, kinds: Sequence[Aggregate], x_src: Rows) 
     The result is computed once and kept with the context. Collective, the first time.
     """
 
-    def compute() -> Tensor:
+    def compute() -> Tensor | SparseRows:
         rows = x_src
         for kind in kinds:
             if isinstance(rows, Streamed):
                 rows = replace(rows, rows=kind.aggregate_streamed(context, rows), scale=None)
+            elif isinstance(rows, SparseRows):
+                rows = kind.aggregate_sparse(context, rows)
             else:
                 rows = _Aggregate.apply(rows, kind, context, True, native.Dropout())
         return rows.rows if isinstance(rows, Streamed) else rows
@@ -201,7 +212,7 @@ def aggregate_static(context: Context, kinds: Sequence[Aggregate], x_src: Rows) 
         return widened(x_src[: context.num_dst])
     check_rows(context, x_src)
     kept = context.keep(("aggregate", *kinds), compute)
-    return Streamed(kept, x_src.spill) if isinstance(x_src, Streamed) else kept
+    return Streamed(in_memory(kept), x_src.spill) if isinstance(x_src, Streamed) else kept
 
 
 class _Aggregate(torch.autograd.Function):

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from siafu import native
 from siafu.context import AnyBlock, Context, ExchangeMode
-from siafu.nn.streamed import Rows, Streamed
+from siafu.nn.streamed import DenseRows, Rows, Streamed
 
-R = TypeVar("R", Tensor, Streamed, Rows)
+R = TypeVar("R", Tensor, Streamed, DenseRows, Rows)
 _HALO_BYTES = 1 << 28  # of halo rows on all ranks that one exchange brings
 
 

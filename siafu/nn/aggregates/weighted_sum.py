@@ -15,10 +15,12 @@ from torch import Tensor
 from siafu import native
 from siafu.context import AnyBlock, Context
 from siafu.graph import Block
-from siafu.native import Csr
+from siafu.native import Csr, SparseRows
 from siafu.nn.aggregates.aggregate import Aggregate, AggregatePass, aggregate
 from siafu.nn.aggregates.halo import gather_halo, with_halo
 from siafu.nn.streamed import Rows, Streamed
+
+MOST_DENSE = 0.25  # share of numbers that are not zero, up to which products of sparse sums are faster
 
 
 class Scales(NamedTuple):
@@ -81,6 +83,22 @@ class WeightedSum(Aggregate):
             gather_halo(context, x_src.rows, run.z_halo, mode="exact")
             run.add_halo(own)
         return run.m_dst
+
+    def aggregate_sparse(self, context: Context, x_src: SparseRows) -> Tensor | SparseRows:
+        """Sum static sparse rows; a sum that is no longer mostly zero is dense. Collective."""
+        by, block = self.scales(context, x_src.dtype), context.block
+        rows = x_src
+        if context.has_halo:
+            rows = SparseRows.concatenate([rows, context.exchange.gather_sparse(rows)])
+        found = native.sparse_sum(
+            block.csr,
+            rows,
+            weight=edge_weights(block, x_src.dtype, transposed=False),
+            pre=by.pre,
+            post=by.post,
+            loop=by.loop,
+        )
+        return found if found.density <= MOST_DENSE else found.to_dense()
 
 
 class WeightedSumPass(AggregatePass):
