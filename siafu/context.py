@@ -42,7 +42,7 @@ class HaloExchange(Protocol):
         The returned function adds the received ones to the gradients of own rows, (D, F).
         """
 
-    def all_reduce(self, values: Tensor) -> Tensor:
+    def all_reduce(self, values: Tensor, *, label: str = "moments") -> Tensor:
         """Sum over all parts, the same on each."""
 
     def state(self) -> dict[str, Tensor]:
@@ -72,7 +72,7 @@ class NoExchange:
         """Add nothing."""
         return lambda grad_own: None
 
-    def all_reduce(self, values: Tensor) -> Tensor:
+    def all_reduce(self, values: Tensor, *, label: str = "moments") -> Tensor:
         """Return the values, which are the sum."""
         return values
 

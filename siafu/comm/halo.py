@@ -65,9 +65,9 @@ class Halo:
 
         return add
 
-    def all_reduce(self, values: Tensor) -> Tensor:
+    def all_reduce(self, values: Tensor, *, label: str = "moments") -> Tensor:
         """Sum values over all parts. Collective."""
-        return self._comm.all_reduce(values, label="moments")
+        return self._comm.all_reduce(values, label=label)
 
     def state(self) -> dict[str, Tensor]:
         """Return the residuals of error feedback, for a checkpoint."""

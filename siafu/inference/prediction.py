@@ -100,7 +100,7 @@ def _predict(
     config = run.settings.model_copy(update={"data": resolved})
     prepared = inputs.prepare(graph, config.data)
     x = inputs.input_rows(prepared, config.data, config.model, scratch=run.directory)
-    if isinstance(x, Streamed) and isinstance(run.model, Model):
+    if resolved.inputs == "stream" and isinstance(run.model, Model):
         room = make_room(ranks=config.ranks, budget_mb=config.sampled.budget_mb, scratch=run.directory)
         found = _outputs_by_layer(run.model, prepared, x, embeddings=embeddings, room=room)
     else:
@@ -182,7 +182,7 @@ def _outputs(
 
 
 def _outputs_by_layer(
-    model: Model, graph: Graph, x: Streamed, *, embeddings: bool, room: Room
+    model: Model, graph: Graph, x: Rows, *, embeddings: bool, room: Room
 ) -> dict[str, Tensor]:
     model.eval()
     _check_fits(model, x, graph)

@@ -51,7 +51,7 @@ def node_inputs(rank: RankContext) -> NodeInputs:
     exchange: HaloExchange = NO_EXCHANGE
     if comm.world_size > 1:
         exchange = Halo(comm, part.route, num_own=part.own.num_nodes, precision=config.comm.precision)
-    return NodeInputs(part, _context(part, x, config, exchange), x, task)
+    return NodeInputs(part, _context(part, x, rank, exchange), x, task)
 
 
 def static_inputs(rank: RankContext) -> StaticInputs:
@@ -86,7 +86,7 @@ def _link_inputs(rank: RankContext) -> StaticInputs:
         fold=config.data.fold,
         comm=rank.comm,
     )
-    return StaticInputs(part, _context(part, x, config, NO_EXCHANGE), x, task, model)
+    return StaticInputs(part, _context(part, x, rank, NO_EXCHANGE), x, task, model)
 
 
 def build_static_model(
@@ -138,6 +138,7 @@ def make_room(*, ranks: int, budget_mb: float, scratch: Path) -> Room:
     return Room(spill_to(scratch), int(budget))
 
 
-def _context(part: Part, x: Rows, config: ConfigLike, exchange: HaloExchange) -> Context:
-    context = part.context(exchange, narrow=config.comm.narrow)
-    return replace(context, spill=x.spill) if isinstance(x, Streamed) else context
+def _context(part: Part, x: Rows, rank: RankContext, exchange: HaloExchange) -> Context:
+    context = part.context(exchange, narrow=rank.config.comm.narrow)
+    on_disk = rank.config.data.inputs == "stream" and x.shape[1] > 0
+    return replace(context, spill=spill_to(rank.scratch)) if on_disk else context

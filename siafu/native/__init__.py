@@ -33,7 +33,8 @@ from siafu.native.products import product, product_backward
 from siafu.native.recurrent import lstm, lstm_backward
 from siafu.native.sampling import local_rows, sample_and_relabel, sample_edges, scatter_rows, sort_rows_by_id
 from siafu.native.sparse import segment_max, segment_max_backward, spmm
-from siafu.native.sparse_rows import SparseRows, sparse_product, sparse_product_backward, sparse_sum
+from siafu.native.sparse_rows import sparse_product, sparse_product_backward, sparse_sum
+from siafu.native.sparse_values import SparseRows
 from siafu.native.structure import (
     apply_delta,
     build_csr,

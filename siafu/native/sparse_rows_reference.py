@@ -1,47 +1,26 @@
 """The kernels on sparse rows in plain torch: the reference for tests, and the fallback without the compiled core."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from siafu.native import reference
 from siafu.native.dense_rows import epilogue, epilogue_backward
+from siafu.native.sparse_values import SparseRows
 from siafu.native.values import Csr, Epilogue
-
-if TYPE_CHECKING:
-    from siafu.native.sparse_rows import SparseRows
 
 _CHUNK_NUMBERS = 1 << 24
 
 
-def places_of(indptr: Tensor, index: Tensor) -> Tensor:
-    """The places of the numbers of some rows, row after row."""
-    count = indptr[index + 1] - indptr[index]
-    first = (indptr[index] - count.cumsum(0) + count).repeat_interleave(count)
-    return first + torch.arange(first.numel())
-
-
-def to_dense(x: "SparseRows") -> Tensor:
-    """All numbers, (R, F); see :meth:`siafu.native.SparseRows.to_dense`."""
-    row = torch.arange(len(x)).repeat_interleave(x.indptr.diff())
-    out = x.values.new_zeros(x.shape)
-    out[row, x.indices.long()] = x.values
-    if not x.dropout.threshold:
-        return out
-    row_id = torch.arange(len(x)) if x.row_id is None else x.row_id
-    return torch.where(reference.dropout_mask(x.dropout, row_id, x.width), out * x.dropout.scale, 0.0)
-
-
-def _row_ranges(x: "SparseRows") -> Iterator[slice]:
+def _row_ranges(x: SparseRows) -> Iterator[slice]:
     step = max(1, _CHUNK_NUMBERS // max(1, x.width))
     for start in range(0, len(x), step):
         yield slice(start, min(start + step, len(x)))
 
 
 def product(
-    x: "SparseRows", weight: Tensor, *, add: Tensor | None, after: Epilogue | None, out: Tensor | None
+    x: SparseRows, weight: Tensor, *, add: Tensor | None, after: Epilogue | None, out: Tensor | None
 ) -> Tensor:
     """``add + x W`` and its epilogue; see :func:`siafu.native.sparse_product`."""
     out = weight.new_empty(len(x), weight.shape[1]) if out is None else out
@@ -57,7 +36,7 @@ def product(
 
 
 def product_backward(
-    x: "SparseRows", grad: Tensor, *, output: Tensor | None, after: Epilogue | None
+    x: SparseRows, grad: Tensor, *, output: Tensor | None, after: Epilogue | None
 ) -> tuple[Tensor, Tensor]:
     """The gradients of weight and bias; see :func:`siafu.native.sparse_product_backward`."""
     if after is not None:
@@ -75,16 +54,14 @@ def product_backward(
 
 def sum_rows(
     csr: Csr,
-    x_src: "SparseRows",
+    x_src: SparseRows,
     *,
     weight: Tensor | None,
     pre: Tensor | None,
     post: Tensor | None,
     loop: Tensor | None,
-) -> "SparseRows":
+) -> SparseRows:
     """Sums of in-neighbour rows; see :func:`siafu.native.sparse_sum`."""
-    from siafu.native.sparse_rows import SparseRows
-
     dense = x_src.to_dense()
     sums = reference.spmm(csr, dense, weight=weight, pre=pre, post=post, loop=loop)
     there = reference.spmm(csr, (dense != 0).double(), loop=None if loop is None else loop.abs().double())

@@ -1,5 +1,6 @@
 """Preparation of a graph for a model: features are scaled, rows are put in an order that suits the cache."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -29,15 +30,13 @@ def resolve(
 ) -> DataConfig:
     """Resolve ``auto`` for this graph, on a machine with so much memory (None: enough) for all ranks."""
     normalize, reorder, inputs = config.normalize, config.reorder, config.inputs
-    layout = _layout(config, graph, reads_sparse=reads_sparse)
-    if inputs == "auto" and layout == "sparse":
-        inputs = "memory"
+    layout, input_bytes = _layout(config, graph, reads_sparse=reads_sparse)
+    # The aggregate, and the result of its dropout; on several ranks halo rows, about as many.
+    fits = memory_bytes is None or input_bytes * (2 if ranks == 1 else 4) <= memory_bytes / 2
+    if config.layout == "auto" and isinstance(graph.x, Tensor) and (config.inputs == "stream" or not fits):
+        layout = "dense"  # as the rows lie on disk
     if inputs == "auto":
-        copies = (
-            2 if ranks == 1 else 4
-        )  # the aggregate, what dropout makes of it; rows of the halo, about as many
-        wide = 0 if graph.x is None else copies * 4 * graph.x.numel()
-        inputs = "stream" if memory_bytes is not None and wide > memory_bytes / 2 else "memory"
+        inputs = "memory" if fits else "stream"
     if normalize == "auto":
         normalize = "rows" if graph.x is not None and _is_counts(graph.x) else "none"
     if reorder == "auto":
@@ -55,17 +54,13 @@ def prepare(graph: Graph, config: DataConfig) -> Graph:
 
 
 def features(graph: Graph, config: DataConfig) -> Tensor | SparseRows:
-    """The input rows, (N, F) float32 or bfloat16; (N, 0) where nothing is known of the nodes."""
+    """The input rows in memory, (N, F) float32 or bfloat16; (N, 0) where nothing is known of the nodes."""
     if graph.x is None:
         return torch.empty(graph.num_nodes, 0)
     x = graph.features
     assert x is not None
     if config.layout == "sparse":
-        rows = SparseRows.from_dense(x) if isinstance(x, Tensor) else x
-        if config.normalize != "rows":
-            return rows
-        total = rows.row_sums()
-        return rows.divided(torch.where(total == 0, 1.0, total))
+        return _scaled_sparse(x, config, torch.empty)
     x = in_memory(x)
     if config.normalize != "rows":
         return x
@@ -74,18 +69,33 @@ def features(graph: Graph, config: DataConfig) -> Tensor | SparseRows:
     return x / torch.where(total == 0, 1.0, total)
 
 
-def streamed(graph: Graph, config: DataConfig, *, folder: Path) -> Streamed:
-    """The input rows, read range by range; what does not fit into memory is kept in ``folder``."""
-    if not isinstance(graph.x, Tensor):
+def _scaled_sparse(
+    x: Tensor | SparseRows, config: DataConfig, allocate: Callable[[int], Tensor]
+) -> SparseRows:
+    """Sparse rows, scaled as the config says; ``allocate`` makes the array of scaled values."""
+    rows = SparseRows.from_dense(x) if isinstance(x, Tensor) else x
+    if config.normalize != "rows":
+        return rows
+    total = rows.row_sums()
+    return rows.divided(torch.where(total == 0, 1.0, total), out=allocate(rows.values.numel()))
+
+
+def streamed(graph: Graph, config: DataConfig, *, folder: Path) -> Streamed | SparseRows:
+    """The input rows on disk, which are read range by range; ``folder`` holds arrays that do not fit into memory."""
+    assert graph.x is not None
+    spill = spill_to(folder)
+    if config.layout == "sparse":
+        return _scaled_sparse(graph.x, config, lambda count: spill(count, 1)[:, 0])
+    if isinstance(graph.x, SparseRows):
         raise ValueError(
-            f"{graph.name}: data.inputs is stream, but the features are stored sparse; set data.inputs to memory, or "
-            "import them with --feature-layout dense"
+            f"{graph.name}: data.inputs is stream and data.layout dense, but the features are stored sparse; set "
+            "data.layout to auto, or data.inputs to memory"
         )
     scale = graph.x_scale
     if config.normalize == "rows":
         total = torch.cat([chunk.sum(1, dtype=torch.float32) for chunk in chunks(graph.x)])
         scale = torch.where(total == 0, 1.0 if scale is None else scale, 1.0 / total)
-    return Streamed(graph.x, spill_to(folder), scale)
+    return Streamed(graph.x, spill, scale)
 
 
 def input_rows(graph: Graph, data: DataConfig, model: ModelConfig, *, scratch: Path) -> Rows:
@@ -121,22 +131,26 @@ def fingerprint(graph: Graph) -> str:
     return checksum_of({name: getattr(graph, name) for name in names})
 
 
-def _layout(config: DataConfig, graph: Graph, *, reads_sparse: bool) -> Literal["sparse", "dense"]:
-    """The layout of features in memory."""
-    x = graph.x
-    if config.layout != "auto":
-        fits = isinstance(x, SparseRows) or (isinstance(x, Tensor) and x.dtype == torch.float32)
-        if config.layout == "sparse" and not (reads_sparse and fits):
-            found = "this method, or your module, reads dense features"
-            if reads_sparse:
-                found = "there are none" if x is None else f"they are {x.dtype}"
-            raise ValueError(f"{graph.name}: data.layout is sparse, but {found}; set it to auto")
-        return config.layout
-    if not reads_sparse or config.inputs == "stream" or x is None:
-        return "dense"
-    if isinstance(x, SparseRows):
-        return "sparse"
-    return "sparse" if x.dtype == torch.float32 and _num_nonzero(x) <= MOST_SPARSE * x.numel() else "dense"
+def _layout(
+    config: DataConfig, graph: Graph, *, reads_sparse: bool
+) -> tuple[Literal["sparse", "dense"], int]:
+    """The layout of features, and the bytes that they take in it."""
+    x, layout = graph.x, config.layout
+    if x is None:
+        if layout == "sparse":
+            raise ValueError(
+                f"{graph.name}: data.layout is sparse, but there are no features; set it to auto"
+            )
+        return "dense", 0
+    if layout == "dense" or (layout == "auto" and not (reads_sparse and x.dtype == torch.float32)):
+        return "dense", 4 * x.numel()
+    if not (reads_sparse and x.dtype == torch.float32):
+        found = f"they are {x.dtype}" if reads_sparse else "this method, or your module, reads dense features"
+        raise ValueError(f"{graph.name}: data.layout is sparse, but {found}; set it to auto")
+    count = x.values.numel() if isinstance(x, SparseRows) else _num_nonzero(x)
+    if isinstance(x, SparseRows) or layout == "sparse" or count <= MOST_SPARSE * x.numel():
+        return "sparse", 8 * count
+    return "dense", 4 * x.numel()
 
 
 def _num_nonzero(x: Tensor) -> int:

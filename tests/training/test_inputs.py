@@ -40,7 +40,7 @@ def test_features_that_are_no_counts_stay_as_they_are(x: torch.Tensor) -> None:
 
 
 def test_what_was_settled_is_not_settled_again() -> None:
-    config = DataConfig(normalize="none", reorder="on", inputs="memory")
+    config = DataConfig(normalize="none", layout="dense", reorder="on", inputs="memory")
     assert inputs.resolve(config, path_of_four(COUNTS)) == config
 
 

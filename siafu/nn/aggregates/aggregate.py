@@ -16,7 +16,7 @@ from siafu import native
 from siafu.context import AnyBlock, Context, context_of
 from siafu.native import SparseRows
 from siafu.nn.aggregates.halo import check_rows, exchange_mode, widened
-from siafu.nn.streamed import Rows, Streamed, in_memory
+from siafu.nn.streamed import Rows, Streamed
 
 Allocate = Callable[[int, int], Tensor]  # makes an array of so many rows and columns, to be filled
 
@@ -57,11 +57,9 @@ class Aggregate:
             "this aggregate needs all inputs in memory, but data.inputs is stream; set it to memory"
         )
 
-    def aggregate_sparse(self, context: Context, x_src: SparseRows) -> Tensor | SparseRows:
+    def aggregate_sparse(self, context: Context, x_src: SparseRows) -> Rows:
         """Aggregate static sparse rows: (num_given, F) -> (D, F), dense where most numbers are not zero. Collective."""
-        found = aggregate(self, context, x_src.to_dense())
-        assert isinstance(found, Tensor)
-        return found
+        return aggregate(self, context, x_src.to_dense())
 
 
 class AggregatePass:
@@ -197,7 +195,7 @@ def aggregate_static(context: Context, kinds: Sequence[Aggregate], x_src: Rows) 
     The result is computed once and kept with the context. Collective, the first time.
     """
 
-    def compute() -> Tensor | SparseRows:
+    def compute() -> Rows:
         rows = x_src
         for kind in kinds:
             if isinstance(rows, Streamed):
@@ -206,13 +204,12 @@ def aggregate_static(context: Context, kinds: Sequence[Aggregate], x_src: Rows) 
                 rows = kind.aggregate_sparse(context, rows)
             else:
                 rows = _Aggregate.apply(rows, kind, context, True, native.Dropout())
-        return rows.rows if isinstance(rows, Streamed) else rows
+        return rows
 
     if not any(kind.reads_graph for kind in kinds):
         return widened(x_src[: context.num_dst])
     check_rows(context, x_src)
-    kept = context.keep(("aggregate", *kinds), compute)
-    return Streamed(in_memory(kept), x_src.spill) if isinstance(x_src, Streamed) else kept
+    return context.keep(("aggregate", *kinds), compute)
 
 
 class _Aggregate(torch.autograd.Function):

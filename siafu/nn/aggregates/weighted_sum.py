@@ -7,6 +7,7 @@ Its gradient is the same sum over the transposed block, with ``pre`` and ``post`
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
@@ -18,7 +19,7 @@ from siafu.graph import Block
 from siafu.native import Csr, SparseRows
 from siafu.nn.aggregates.aggregate import Aggregate, AggregatePass, aggregate
 from siafu.nn.aggregates.halo import gather_halo, with_halo
-from siafu.nn.streamed import Rows, Streamed
+from siafu.nn.streamed import Rows, Spill, Streamed
 
 MOST_DENSE = 0.25  # share of numbers that are not zero, up to which products of sparse sums are faster
 
@@ -84,8 +85,11 @@ class WeightedSum(Aggregate):
             run.add_halo(own)
         return run.m_dst
 
-    def aggregate_sparse(self, context: Context, x_src: SparseRows) -> Tensor | SparseRows:
-        """Sum static sparse rows; a sum that is no longer mostly zero is dense. Collective."""
+    def aggregate_sparse(self, context: Context, x_src: SparseRows) -> Rows:
+        """Sum static sparse rows; a sum that is no longer mostly zero is dense. Collective.
+
+        Where the inputs are read from disk the sum is written to it.
+        """
         by, block = self.scales(context, x_src.dtype), context.block
         rows = x_src
         if context.has_halo:
@@ -97,8 +101,20 @@ class WeightedSum(Aggregate):
             pre=by.pre,
             post=by.post,
             loop=by.loop,
+            allocate=torch.empty if context.spill is None else partial(_allocate, context.spill),
         )
-        return found if found.density <= MOST_DENSE else found.to_dense()
+        sizes = torch.tensor([found.values.numel(), found.numel()])
+        stored, total = context.exchange.all_reduce(sizes, label="halo").tolist()  # ranks must decide alike
+        if stored <= MOST_DENSE * total:
+            return found
+        if context.spill is None:
+            return found.to_dense()
+        return Streamed(found.to_dense(out=context.spill(*found.shape)), context.spill)
+
+
+def _allocate(spill: Spill, count: int, *, dtype: torch.dtype) -> Tensor:
+    """An array on disk of a dtype of 4 bytes."""
+    return spill(count, 1).view(dtype)[:, 0]
 
 
 class WeightedSumPass(AggregatePass):
