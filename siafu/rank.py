@@ -8,6 +8,7 @@ import json
 import os
 import statistics
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -231,8 +232,10 @@ def _write_results(
     events.flush()
     if folder is not None and procedure.traced:
         write_trace(folder.events, folder.trace)
+    began_s = time.perf_counter()
     out = procedure.outputs()
     scores = {split: procedure.task.scores(out, split) for split in SPLITS}
+    loop.add_scoring(time.perf_counter() - began_s)
     if finished:
         _write_scores(loop, part, events, out, scores)
         if folder is not None:
@@ -280,6 +283,7 @@ def _metrics(loop: Loop, config: Config, scores: ScoresBySplit) -> dict[str, Any
         "epochs": state.epoch,
         "best_epoch": state.best_epoch,
         "seconds": state.seconds,
+        "score_seconds": state.score_seconds,
         "epoch_seconds": statistics.median(state.epoch_seconds or [0.0]),
         "bytes_sent": sum(sent.values()),
         "bytes_by_label": sent,

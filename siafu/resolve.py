@@ -1,6 +1,7 @@
 """Load the graph of a run and resolve its config: defaults that depend on the machine or the graph become values."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -15,6 +16,7 @@ from siafu.methods import METHODS
 from siafu.nn.config import TEMPORAL
 from siafu.partition.assign import resolve
 from siafu.training import inputs
+from siafu.training.scoring_interval import scoring_interval
 
 
 def resolve_engine(config: Config) -> Config:
@@ -62,6 +64,15 @@ def resolve_config(config: Config, graph: AnyGraph, source: str) -> Config:
             **known,
         }
     )
+
+
+def resolve_scoring(config: Config, graph: AnyGraph, task: Any) -> Config:
+    """Resolve ``train.evaluate_every`` auto by the work of a run's task."""
+    if config.train.evaluate_every != "auto":
+        return config
+    work = METHODS[config.method].epoch_work(config, graph, task)
+    every = 1 if work is None else scoring_interval(work, config.train.epochs)
+    return config.model_copy(update={"train": config.train.model_copy(update={"evaluate_every": every})})
 
 
 def fingerprint(graph: AnyGraph) -> str:

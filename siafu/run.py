@@ -37,7 +37,7 @@ from siafu.load_graph import AnyGraph, load
 from siafu.methods import METHODS
 from siafu.preview import AnyTask, describe, preview_task
 from siafu.rank import end_jobs, follow_rank_0
-from siafu.resolve import fingerprint, load_source, resolve_config, resolve_engine
+from siafu.resolve import fingerprint, load_source, resolve_config, resolve_engine, resolve_scoring
 from siafu.results.progress import TrainingProgress, in_notebook
 from siafu.results.read import across_seeds
 from siafu.run_folder import RunFolder, existing_folder, new_folder
@@ -139,16 +139,30 @@ def _new_run(
     callbacks: Callbacks,
 ) -> Iterator[TrainingJob]:
     """Load the graph, resolve the config, check that both fit, and hold the folder of a new run."""
-    graph, source = load_source(graph, config, callbacks.progress)
-    config = resolve_config(config, graph, source)
-    METHODS[config.method].check(config)
-    task = preview_task(graph, config, module)
+    chosen = config.train.evaluate_every
+    graph, config, task = _resolve(graph, config, module, callbacks)
     callbacks.say(describe(graph, config, task))
+    if chosen == "auto" and config.train.scoring_interval > 1:
+        callbacks.say(
+            f"scores every {config.train.scoring_interval} epochs and after the last, so that scoring takes about "
+            "a third of the time at most (train.evaluate_every)"
+        )
     with new_folder(out, name=f"{graph.name}-{config.model.kind}-{config.method}") as folder:
         folder.write_config(write_toml(config))
         warnings = _warn(graph, task, callbacks)
         with resume_hint(_resume_command(folder.path, config)):
             yield TrainingJob(folder, config, graph, module, warnings=warnings)
+
+
+def _resolve(
+    graph: AnyGraph | str | Path, config: Config, module: nn.Module | None, callbacks: Callbacks
+) -> tuple[AnyGraph, Config, AnyTask]:
+    """Load the graph of a run, resolve every setting that depends on it, and build its task."""
+    graph, source = load_source(graph, config, callbacks.progress)
+    config = resolve_config(config, graph, source)
+    METHODS[config.method].check(config)
+    task = preview_task(graph, config, module)
+    return graph, resolve_scoring(config, graph, task), task
 
 
 def _resumed_job(
@@ -217,8 +231,7 @@ def _train_as_rank_0(
             return _train(job, _engine(job, comm), callbacks)
     folder = existing_folder(out)
     with folder.locked():
-        graph, source = load_source(graph, config, callbacks.progress)
-        config = resolve_config(config, graph, source)
+        graph, config, _ = _resolve(graph, config, module, callbacks)
         if folder.read_config() != write_toml(config):
             raise ValueError(
                 f"{folder.path}: already holds a run with other settings or other data; choose another --out"

@@ -13,6 +13,7 @@ from siafu.comm import Comm
 from siafu.comm.config import CommConfig
 from siafu.data.config import DataConfig
 from siafu.dynamic import DynamicGraph
+from siafu.graph import Graph
 from siafu.nn.config import ModelConfig
 from siafu.partition.config import PartitionConfig
 from siafu.partition.cut import Part
@@ -20,6 +21,7 @@ from siafu.partition.distribute import distribute_part
 from siafu.training.config import TrainConfig
 from siafu.training.link.config import LinkConfig
 from siafu.training.procedure import Procedure
+from siafu.training.scoring_interval import EpochWork
 
 S = TypeVar("S", bound=BaseModel)
 
@@ -127,6 +129,10 @@ class Method:
     def max_epochs(self, config: ConfigLike) -> int:
         """The most epochs that a run can have."""
         return config.train.epochs
+
+    def epoch_work(self, config: ConfigLike, graph: Graph | DynamicGraph, task: Any) -> EpochWork | None:
+        """The work of training and of scoring; None where scoring takes less than a third of it after every epoch."""
+        return None
 
     def reads_sparse_inputs(self, config: ConfigLike) -> bool:
         """Return whether the method keeps features that are mostly zero as sparse rows."""

@@ -236,7 +236,9 @@ class Coordinator:
         lazy = run_config.lazy
         if any(about.may_features == "never" for about in descriptions.values()):
             lazy = lazy.model_copy(update={"features": False})
-        run_config = run_config.model_copy(update={"data": data, "class_names": classes, "lazy": lazy})
+        train = run_config.train.model_copy(update={"evaluate_every": run_config.train.scoring_interval})
+        update = {"data": data, "train": train, "class_names": classes, "lazy": lazy}
+        run_config = run_config.model_copy(update=update)
         check_policies(descriptions, run_config)
         return run_config
 

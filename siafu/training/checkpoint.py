@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from siafu.store.tensors import parse_tensors, save_tensors
 from siafu.training.adam import Adam
 
-_VERSION = 4
+_VERSION = 5
 
 
 @dataclass
@@ -30,7 +30,8 @@ class LoopState:
         stage, stage_epoch: stages done, and the epochs done before the current one.
         ended: the reason why training is complete; empty before that.
         epoch_seconds: of every training step.
-        seconds: of training so far, across restarts.
+        score_seconds: of all scoring so far.
+        seconds: of training and scoring so far, across restarts.
         peak_rss_bytes: the most memory held so far.
         bytes_by_label: sent by all ranks up to the checkpoint.
     """
@@ -50,6 +51,7 @@ class LoopState:
     stage_epoch: int = 0
     ended: str = ""
     epoch_seconds: list[float] = field(default_factory=list)
+    score_seconds: float = 0.0
     seconds: float = 0.0
     peak_rss_bytes: int = 0
     bytes_by_label: dict[str, int] = field(default_factory=dict)

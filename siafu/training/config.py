@@ -29,7 +29,9 @@ class TrainConfig(BaseModel):
     clip: float = Field(0, ge=0)  # largest norm of the gradient; 0: any
     class_weights: Literal["none", "balanced"] = "none"
     metric: Metric = "auto"
-    evaluate_every: int = Field(1, ge=1)  # epochs
+    evaluate_every: Literal["auto"] | int = (
+        "auto"  # epochs; auto: so that scoring takes at most a third of the time
+    )
     checkpoint_seconds: float = Field(10, ge=0)
     deterministic: bool = False  # refuse operations of torch whose result may vary
 
@@ -37,6 +39,18 @@ class TrainConfig(BaseModel):
     @classmethod
     def _never(cls, value: object) -> object:
         return 0 if value is None else value
+
+    @field_validator("evaluate_every")
+    @classmethod
+    def _at_least_one(cls, value: int | str) -> int | str:
+        if isinstance(value, int) and value < 1:
+            raise ValueError("Input should be auto, or a number from 1")
+        return value
+
+    @property
+    def scoring_interval(self) -> int:
+        """The number of epochs from one scoring to the next; 1 where no run has resolved ``auto``."""
+        return 1 if self.evaluate_every == "auto" else self.evaluate_every
 
     def lr_at(self, epoch: int) -> float:
         """The learning rate of an epoch, counted from 1: a function of the epoch alone, so that resuming is exact."""

@@ -75,6 +75,11 @@ class Loop:
         tensors = saved.of_rank.get(self.comm.rank, {}) if same_ranks else {}
         procedure.load_state(State(saved.values, tensors))
 
+    def add_scoring(self, seconds: float) -> None:
+        """Count the time of scoring the final weights."""
+        self.state.score_seconds += seconds
+        self.state.seconds += seconds
+
     def fit(self, monitor: Monitor) -> str:
         """Train until done or asked to stop; returns the reason. When done, the model holds the best weights."""
         with native.arrays_reused(), _deterministic(self.config.deterministic):
@@ -127,7 +132,7 @@ class Loop:
 
     def _next_epochs(self) -> range:
         """The next epoch and those after it, up to the next that is scored."""
-        first, every = self.state.epoch + 1, self.config.evaluate_every
+        first, every = self.state.epoch + 1, self.config.scoring_interval
         number = ceil((first - self.state.stage_epoch) / every) * every
         return range(first, self.state.stage_epoch + min(number, self.config.epochs) + 1)
 
@@ -160,7 +165,9 @@ class Loop:
         monitor.callbacks.on_epoch(epoch, most, **figures, **stats.cost)  # type: ignore[arg-type]
 
     def _evaluate(self, epoch: int) -> dict[str, float | None]:
+        began_s = time.perf_counter()
         found = self.procedure.evaluate(epoch)
+        self.state.score_seconds += time.perf_counter() - began_s
         self._check_finite(found.val_loss, f"the model's output after epoch {epoch}")
         if self.procedure.task.count["val"]:
             self.keep_best(epoch, found.scores["val"], found.val_loss)
@@ -186,7 +193,7 @@ class Loop:
         number = state.epoch - state.stage_epoch
         if number >= config.epochs:
             return "done"
-        scored = state.epoch - number % config.evaluate_every
+        scored = state.epoch - number % config.scoring_interval
         waited = scored - max(state.best_epoch, state.lowest_epoch)
         return "patience" if config.patience and state.best and waited >= config.patience else None
 

@@ -1,12 +1,24 @@
 """Synchronous full-graph training, on one rank or many."""
 
+from typing import Any
+
 from torch import nn
 
+from siafu.dynamic import DynamicGraph
+from siafu.graph import Graph
 from siafu.methods.full.procedure import FullProcedure
 from siafu.methods.method import ConfigLike, Method, RankContext
 from siafu.methods.static import build_static_model, node_inputs, static_inputs
+from siafu.methods.static_work import (
+    TRAIN_PASSES,
+    build_for_work,
+    epoch_work,
+    layer_works,
+    whole_graph_work,
+)
 from siafu.nn.norm import BatchNorm
 from siafu.nn.streamed import Rows, Streamed
+from siafu.training.scoring_interval import EpochWork
 
 
 class Full(Method):
@@ -26,6 +38,14 @@ class Full(Method):
     def reads_sparse_inputs(self, config: ConfigLike) -> bool:
         """Most models do; GIN and the maximum combine inputs element by element, and your module reads tensors."""
         return config.model.kind not in ("custom", "gin") and config.model.reduce != "max"
+
+    def epoch_work(self, config: ConfigLike, graph: Graph | DynamicGraph, task: Any) -> EpochWork | None:
+        """A pass over the graph to score takes a quarter of an epoch's time; ranking pairs may take longer."""
+        if config.task != "link":
+            return None
+        assert isinstance(graph, Graph)
+        whole = whole_graph_work(layer_works(build_for_work(config, graph, task), graph, config), graph)
+        return epoch_work(TRAIN_PASSES * whole, whole, task)
 
     def build_model(
         self, config: ConfigLike, *, in_features: int, out_features: int, num_nodes: int

@@ -1,11 +1,18 @@
 """Sampled minibatches, several of them merged into one exchange (BatchGNN)."""
 
+from typing import Any
+
 from torch import nn
 
+from siafu.dynamic import DynamicGraph
+from siafu.graph import Graph
 from siafu.methods.method import ConfigLike, Method, RankContext
 from siafu.methods.sampled.config import SampledConfig
 from siafu.methods.sampled.procedure import SampledProcedure
+from siafu.methods.sampled.work import training_work
 from siafu.methods.static import build_static_model, layer_room, require_features, static_inputs
+from siafu.methods.static_work import build_for_work, epoch_work, layer_works, whole_graph_work
+from siafu.training.scoring_interval import EpochWork
 
 
 class Sampled(Method):
@@ -48,6 +55,23 @@ class Sampled(Method):
             wire=config.comm,
             room=room,
         )
+
+    def epoch_work(self, config: ConfigLike, graph: Graph | DynamicGraph, task: Any) -> EpochWork:
+        """Minibatches, and passes over the whole graph to score."""
+        assert isinstance(graph, Graph)
+        sampled, model = config.of(SampledConfig), build_for_work(config, graph, task)
+        layers = layer_works(model, graph, config, keeps=sampled.cache_aggregate)
+        ends = (
+            2 * (1 + task.negatives) if config.task == "link" else 1
+        )  # nodes of a training edge and its negatives
+        train = training_work(
+            graph,
+            layers,
+            sampled.fanouts(model.num_aggregates),
+            seeds=ends * min(sampled.batch_size, task.count["train"]),
+            batches=-(-task.count["train"] // sampled.batch_size),
+        )
+        return epoch_work(train, whole_graph_work(layers, graph), task)
 
     def build_model(
         self, config: ConfigLike, *, in_features: int, out_features: int, num_nodes: int

@@ -2,18 +2,22 @@
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from siafu.comm import Comm
 from siafu.dynamic import DynamicGraph
+from siafu.graph import Graph
 from siafu.methods.method import ConfigLike, Method, RankContext
 from siafu.methods.snapshots.build import build_predictor, build_task, build_timeline
 from siafu.methods.snapshots.config import DEFAULTS, SnapshotsConfig, task_config_of
 from siafu.methods.snapshots.procedure import SnapshotsProcedure
 from siafu.methods.snapshots.shard_plan import plan_shards
+from siafu.methods.snapshots.work import epoch_work
 from siafu.partition.distribute_log import distribute_log
+from siafu.training.scoring_interval import EpochWork
 
 
 class Snapshots(Method):
@@ -48,6 +52,11 @@ class Snapshots(Method):
         return build_predictor(
             config.model, config.link, task=config.task, in_features=in_features, out_features=out_features
         )
+
+    def epoch_work(self, config: ConfigLike, graph: Graph | DynamicGraph, task: Any) -> EpochWork:
+        """Passes over time, and pairs that are ranked."""
+        assert isinstance(graph, DynamicGraph)
+        return epoch_work(graph, task, config.of(SnapshotsConfig), config.model, link=config.link)
 
     def receive_part(self, comm: Comm, path: Path, config: ConfigLike) -> DynamicGraph:
         """Receive this rank's shard of the event log in ``path``. Collective."""

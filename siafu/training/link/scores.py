@@ -17,6 +17,7 @@ from siafu.nn.link import LinkHead
 from siafu.sampling.negatives import edge_codes, find_sorted
 
 MAX_PAIRS = 10**10  # of a step, which takes minutes; more has to be asked for
+_COLUMN_WORK, _COUNT_WORK = 2.0, 20.0  # of one pair: for each column, and of counting its score
 HITS = (1, 3, 10, 50)
 NAMES = ("map", "mrr", "roc_auc", *(f"hits_{k}" for k in HITS))
 
@@ -67,6 +68,11 @@ def check_all_pairs(num_nodes: int, *, steps: int = 1, width: int = 64, most: in
             f"{hours:.1f} hours of one core each time; set link.evaluation=1000 to rank each edge among 1000 sampled "
             f"negatives instead, or link.most_pairs={pairs} to do it all the same"
         )
+
+
+def ranking_work(num_src: int, num_dst: int, width: int) -> float:
+    """The work of ranking among all pairs, in the multiplications of a product that take as long."""
+    return num_src * num_dst * (_COLUMN_WORK * width + _COUNT_WORK)
 
 
 def rank_factors(

@@ -31,6 +31,7 @@ from siafu.training.link.scores import (
     mean_over_sources,
     rank_sampled,
     rank_targets,
+    ranking_work,
     reciprocal_ranks,
 )
 from siafu.training.link.split import SPLIT_CODES, PairSplit
@@ -149,8 +150,21 @@ class LinkTask(Task):
         """The chosen metric of a split; edges are ranked only if it is a rank."""
         if not self.count[split]:
             return None
-        of = self._areas if self.metric in ("roc_auc", "map") else self._ranks
+        of = self._ranks if self.ranks else self._areas
         return of(out, split)[self.metric]
+
+    @property
+    def ranks(self) -> bool:
+        """Whether the chosen metric is a rank, for which edges are ranked."""
+        return self.metric not in ("roc_auc", "map")
+
+    @property
+    def ranking_work(self) -> float:
+        """The work of ranking the scored edges of all splits among all targets of their sources."""
+        if self.link.evaluation != "all":
+            return 0.0
+        sources = sum(pairs[0].unique().numel() for pairs in self._scored_pairs.values())
+        return ranking_work(sources, self.all_edges.num_nodes, self.head.source.shape[1])
 
     def metrics(self) -> dict[str, Any]:
         """The protocol by which edges are ranked."""
