@@ -1044,6 +1044,17 @@ void bind_gather(nb::module_& m) {
           "rows"_array, "index"_array, "out"_array, released);
 }
 
+void bind_argmax(nb::module_& m) {
+    m.def("argmax_rows",
+          [](Array<const float, 2> x, Ids index, Array<int64_t, 1> out) {
+              const Fits fits{"argmax_rows"};
+              fits.between("the width", columns(x), 1, Expect::kMost), fits.size("out", out, length(index));
+              fits.within("index", index.data(), length(index), length(x));
+              chosen.kernels->argmax_rows({x.data(), columns(x), index.data(), length(index), out.data()});
+          },
+          "x"_array, "index"_array, "out"_array, released);
+}
+
 void bind_memory(nb::module_& m) {
     m.def("expect_rows",
           [](Bytes rows, Ids index) {
@@ -1098,6 +1109,7 @@ NB_MODULE(_core, m) {
           "indptr"_array, "indices"_array, "x"_array, "weight"_maybe, "pre"_maybe, "post"_maybe, "loop"_maybe, "out"_array, "ends"_maybe,
           "first_src"_a, "add"_a, "span"_a, released);
     bind_gather(m);
+    bind_argmax(m);
     bind_products(m);
     bind_sparse_rows(m);
     bind_lstm(m);

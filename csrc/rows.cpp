@@ -19,5 +19,5 @@ const RowKernels kernels{kernels_of<float>, kernels_of<double>, spmm<float, bf16
                          product_backward,  pair_scores,        count_above,        lstm,
                          lstm_backward,     pair_rows,          pair_rows_backward,
                          sparse_product,    sparse_product_backward, sparse_sum,     sparse_take,
-                         sparse_dense,      draw_rows};
+                         sparse_dense,      argmax_rows,        draw_rows};
 }  // namespace SIAFU_ISA

@@ -1,6 +1,7 @@
 // The row kernels of one instruction set, as a table of functions.
 #pragma once
 
+#include "argmax.hpp"
 #include "attention.hpp"
 #include "attention_v2.hpp"
 #include "draw.hpp"
@@ -48,6 +49,7 @@ struct RowKernels {
     void (*sparse_sum)(const SparseSum&);
     void (*sparse_take)(const SparseTake&);
     void (*sparse_dense)(const SparseDense&);
+    void (*argmax_rows)(const ArgmaxRows&);
     DrawRows draw_rows;
 };
 

@@ -203,16 +203,26 @@ def _nearest(key: str, known: list[str]) -> str:
 
 def _explain(error: ValidationError) -> str:
     problems = []
+    expected: dict[
+        tuple[str, str], list[str]
+    ] = {}  # by key and value: a union has an error for each of its members
     for detail in error.errors():
-        path = [str(part) for part in detail["loc"]]
+        path = _field_path(detail["loc"])
         key = ".".join(path)
         if detail["type"] == "extra_forbidden":
             known = _table_keys().get(path[0], []) if len(path) > 1 else list(Config.model_fields)
             prefix = f"{path[0]}." if len(path) > 1 else ""
             problems.append(f"{key} is not a setting; did you mean {prefix}{_nearest(path[-1], known)}?")
         else:
-            problems.append(f"{key} is {detail['input']!r}; expected {_expected(key, detail['msg'])}")
+            expected.setdefault((key, repr(detail["input"])), []).append(_expected(key, detail["msg"]))
+    problems += [f"{key} is {value}; expected {' or '.join(each)}" for (key, value), each in expected.items()]
     return "\n".join(problems)
+
+
+def _field_path(location: tuple[int | str, ...]) -> list[str]:
+    """The keys of a setting, and the place within a list, without the members of a union."""
+    depth = 2 if location and location[0] in _table_keys() else 1
+    return [str(part) for place, part in enumerate(location) if place < depth or isinstance(part, int)]
 
 
 def _expected(key: str, message: str) -> str:

@@ -24,7 +24,7 @@ from siafu.nn.link import LinkHead, get_link_head
 from siafu.nn.model import Model
 from siafu.nn.propagated import Propagated
 from siafu.nn.staged import Staged
-from siafu.nn.streamed import Rows, Streamed
+from siafu.nn.streamed import Rows
 from siafu.training import inputs
 from siafu.training.layerwise import Room, embeddings_by_layer, outputs_by_layer
 from siafu.user_input import check_edges, read_edges

@@ -18,7 +18,7 @@ from siafu.native.attention import (
     attend_v2_backward,
 )
 from siafu.native.core import NOT_COMPILED, compiled, instruction_set
-from siafu.native.dense_rows import epilogue, epilogue_backward, gather
+from siafu.native.dense_rows import argmax_rows, epilogue, epilogue_backward, gather
 from siafu.native.memory import (
     arrays_reused,
     empty_rows,
@@ -91,6 +91,7 @@ __all__ = [
     "SparseRows",
     "Term",
     "apply_delta",
+    "argmax_rows",
     "arrays_reused",
     "assign_bytes",
     "assign_parts",

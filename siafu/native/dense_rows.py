@@ -70,3 +70,12 @@ def gather(rows: Tensor, index: Tensor, *, widen: bool = False, more: Tensor | N
             plain_dtype(out),
         )
     return out
+
+
+def argmax_rows(x: Tensor, index: Tensor) -> Tensor:
+    """Return the column of the largest number of picked rows, of equal ones the first: (R, C), (K,) int64 -> (K,)."""
+    if core.kernels is None or x.dtype != torch.float32:
+        return reference.argmax_rows(x, index)
+    out = torch.empty(index.numel(), dtype=torch.int64)
+    core.kernels.argmax_rows(x.contiguous(), index.contiguous(), out)
+    return out

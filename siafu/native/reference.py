@@ -275,3 +275,8 @@ def first_unsorted_row(csr: Csr) -> int:
     row_edge = torch.arange(csr.indptr.numel() - 1).repeat_interleave(csr.indptr.diff())
     falls = (csr.indices.diff() < 0) & (row_edge.diff() == 0)
     return int(row_edge[:-1][falls][0]) if bool(falls.any()) else -1
+
+
+def argmax_rows(x: Tensor, index: Tensor) -> Tensor:
+    """The column of the largest number of picked rows; see :func:`siafu.native.argmax_rows`."""
+    return x[index].argmax(1)

@@ -1,5 +1,6 @@
 """Scores of predictions against labels, as fractions between 0 and 1; None where the labels leave a score undefined."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -8,9 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 
-def count_classes(out: Tensor, y: Tensor) -> Tensor:
-    """Rows right, rows there and rows guessed of each class, which add up over parts: (R, C), (R,) -> (3, C)."""
-    num_classes, guess = out.shape[1], out.argmax(1)
+def count_classes(guess: Tensor, y: Tensor, num_classes: int) -> Tensor:
+    """Rows right, rows there and rows guessed of each class, which add up over parts: (R,), (R,) -> (3, C)."""
     each = [y[guess == y], y, guess]
     return torch.stack([torch.bincount(rows, minlength=num_classes) for rows in each]).double()
 
@@ -53,8 +53,11 @@ def roc_auc(score: Tensor, y: Tensor) -> float | None:
         y: (R, C), above 0 where the outcome is positive.
     """
     score = score if score.dtype == torch.float64 else score.float()  # NumPy has no bfloat16
-    columns = zip(score.T, (y > 0).T, strict=True)
-    areas = [_area(column.numpy(), positive.numpy()) for column, positive in columns]
+    columns = [
+        (column.numpy(), positive.numpy()) for column, positive in zip(score.T, (y > 0).T, strict=True)
+    ]
+    with ThreadPoolExecutor(torch.get_num_threads()) as threads:
+        areas = list(threads.map(lambda each: _area(*each), columns))
     known = [area for area in areas if area is not None]
     return sum(known) / len(known) if known else None
 

@@ -24,5 +24,5 @@ def scoring_interval(work: EpochWork, epochs: int) -> int:
     Where even one scoring is more than that, only the last epoch is scored.
     """
     left = epochs * work.train / 2 - work.fixed
-    most = int(left // work.score) if work.score else epochs
+    most = int(min(epochs, left / work.score)) if work.score else epochs
     return min(epochs, ceil(epochs / max(1, most)))

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from siafu import native
 from siafu.comm import Comm, single_rank_comm
 from siafu.graph import Graph
 from siafu.native.splitmix import splitmix64
@@ -116,7 +117,7 @@ class Task:
         An output that is not finite anywhere makes the loss so.
         """
         val_loss = self.loss(out, "val") if self.count["val"] else out.new_zeros(())
-        loss = val_loss.double() + 0 * out.sum(dtype=torch.float64)
+        loss = val_loss.double() + zero_if_finite(out)
         shares = [self._count(out, split).reshape(-1) for split in SPLITS]
         *counts, total = self.comm.all_reduce(torch.cat([*shares, loss[None]]), label="scores").split(
             [*(share.numel() for share in shares), 1]
@@ -143,7 +144,7 @@ class Task:
     def confusion(self, out: Tensor, split: str) -> Tensor:
         """Counts of classes, (C, C) int64: rows true, columns predicted. Collective."""
         rows = self.rows[split]
-        matrix = metrics.confusion(out[rows].argmax(1), self.y[rows], self.num_outputs)
+        matrix = metrics.confusion(native.argmax_rows(out, rows), self.y[rows], self.num_outputs)
         return self.comm.all_reduce(matrix, label="scores")
 
     def further_results(self, out: Tensor) -> dict[str, dict[str, Any]]:
@@ -162,10 +163,11 @@ class Task:
         """Count what the scores are computed of, float64; counts of ranks add up."""
         assert self.kind != "link"
         rows = self.rows[split]
-        out, y = out[rows], self.y[rows]
+        y = self.y[rows]
+        if self.kind == "class":
+            return metrics.count_classes(native.argmax_rows(out, rows), y, self.num_outputs)
+        out = out[rows]
         match self.kind:
-            case "class":
-                return metrics.count_classes(out, y)
             case "labels":
                 return metrics.count_labels(out, y)
             case "regression":
@@ -232,6 +234,15 @@ def task_of(graph: Graph, config: TrainConfig, comm: Comm | None = None) -> Task
     weight = _weights(kind, y, rows, class_weight, comm)
     metric = _metric(kind, config.metric)
     return Task(kind, num_outputs, metric, rows, count, weight, y, class_weight, comm)
+
+
+def zero_if_finite(out: Tensor) -> Tensor:
+    """0; NaN where any output is not finite."""
+    return (
+        0 * torch.stack(out.aminmax()).double().sum()
+        if out.numel()
+        else out.new_zeros((), dtype=torch.float64)
+    )
 
 
 def _weights(

@@ -536,7 +536,9 @@ def lstm(m: Maker) -> Call:
 def gather(m: Maker) -> Call:
     rows, width, count = m.some(), m.size(40), m.size()
     index = m.below(rows, count, dtype=torch.int64)
-    kind = m.chance.choice(["gather", "widen", "int8", "expect_rows", "expect_all", "take"])
+    kind = m.chance.choice(["gather", "argmax", "widen", "int8", "expect_rows", "expect_all", "take"])
+    if kind == "argmax":
+        return Call("argmax_rows", x=m.floats(rows, max(1, width)), index=index, out=index.clone())
     if kind == "gather":
         more = m.maybe(m.floats(m.some(), width))
         return Call("gather", rows=m.floats(rows, width), more=more, index=index, out=m.floats(count, width))

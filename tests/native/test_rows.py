@@ -308,6 +308,16 @@ def test_gathered_rows_are_widened(instructions: str, width: int, dtype: torch.d
             assert torch.equal(found, table[index].to(found.dtype))
 
 
+@pytest.mark.parametrize("width", [1, 2, 7, 16, 47, 64])
+def test_the_largest_column_is_the_first_of_equal_ones(instructions: str, width: int) -> None:
+    x = rows(3000, width).round()  # with many equal numbers
+    x[5], x[6, -1] = 0, 9
+    index = torch.arange(3000).flip(0)[::3].contiguous()
+    assert torch.equal(native.argmax_rows(x, index), x[index].argmax(1))
+    assert native.argmax_rows(x, index[:0]).shape == (0,)
+    assert int(native.argmax_rows(torch.full((1, width), float("nan")), torch.tensor([0]))) < width
+
+
 def test_rows_that_do_not_lie_side_by_side_are_taken() -> None:
     block, wide = BLOCKS["square"], rows(20, 12)
     for x in (wide[:6, ::2], wide[:6, 3:9], wide[::2, :6][:6], rows(6, 6).T, torch.ones(1).expand(6, 6)):

@@ -4,31 +4,25 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from siafu.training import metrics
 
 
-def scores_for(guess: list[int], num_classes: int) -> Tensor:
-    """Outputs whose largest column is the guess."""
-    return torch.nn.functional.one_hot(torch.tensor(guess), num_classes).float() * 3
-
-
 def test_accuracy_and_f1_of_classes_are_those_worked_out_by_hand() -> None:
     y = torch.tensor([0, 0, 0, 1, 1, 2])
-    found = metrics.of_classes(metrics.count_classes(scores_for([0, 0, 1, 1, 0, 2], 3), y))
+    found = metrics.of_classes(metrics.count_classes(torch.tensor([0, 0, 1, 1, 0, 2]), y, 3))
     assert found["accuracy"] == pytest.approx(4 / 6)
     assert found["micro_f1"] == pytest.approx(4 / 6)
     assert found["macro_f1"] == pytest.approx((2 / 3 + 1 / 2 + 1) / 3)  # class 0: P = R = 2/3; 1: 1/2; 2: 1
 
 
 def test_a_class_that_nobody_has_and_nobody_guessed_is_left_out_of_macro_f1() -> None:
-    found = metrics.of_classes(metrics.count_classes(scores_for([0, 1], 3), torch.tensor([0, 1])))
+    found = metrics.of_classes(metrics.count_classes(torch.tensor([0, 1]), torch.tensor([0, 1]), 3))
     assert found["macro_f1"] == 1.0
 
 
 def test_a_class_that_is_only_guessed_counts_as_zero_in_macro_f1() -> None:
-    found = metrics.of_classes(metrics.count_classes(scores_for([0, 2], 3), torch.tensor([0, 1])))
+    found = metrics.of_classes(metrics.count_classes(torch.tensor([0, 2]), torch.tensor([0, 1]), 3))
     assert found["macro_f1"] == pytest.approx(1 / 3)
 
 

@@ -35,7 +35,7 @@ from siafu.training.link.scores import (
     reciprocal_ranks,
 )
 from siafu.training.link.split import SPLIT_CODES, PairSplit
-from siafu.training.task import SPLITS, SeedBatch, Task
+from siafu.training.task import SPLITS, SeedBatch, Task, zero_if_finite
 
 _MAX_SCORED = 10_000  # training edges that are scored
 
@@ -135,7 +135,7 @@ class LinkTask(Task):
     def evaluate(self, out: Tensor) -> tuple[dict[str, float | None], float]:
         """The chosen metric of each split, and the loss on the validation edges."""
         loss = self.loss(out, "val") if self.count["val"] else out.new_zeros(())
-        loss = loss.double() + 0 * out.sum(dtype=torch.float64)
+        loss = loss.double() + zero_if_finite(out)
         return {split: self.score(out, split) for split in SPLITS}, float(loss)
 
     @torch.no_grad()
