@@ -305,11 +305,17 @@ def function(_key: None) -> Iterator[str]:
 
 def test_leases_without_value_are_given_up_with_a_reason(function: str, tmp_path: Path) -> None:
     said: list[str] = []
+    prices = tmp_path / "prices.toml"  # a thousand times the usual, so that no noise of epochs' times matters
+    prices.write_text(
+        "[functions.cloud-run]\nper_gb_second = 2.5e-3\nper_vcpu_second = 2.4e-2\nper_million_requests = 400\n"
+        'round_up_ms = 100\nregion = "us-central1"\ndate = 2026-11-16\n'
+    )
     run = siafu.train(
         siafu.load("karate"),
         method="pipeline",
         workers="http",
         function=function,
+        prices=str(prices),
         intervals=4,
         epochs=40,
         patience=0,
