@@ -17,7 +17,11 @@ from siafu.training.scoring_interval import EpochWork
 from siafu.training.task import Task
 
 TRAIN_PASSES = 3.0  # forward and backward, in forward passes
-_EDGE_COLUMN = 6.0  # multiplications of a product in the time that one number takes along an edge
+# What else takes time, in multiplications of a product that take as long; measured on one core, to a factor of 2 or so:
+_EDGE_COLUMN = 6.0  # one number along an edge, which memory limits
+_ATTENTION = 4.0  # the same with an attention weight or a maximum, in sums
+_SPARSE = 4.0  # a multiplication of a sparse row
+_PASS = 4e7  # one pass over a graph, however small
 
 
 class LayerWork(NamedTuple):
@@ -46,25 +50,27 @@ def layer_works(model: Model, graph: Graph, config: ConfigLike, *, keeps: bool =
         model.num_kept(torch.empty(0, model.in_features)) if keeps and graph.x is not None else 0,
     )
     for number in range(model.num_aggregates):
-        wide = float(model.z_features(number, first=True))
+        wide, projected = float(model.z_features(number, first=True)), model.z_features(number, first=False)
+        node = wide * projected
         if number == 0 and config.data.layout == "sparse":
             wide *= _density(graph.x)
-        projected = model.z_features(number, first=False)
-        along_edge = _EDGE_COLUMN * min(wide, projected)
-        works.append(LayerWork(wide * projected, 0.0 if number < kept else along_edge))
+            node = _SPARSE * wide * projected
+        along_edge = _EDGE_COLUMN * min(wide, projected) * (1.0 if model.kind(number).linear else _ATTENTION)
+        works.append(LayerWork(node, 0.0 if number < kept else along_edge))
     return works
 
 
 def whole_graph_work(works: Sequence[LayerWork], graph: Graph) -> float:
     """The work of one pass over the whole graph."""
-    return sum(graph.num_nodes * layer.node + graph.num_edges * layer.edge for layer in works)
+    return _PASS + sum(graph.num_nodes * layer.node + graph.num_edges * layer.edge for layer in works)
 
 
 def epoch_work(train: float, whole: float, task: Task) -> EpochWork:
     """The work of a run, from that of training an epoch and of a pass over the whole graph."""
-    ranking = task.ranking_work if isinstance(task, LinkTask) else 0.0
-    each = ranking if isinstance(task, LinkTask) and task.ranks else 0.0
-    return EpochWork(train, whole + each, fixed=whole + ranking)
+    if not isinstance(task, LinkTask):
+        return EpochWork(train, whole, fixed=whole)
+    ranks, areas = task.ranking_work, task.comparison_work
+    return EpochWork(train, whole + (ranks if task.ranks else areas), fixed=whole + ranks + 2 * areas)
 
 
 def _density(x: Tensor | SparseRows | None) -> float:

@@ -6,7 +6,9 @@ from math import exp
 from siafu.graph import Graph
 from siafu.methods.static_work import TRAIN_PASSES, LayerWork
 
-_SAMPLED_EDGE = 400.0  # multiplications of a product in the time that drawing an edge takes
+# In multiplications of a product that take as long, see static_work:
+_SAMPLED_EDGE = 400.0  # to draw an edge
+_STEP = 1e8  # one step of the optimiser, however small
 
 
 def training_work(
@@ -21,4 +23,4 @@ def training_work(
             total += drawn * (_SAMPLED_EDGE + TRAIN_PASSES * layer.edge)
             reached = nodes * (1 - exp(-(reached + drawn) / nodes))
         total += TRAIN_PASSES * reached * layer.node
-    return batches * total
+    return batches * (_STEP + total)

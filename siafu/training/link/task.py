@@ -38,6 +38,8 @@ from siafu.training.link.split import SPLIT_CODES, PairSplit
 from siafu.training.task import SPLITS, SeedBatch, Task, zero_if_finite
 
 _MAX_SCORED = 10_000  # training edges that are scored
+_AREAS = ("roc_auc", "map")
+_PAIR_WORK = 8000.0  # multiplications of a product in the time that an edge and its negative take in an area
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,20 +145,25 @@ class LinkTask(Task):
         """Every metric of a split; for training, of a sample of its edges."""
         if not self.count[split]:
             return dict.fromkeys(NAMES)
-        return {**self._areas(out, split), **self._ranks(out, split)}
+        areas = {name: self._compared(out, split, name) for name in _AREAS}
+        return {**areas, **self._ranks(out, split)}
 
     @torch.no_grad()
     def score(self, out: Tensor, split: str) -> float | None:
         """The chosen metric of a split; edges are ranked only if it is a rank."""
         if not self.count[split]:
             return None
-        of = self._ranks if self.ranks else self._areas
-        return of(out, split)[self.metric]
+        return self._ranks(out, split)[self.metric] if self.ranks else self._compared(out, split, self.metric)
 
     @property
     def ranks(self) -> bool:
         """Whether the chosen metric is a rank, for which edges are ranked."""
-        return self.metric not in ("roc_auc", "map")
+        return self.metric not in _AREAS
+
+    @property
+    def comparison_work(self) -> float:
+        """The work of comparing the scored edges of all splits with negatives, for an area."""
+        return _PAIR_WORK * sum(pairs.shape[1] for pairs in self._scored_pairs.values())
 
     @property
     def ranking_work(self) -> float:
@@ -171,7 +178,8 @@ class LinkTask(Task):
         return {"protocol": self.link.protocol}
 
     @torch.no_grad()
-    def _areas(self, out: Tensor, split: str) -> dict[str, float | None]:
+    def _compared(self, out: Tensor, split: str, metric: str) -> float | None:
+        """The area under the ROC curve, or average precision (``map``)."""
         factors = self.head.pair_factors(out)
         positive, negative = (
             native.pair_scores(factors, *self._rows(pairs))
@@ -179,10 +187,9 @@ class LinkTask(Task):
         )
         score = torch.cat([positive, negative])
         y = torch.arange(score.numel()) < positive.numel()
-        return {
-            "roc_auc": metrics.roc_auc(score[:, None], y[:, None]),
-            "map": metrics.average_precision(score, y),
-        }
+        if metric == "map":
+            return metrics.average_precision(score, y)
+        return metrics.roc_auc(score[:, None], y[:, None])
 
     def _ranks(self, out: Tensor, split: str) -> dict[str, float | None]:
         factors = self.head.pair_factors(out)
