@@ -39,8 +39,8 @@ def test_cheap_scoring_follows_every_epoch() -> None:
 
 @pytest.fixture(scope="module")
 def graph() -> Graph:
-    """2,000 nodes, 40 of which train: an epoch is one small minibatch, and a score reads the whole graph."""
-    made = community(2000, degree=12, classes=3, features=64)
+    """20,000 nodes, 40 of which train: an epoch is one small minibatch, and a score reads the whole graph."""
+    made = community(20_000, degree=12, classes=3, features=64)
     assert made.train_mask is not None
     few = made.train_mask.clone()
     few[few.nonzero()[40:, 0]] = False

@@ -164,6 +164,6 @@ def test_an_epoch_ranks_edges_only_where_a_rank_is_the_metric(
     task = replace(task_on(small), metric=metric)
     h = torch.randn(60, 4, generator=torch.Generator().manual_seed(1))
     before = {split: task.scores(h, split)[metric] for split in ("train", "val", "test")}
-    unasked = "_ranks" if metric == "map" else "_areas"
+    unasked = "_ranks" if metric == "map" else "_compared"
     monkeypatch.setattr(LinkTask, unasked, lambda *_: pytest.fail("computed scores that nobody asked for"))
     assert task.evaluate(h)[0] == before
