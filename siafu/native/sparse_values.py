@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -71,8 +72,19 @@ class SparseRows:
     def __repr__(self) -> str:
         return f"SparseRows({self.shape[0]} x {self.width}, {100 * self.density:.1f} % not zero)"
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """All numbers as a NumPy array, (R, F)."""
+        if copy is False:
+            raise ValueError("sparse rows become an array by a copy; leave copy at None")
+        dense = self.to_dense().numpy()
+        return dense if dtype is None else dense.astype(dtype)
+
     def __getitem__(self, rows: slice) -> "SparseRows":
         """A range of rows, a view of the same values."""
+        if not isinstance(rows, slice):
+            raise TypeError(
+                f"sparse rows take a range of rows, not {type(rows).__name__}; use take(index), or to_dense()"
+            )
         start, stop, step = rows.indices(len(self))
         assert step == 1
         begin, end = int(self.indptr[start]), int(self.indptr[stop])

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -68,6 +69,15 @@ def test_rows_become_sparse_and_dense_again(rows: int, width: int, share: float,
     assert torch.equal(sparse[half:].to_dense(), x[half:])
     joined = SparseRows.concatenate([sparse[half:], sparse[:half]])
     assert torch.equal(joined.to_dense(), torch.cat([x[half:], x[:half]]))
+
+
+def test_sparse_rows_become_a_numpy_array() -> None:
+    x = mostly_zero(6, 9)
+    sparse = SparseRows.from_dense(x)
+    assert np.array_equal(np.asarray(sparse), x.numpy())
+    assert np.asarray(sparse, dtype=np.float64).dtype == np.float64
+    with pytest.raises(TypeError, match=r"take\(index\), or to_dense"):
+        sparse[torch.tensor([1, 2])]  # type: ignore[index]
 
 
 def test_dropout_falls_on_elements_of_the_users_rows() -> None:
