@@ -7,7 +7,7 @@
 Each checkout has its own compiled core, in a virtual environment ``.venv``. A pair runs both checkouts, each with its
 own benchmark scripts, in fresh processes and in turn; the one that goes first alternates. Training steps (spmm, gcn,
 gat) are timed by the clock, one step of each side in turn. Epochs of runs on two ranks (cpu) count in CPU seconds,
-commands of ``whole.py`` (whole) by the clock, from start to end. The result is the median over the pairs of after /
+commands of ``commands.py`` (whole) by the clock, from start to end. The result is the median over the pairs of after /
 before: above 1, the new checkout is slower.
 """
 
@@ -21,11 +21,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
+from commands import CASES as COMMANDS
+from commands import run_command, write_data
 from core import require_core
 from run import CASES, write_graph
 from turns import Side
-from whole import CASES as COMMANDS
-from whole import run_command, write_data
 
 _STEPS = {"spmm": 15, "gcn": 9, "gat": 4}
 _RUNS = ("cpu", "whole")
