@@ -77,42 +77,61 @@ struct SparseDense {
 namespace {
 
 constexpr int64_t kSparsePad = 16;  // the width of rows that kernels work on is a multiple of it
+constexpr int64_t kGradRows = 256;  // rows of a gradient that are added to the sums together
 
 inline int64_t padded_width(int64_t width) { return (width + kSparsePad - 1) / kSparsePad * kSparsePad; }
 
-inline int64_t longest_row(const SparseRows& x) {
-    int64_t longest = 0;
-    for (int64_t r = 0; r < x.rows; ++r) longest = std::max(longest, x.indptr[r + 1] - x.indptr[r]);
-    return longest;
-}
-
-// The numbers of one row that dropout keeps.
+// The numbers of one row.
 struct KeptNumbers {
     const int32_t* column;
     const float* value;
     int64_t count;
+};
 
-    explicit KeptNumbers(const SparseRows& x, int64_t longest)
-        : columns_(x.threshold ? new int32_t[size_t(longest) + 1] : nullptr),
-          values_(x.threshold ? new float[size_t(longest) + 1] : nullptr) {}
+// The numbers of some consecutive rows that dropout keeps: where nothing is dropped, those that are stored.
+struct KeptRows {
+    int64_t count = 0, most;  // rows; most numbers of so many rows
 
-    void read(const SparseRows& x, int64_t r) {
-        const int64_t begin = x.indptr[r], length = x.indptr[r + 1] - begin;
-        column = x.indices + begin, value = x.values + begin, count = length;
+    KeptRows(const SparseRows& x, int64_t rows) : most(longest_rows(x, rows)), end_(new int64_t[size_t(rows) + 1]) {
         if (!x.threshold) return;
-        const uint32_t state = row_state(x.key, x.row_id ? x.row_id[r] : r);
-        int64_t kept = 0;
-        for (int64_t i = 0; i < length; ++i) {
-            columns_[kept] = column[i];
-            values_[kept] = value[i] * x.scale;
-            kept += element_hash(state, uint32_t(column[i])) >= x.threshold;
-        }
-        column = columns_.get(), value = values_.get(), count = kept;
+        columns_.reset(new int32_t[size_t(most) + 1]);
+        values_.reset(new float[size_t(most) + 1]);
     }
 
+    void read(const SparseRows& x, int64_t begin, int64_t end) {
+        count = end - begin;
+        const int64_t first = x.indptr[begin];
+        column_ = x.indices + first, value_ = x.values + first;
+        end_[0] = 0;
+        for (int64_t r = begin; r < end; ++r) end_[r - begin + 1] = x.indptr[r + 1] - first;
+        if (!x.threshold) return;
+        for (int64_t r = begin, kept = 0; r < end; ++r) {
+            const uint32_t state = row_state(x.key, x.row_id ? x.row_id[r] : r);
+            for (int64_t i = x.indptr[r]; i < x.indptr[r + 1]; ++i) {
+                columns_[kept] = x.indices[i];
+                values_[kept] = x.values[i] * x.scale;
+                kept += element_hash(state, uint32_t(x.indices[i])) >= x.threshold;
+            }
+            end_[r - begin + 1] = kept;
+        }
+        column_ = columns_.get(), value_ = values_.get();
+    }
+
+    KeptNumbers row(int64_t r) const { return {column_ + end_[r], value_ + end_[r], end_[r + 1] - end_[r]}; }
+
 private:
+    // The most numbers that so many consecutive rows have.
+    static int64_t longest_rows(const SparseRows& x, int64_t rows) {
+        int64_t longest = 0;
+        for (int64_t r = 0; r < x.rows; ++r) longest = std::max(longest, x.indptr[std::min(r + rows, x.rows)] - x.indptr[r]);
+        return longest;
+    }
+
+    std::unique_ptr<int64_t[]> end_;
     std::unique_ptr<int32_t[]> columns_;
     std::unique_ptr<float[]> values_;
+    const int32_t* column_ = nullptr;
+    const float* value_ = nullptr;
 };
 
 // Calls tile<N>(first column) for every N vectors of a padded row, N at most kTile.
@@ -166,27 +185,31 @@ inline std::unique_ptr<float[]> padded_rows(const float* rows, int64_t count, in
 }
 
 inline void sparse_product(const SparseProduct& a) {
-    const int64_t padded = padded_width(a.width), longest = longest_row(a.x), entries = a.x.indptr[a.x.rows];
+    const int64_t padded = padded_width(a.width), entries = a.x.indptr[a.x.rows];
     std::unique_ptr<float[]> wide;
     if (padded != a.width) wide = padded_rows(a.weight, a.x.width, a.width, padded);
     const float* weight = wide ? wide.get() : a.weight;
     const std::unique_ptr<float[]> no_bias(a.after && !a.after->bias ? new float[size_t(a.width)]() : nullptr);
 #pragma omp parallel if ((entries + a.x.rows) * a.width > 1 << 15)
     {
-        KeptNumbers kept(a.x, longest);
-        const std::unique_ptr<float[]> room(new float[size_t(padded)]());
+        KeptRows kept(a.x, kRowChunk);
+        const std::unique_ptr<float[]> room(padded == a.width ? nullptr : new float[size_t(kRowChunk * padded)]());
 #pragma omp for schedule(dynamic, 1)
         for (int64_t begin = 0; begin < a.x.rows; begin += kRowChunk) {
             const int64_t end = std::min(begin + kRowChunk, a.x.rows);
+            float* rows = room ? room.get() : a.out + begin * a.width;
             for (int64_t r = begin; r < end; ++r) {
-                float *out = a.out + r * a.width, *row = padded == a.width ? out : room.get();
                 const float* add = !a.add ? nullptr : a.add_rows ? a.add + r * a.width : a.add;
+                float* row = rows + (r - begin) * padded;
                 if (!add) std::fill(row, row + a.width, 0.0f);
                 else if (add != row) std::copy(add, add + a.width, row);
-                kept.read(a.x, r);
-                each_tile(padded, [&]<int N>(int64_t first) { add_sparse_tile<N>(kept, weight + first, padded, row + first); });
-                if (row != out) std::copy(row, row + a.width, out);
             }
+            kept.read(a.x, begin, end);
+            each_tile(padded, [&]<int N>(int64_t first) {  // so that the columns of the weights stay in the cache
+                for (int64_t r = 0; r < end - begin; ++r) add_sparse_tile<N>(kept.row(r), weight + first, padded, rows + r * padded + first);
+            });
+            if (room)
+                for (int64_t r = begin; r < end; ++r) std::copy_n(rows + (r - begin) * padded, a.width, a.out + r * a.width);
             if (!a.after) continue;
             const float* bias = a.after->bias ? a.after->bias : no_bias.get();
             for (int64_t r = begin; r < end; ++r) epilogue_row_of(*a.after, bias, r);
@@ -194,43 +217,78 @@ inline void sparse_product(const SparseProduct& a) {
     }
 }
 
-// sums[column] += number * grad for each number of a row, N vectors of the gradient in registers.
-template <int N>
-[[gnu::noinline]] void scatter_sparse_tile(const KeptNumbers& x, const float* grad, int64_t padded, float* sums) {
-    Vec<float> g[N];
-#pragma GCC unroll 8
-    for (int i = 0; i < N; ++i) g[i] = load(grad + i * lanes<float>);
-    for (int64_t k = 0; k < x.count; ++k) {
-        if (k + kAhead < x.count) {
-            const char* next = reinterpret_cast<const char*>(sums + x.column[k + kAhead] * padded);
-#pragma GCC unroll 8
-            for (int64_t b = 0; b < int64_t(N * sizeof(Vec<float>)); b += 64) __builtin_prefetch(next + b, 1);
+// Some rows' numbers by column: of each column the rows that have it, ascending.
+struct KeptColumns {
+    std::unique_ptr<int64_t[]> end;  // (width), where each column's rows end; they begin where those of the column before end
+    std::unique_ptr<int32_t[]> row;
+    std::unique_ptr<float[]> value;
+    int64_t width;
+
+    KeptColumns(int64_t width, int64_t most)
+        : end(new int64_t[size_t(width) + 1]), row(new int32_t[size_t(most) + 1]), value(new float[size_t(most) + 1]), width(width) {}
+
+    void sort(const KeptRows& kept) {
+        std::fill(end.get(), end.get() + width + 1, 0);
+        for (int64_t r = 0; r < kept.count; ++r) {
+            const KeptNumbers numbers = kept.row(r);
+            for (int64_t k = 0; k < numbers.count; ++k) ++end[numbers.column[k] + 1];
         }
-        float* to = sums + x.column[k] * padded;
-        const Vec<float> value = splat(x.value[k]);
+        for (int64_t c = 0; c < width; ++c) end[c + 1] += end[c];  // for now where each column's rows begin
+        for (int64_t r = 0; r < kept.count; ++r) {
+            const KeptNumbers numbers = kept.row(r);
+            for (int64_t k = 0; k < numbers.count; ++k) {
+                const int64_t place = end[numbers.column[k]]++;
+                row[place] = int32_t(r), value[place] = numbers.value[k];
+            }
+        }
+    }
+};
+
+// sums[column] += number * grad[row] for each number of some rows, in the order of the rows, N vectors in registers.
+template <int N>
+[[gnu::noinline]] void add_columns_tile(const KeptColumns& x, const float* grad, int64_t padded, float* sums) {
+    for (int64_t c = 0, k = 0; c < x.width; ++c) {
+        const int64_t end = x.end[c];
+        if (k == end) continue;
+        Vec<float> acc[N];
+        float* to = sums + c * padded;
 #pragma GCC unroll 8
-        for (int i = 0; i < N; ++i) store(to + i * lanes<float>, load(to + i * lanes<float>) + value * g[i]);
+        for (int i = 0; i < N; ++i) acc[i] = load(to + i * lanes<float>);
+        for (; k < end; ++k) {
+            const float* from = grad + x.row[k] * padded;
+            const Vec<float> value = splat(x.value[k]);
+#pragma GCC unroll 8
+            for (int i = 0; i < N; ++i) acc[i] += value * load(from + i * lanes<float>);
+        }
+#pragma GCC unroll 8
+        for (int i = 0; i < N; ++i) store(to + i * lanes<float>, acc[i]);
     }
 }
 
 inline void sparse_product_backward(const SparseProductBackward& a) {
-    const int64_t padded = padded_width(a.width), longest = longest_row(a.x), size = (a.x.width + 1) * padded;
-    const int64_t entries = a.x.indptr[a.x.rows];
+    const int64_t padded = padded_width(a.width), size = (a.x.width + 1) * padded, entries = a.x.indptr[a.x.rows];
 #pragma omp parallel if ((entries + a.x.rows) * a.width > 1 << 15)
     {
-        KeptNumbers kept(a.x, longest);
-        const std::unique_ptr<float[]> grad(new float[size_t(padded)]());
+        KeptRows kept(a.x, kGradRows);
+        KeptColumns columns(a.x.width, kept.most);
+        const std::unique_ptr<float[]> grad(new float[size_t(kGradRows * padded)]());
 #pragma omp for schedule(dynamic, 1)
         for (int64_t part = 0; part < a.parts; ++part) {
             float *sums = a.sums + part * size, *bias = sums + a.x.width * padded;
             std::fill(sums, sums + size, 0.0f);
-            for (int64_t r = a.x.rows * part / a.parts; r < a.x.rows * (part + 1) / a.parts; ++r) {
-                if (a.after) epilogue_backward_row_of(*a.after, r, grad.get());
-                else std::copy(a.grad + r * a.stride, a.grad + r * a.stride + a.width, grad.get());
-                kept.read(a.x, r);
-                each_tile(padded, [&]<int N>(int64_t first) { scatter_sparse_tile<N>(kept, grad.get() + first, padded, sums + first); });
+            const int64_t last = a.x.rows * (part + 1) / a.parts;
+            for (int64_t begin = a.x.rows * part / a.parts; begin < last; begin += kGradRows) {
+                const int64_t end = std::min(begin + kGradRows, last);
+                for (int64_t r = begin; r < end; ++r) {
+                    float* row = grad.get() + (r - begin) * padded;
+                    if (a.after) epilogue_backward_row_of(*a.after, r, row);
+                    else std::copy_n(a.grad + r * a.stride, a.width, row);
 #pragma omp simd
-                for (int64_t c = 0; c < padded; ++c) bias[c] += grad[c];
+                    for (int64_t c = 0; c < padded; ++c) bias[c] += row[c];
+                }
+                kept.read(a.x, begin, end);
+                columns.sort(kept);
+                each_tile(padded, [&]<int N>(int64_t first) { add_columns_tile<N>(columns, grad.get() + first, padded, sums + first); });
             }
         }
 #pragma omp for schedule(dynamic, 16)
@@ -270,16 +328,17 @@ struct ColumnBits {
 
 // Counts the columns of each sum, or, where there is room for them, writes the sums.
 inline void sparse_sum(const SparseSum& a) {
-    const int64_t *indptr = a.csr.indptr, longest = longest_row(a.x);
+    const int64_t* indptr = a.csr.indptr;
 #pragma omp parallel if (indptr[a.csr.num_dst] > 1 << 12)
     {
         ColumnBits columns(a.x.width);
-        KeptNumbers kept(a.x, longest);
+        KeptRows rows(a.x, 1);
         const std::unique_ptr<float[]> sum(a.values ? new float[size_t(a.x.width)]() : nullptr);
 #pragma omp for schedule(dynamic, kRowChunk)
         for (int64_t d = 0; d < a.csr.num_dst; ++d) {
             const auto add = [&](int64_t s, float coef) {
-                kept.read(a.x, s);
+                rows.read(a.x, s, s + 1);
+                const KeptNumbers kept = rows.row(0);
                 columns.add(kept);
                 if (!a.values) return;
                 if (a.pre) coef *= a.pre[s];
@@ -313,15 +372,16 @@ inline void sparse_take(const SparseTake& a) {
 }
 
 inline void sparse_dense(const SparseDense& a) {
-    const int64_t longest = longest_row(a.x);
 #pragma omp parallel if (a.num_out * a.x.width > 1 << 14)
     {
-        KeptNumbers kept(a.x, longest);
+        KeptRows rows(a.x, 1);
 #pragma omp for schedule(dynamic, kRowChunk)
         for (int64_t i = 0; i < a.num_out; ++i) {
             float* row = a.out + i * a.x.width;
             std::fill(row, row + a.x.width, 0.0f);
-            kept.read(a.x, a.index ? a.index[i] : i);
+            const int64_t r = a.index ? a.index[i] : i;
+            rows.read(a.x, r, r + 1);
+            const KeptNumbers kept = rows.row(0);
             for (int64_t k = 0; k < kept.count; ++k) row[kept.column[k]] = kept.value[k];
         }
     }
