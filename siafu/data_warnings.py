@@ -25,7 +25,11 @@ def data_warnings(graph: AnyGraph, task: AnyTask) -> tuple[str, ...]:
         return _warn_untested(graph.name, "pair", task.count["test"])
     y_train = task.y[task.rows["train"]] if task.kind == "class" else None
     few = _warn_narrow(graph.name, "node", task.count["train"], y_train)
-    return few + _warn_untested(graph.name, "node with a label", task.count["test"])
+    return (
+        few
+        + _warn_undefined(graph.name, task)
+        + _warn_untested(graph.name, "node with a label", task.count["test"])
+    )
 
 
 def count_warnings(name: str, *, train: int, test: int) -> tuple[str, ...]:
@@ -78,6 +82,29 @@ def _only_class(y: Tensor) -> int | None:
     """Return the class of all labels if there is only one, else None."""
     classes = y.unique().tolist()
     return classes[0] if len(classes) == 1 else None
+
+
+def _warn_undefined(name: str, task: Task) -> tuple[str, ...]:
+    """Warn of a metric that the labels of validation or test nodes leave undefined."""
+    if task.metric != "roc_auc":
+        return ()
+    effects = {
+        "val": ("validation", "their loss selects the best weights"),
+        "test": ("test", "there is no test score"),
+    }
+    return tuple(
+        f"{name}: no class has both members and others among the {nodes} nodes, so roc_auc is undefined there and "
+        f"{effect}; choose another train.metric or another split"
+        for split, (nodes, effect) in effects.items()
+        if task.count[split] and not _has_both(task.y[task.rows[split]])
+    )
+
+
+def _has_both(y: Tensor) -> bool:
+    """Return whether any class has both members and others: (R,) classes or (R, C) labels."""
+    if y.ndim == 1:
+        return _only_class(y) is None
+    return bool(((y > 0).any(0) & (y <= 0).any(0)).any())
 
 
 def _warn_untested(name: str, thing: str, count: int) -> tuple[str, ...]:

@@ -51,6 +51,37 @@ def test_each_reason_is_one_warning(graph: Graph, expected: tuple[str, ...]) -> 
     assert data_warnings(graph, preview_task(graph, build({}), None)) == expected
 
 
+@pytest.mark.parametrize(
+    ("y", "undefined"), [([0, 1, 0, 0], ["test"]), ([1, 0, 1, 0], []), ([1, 1, 0, 1], [])]
+)
+def test_an_area_that_a_split_leaves_undefined_is_warned_of(
+    y: list[int], undefined: list[str], tmp_path: Path
+) -> None:
+    graph = small(y, [0, 1], [2, 3])
+    many_labels = replace(graph, y=torch.tensor(y)[:, None].to(torch.uint8))
+    for each in (graph, many_labels):
+        config = build({"train": {"metric": "roc_auc"}})
+        found = [text for text in data_warnings(each, preview_task(each, config, None)) if "roc_auc" in text]
+        assert len(found) == len(undefined)
+        assert all(f"the {nodes} nodes, so roc_auc is undefined" in found[0] for nodes in undefined)
+        assert not [
+            text for text in data_warnings(each, preview_task(each, build({}), None)) if "roc_auc" in text
+        ]
+
+
+def test_a_run_with_an_undefined_validation_score_selects_weights_by_the_loss(tmp_path: Path) -> None:
+    graph = small([0, 1, 0, 1], [0, 1], [2, 3])
+    run = siafu.train(
+        replace(graph, val_mask=torch.tensor([True, False, False, False])),
+        metric="roc_auc",
+        epochs=3,
+        out=tmp_path / "run",
+    )
+    assert (run.metrics["val_score"], run.metrics["best_epoch"] > 0) == (None, True)
+    assert run.metrics["test_score"] is not None
+    assert any("their loss selects the best weights" in text for text in run.metrics["warnings"])
+
+
 def test_a_link_split_without_test_pairs_is_warned_of() -> None:
     graph = siafu.load("karate")
     config = build({"task": "link", "link": {"split": [0.9, 0.1, 0.0]}})
