@@ -101,9 +101,8 @@ def compare(folder: Path, args: argparse.Namespace) -> None:
         for layout, runs in found.items()
     }
     for layout, row in median.items():
-        print(
-            f"  {layout:20} {row['epoch_seconds']:8.4f} s {row['rss_bytes'] / 2**20:7.0f} MB {row['test_accuracy']:13.4f}"
-        )
+        memory = f"{row['rss_bytes'] / 2**20:7.0f} MB"
+        print(f"  {layout:20} {row['epoch_seconds']:8.4f} s {memory} {row['test_accuracy']:13.4f}")
     dense, sparse = median["dense"], median["sparse"]
     print(f"  sparse epochs are {dense['epoch_seconds'] / sparse['epoch_seconds']:.2f}x as fast", end="")
     print(f", with {sparse['rss_bytes'] / dense['rss_bytes']:.2f} of the memory", flush=True)
