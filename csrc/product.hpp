@@ -165,7 +165,7 @@ inline void product(const Product& a) {
 #pragma omp parallel if (a.rows * in * a.width > kThreadedProducts)
     {
         Member member(team);
-#pragma omp for schedule(dynamic, 2) nowait
+#pragma omp for schedule(dynamic, 4) nowait
         for (int64_t begin = 0; begin < a.rows; begin += kRowsAtOnce) {
             const int64_t end = std::min(begin + kRowsAtOnce, a.rows);
             for (int t = 0; t < a.num_terms; ++t) {

@@ -144,12 +144,11 @@ template <typename T, typename X>
 void spmm(const Spmm<T, X>& a) {
     if (a.csr.num_dst == a.csr.first_dst) return;
     const int64_t numbers = (end_of(a, a.csr.num_dst - 1) - a.csr.indptr[a.csr.first_dst]) * a.width;
-    const int64_t chunk = chunk_of((a.csr.num_dst - a.csr.first_dst) / kRowChunk, numbers);
     Team team;
 #pragma omp parallel if (numbers > kThreadedNumbers)
     {
         Member member(team);
-#pragma omp for schedule(dynamic, chunk) nowait
+#pragma omp for schedule(dynamic, 4) nowait
         for (int64_t begin = a.csr.first_dst; begin < a.csr.num_dst; begin += kRowChunk)
             spmm_rows(a, begin, std::min(begin + kRowChunk, a.csr.num_dst));
     }

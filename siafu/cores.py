@@ -10,7 +10,7 @@ from pathlib import Path
 
 from siafu.control_groups import PROC, ROOT, group_folders, read_setting
 
-# Rounds that a waiting thread spins before it sleeps, some 50 microseconds. GNU's default is 300000, some milliseconds:
+# Rounds that a waiting thread spins before it sleeps, some 10 microseconds. GNU's default is 300000, some milliseconds:
 # beside another process a spinning thread keeps a core from the thread that it waits for.
 _SPINS = 1000
 
