@@ -50,7 +50,7 @@ def trained(model: torch.nn.Module, forward: Callable[[], torch.Tensor], arrays:
     return step, accuracy
 
 
-def pyg(case: str, arrays: Arrays):
+def pyg(case: str, arrays: Arrays, how: argparse.Namespace):
     from torch_geometric.nn import GATConv, GCNConv
     from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
@@ -64,11 +64,13 @@ def pyg(case: str, arrays: Arrays):
         indptr[1:] = torch.bincount(edges[1], minlength=arrays.num_nodes).cumsum(0)
         adjacency = torch.sparse_csr_tensor(indptr, edges[0], weight, (arrays.num_nodes, arrays.num_nodes))
         layers = torch.nn.ModuleList(
-            [GCNConv(features, 256, normalize=False), GCNConv(256, classes, normalize=False)]
+            [GCNConv(features, how.hidden, normalize=False), GCNConv(how.hidden, classes, normalize=False)]
         )
         graph, activation = adjacency, functional.relu
     else:
-        layers = torch.nn.ModuleList([GATConv(features, 64, heads=4), GATConv(256, classes, heads=1)])
+        layers = torch.nn.ModuleList(
+            [GATConv(features, how.hidden // 4, heads=4), GATConv(how.hidden, classes, heads=1)]
+        )
         graph, activation = arrays.edges, functional.elu
 
     def forward() -> torch.Tensor:
@@ -78,7 +80,7 @@ def pyg(case: str, arrays: Arrays):
     return trained(layers, forward, arrays, 0.01)
 
 
-def dgl(case: str, arrays: Arrays):
+def dgl(case: str, arrays: Arrays, how: argparse.Namespace):
     import dgl as library
     from dgl.nn.pytorch import GATConv, GraphConv
 
@@ -92,10 +94,10 @@ def dgl(case: str, arrays: Arrays):
     graph = library.add_self_loop(graph)
     graph.create_formats_()
     if case == "gcn":
-        layers = torch.nn.ModuleList([GraphConv(features, 256), GraphConv(256, classes)])
+        layers = torch.nn.ModuleList([GraphConv(features, how.hidden), GraphConv(how.hidden, classes)])
         activation = functional.relu
     else:
-        layers = torch.nn.ModuleList([GATConv(features, 64, 4), GATConv(256, classes, 1)])
+        layers = torch.nn.ModuleList([GATConv(features, how.hidden // 4, 4), GATConv(how.hidden, classes, 1)])
         activation = functional.elu
 
     def forward() -> torch.Tensor:
@@ -106,7 +108,7 @@ def dgl(case: str, arrays: Arrays):
     return trained(layers, forward, arrays, 0.01)
 
 
-def torch_csr(case: str, arrays: Arrays):
+def torch_csr(case: str, arrays: Arrays, how: argparse.Namespace):
     order = (arrays.edges[1] * arrays.num_nodes + arrays.edges[0]).argsort()
     edges = arrays.edges[:, order]
     indptr = torch.zeros(arrays.num_nodes + 1, dtype=torch.int64)
@@ -117,7 +119,7 @@ def torch_csr(case: str, arrays: Arrays):
     return lambda: adjacency @ x, None
 
 
-def siafu(case: str, arrays: Arrays):
+def siafu(case: str, arrays: Arrays, how: argparse.Namespace):
     from siafu import native
     from siafu.data.config import DataConfig
     from siafu.graph import Graph
@@ -136,7 +138,7 @@ def siafu(case: str, arrays: Arrays):
     if case == "spmm":
         x = torch.randn(arrays.num_nodes, SPMM_WIDTH)
         return lambda: sum_in(graph.block, x), None
-    config = ModelConfig(kind=case, hidden=256, heads=4, input_dropout=0, attention_dropout=0)
+    config = ModelConfig(kind=case, hidden=how.hidden, heads=4, input_dropout=0, attention_dropout=0)
     task = task_of(graph, TrainConfig())
     model = Gnn(config, in_features=arrays.x.shape[1], out_features=task.num_outputs)
     trainer = FullProcedure(model, graph.block, inputs.features(graph, data), task, TrainConfig(), seed=0)
@@ -150,6 +152,8 @@ def siafu(case: str, arrays: Arrays):
     def step() -> None:
         assert reuse is not None  # held as long as there are steps
         train_epoch(trainer, next(epoch))
+        if how.scored:
+            task.evaluate(trainer.outputs())
 
     return step, accuracy
 
@@ -181,11 +185,13 @@ def main() -> None:
     parser.add_argument("side", choices=SIDES)
     parser.add_argument("case", choices=["spmm", "gcn", "gat"])
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--scored", action="store_true", help="score the model in every step; siafu alone")
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
-    serve(*SIDES[args.side](args.case, Arrays(args.folder)))
+    serve(*SIDES[args.side](args.case, Arrays(args.folder), args))
 
 
 if __name__ == "__main__":

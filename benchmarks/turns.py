@@ -3,17 +3,17 @@
 import json
 import statistics
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
 class Side:
     """A running side; ``command`` says that it is ready, then answers each line it is given with one of JSON."""
 
-    def __init__(self, name: str, command: Sequence[str]) -> None:
+    def __init__(self, name: str, command: Sequence[str], environ: Mapping[str, str] | None = None) -> None:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         self.process = subprocess.Popen(
-            command, text=True, **pipes
+            command, text=True, env=environ, **pipes
         )  # what it has to complain of, it says itself
         self.name, self.seconds, self.told = name, list[float](), dict[str, Any]()
         self._read()

@@ -174,11 +174,14 @@ void attend_row(const Attend<T>& a, int64_t d, Batch& batch, T* acc) {
 
 template <bool Narrow, typename T>
 void attend_rows(const Attend<T>& a) {
-#pragma omp parallel
+    const int64_t edges = a.csr.indptr[a.csr.num_dst] - a.csr.indptr[a.csr.first_dst];
+    Team team;
+#pragma omp parallel if (edges * a.heads.count * a.heads.width > kThreadedNumbers)
     {
+        Member member(team);
         Batch batch;
         T* acc = new_packed<T>(a.heads, 1);
-#pragma omp for schedule(dynamic, 64)
+#pragma omp for schedule(dynamic, 64) nowait
         for (int64_t d = a.csr.first_dst; d < a.csr.num_dst; ++d) attend_row<Narrow>(a, d, batch, acc);
         std::free(acc);
     }
@@ -204,7 +207,8 @@ template <typename T>
 template <typename T>
 void gather_dst(const AttendBackward<T>& a) {
     const int64_t heads = a.heads.count, width = a.heads.width;
-#pragma omp parallel for schedule(static)
+    const int64_t rows = a.csr.num_dst - a.csr.first_dst, numbers = 2 * rows * heads * width;
+#pragma omp parallel for schedule(dynamic, chunk_of(rows, numbers)) if (numbers > kThreadedNumbers)
     for (int64_t d = a.csr.first_dst; d < a.csr.num_dst; ++d) {
         T* at = a.at_dst + d * 4 * heads;
         for (int64_t h = 0; h < heads; ++h) {
@@ -295,7 +299,9 @@ void attend_backward_row(const AttendBackward<T>& a, int64_t s, Batch& batch, T*
 // grad_score_dst holds the loop's share; the edges' are added.
 template <typename T>
 void add_edges_by_dst(const AttendBackward<T>& a) {
-#pragma omp parallel for schedule(dynamic, 64)
+    const int64_t edges = a.csr.indptr[a.csr.num_dst] - a.csr.indptr[a.csr.first_dst], rows = a.csr.num_dst - a.csr.first_dst;
+    const int64_t chunk = chunk_of(rows, edges * (a.heads.count + 1));
+#pragma omp parallel for schedule(dynamic, chunk) if (edges * (a.heads.count + 1) > kThreadedNumbers)
     for (int64_t d = a.csr.first_dst; d < a.csr.num_dst; ++d)
         with_heads(a.heads.count, [&](auto heads) {
             T* to = row_of(a.grad_score_dst, d);
@@ -308,11 +314,14 @@ void add_edges_by_dst(const AttendBackward<T>& a) {
 
 template <bool Narrow, typename T>
 void attend_backward_rows(const AttendBackward<T>& a) {
-#pragma omp parallel
+    const int64_t edges = a.transposed.indptr[a.transposed.num_dst] - a.transposed.indptr[a.transposed.first_dst];
+    Team team;
+#pragma omp parallel if (edges * a.heads.count * a.heads.width > kThreadedNumbers)
     {
+        Member member(team);
         Batch batch;
         T* packed = new_packed<T>(a.heads, 2);
-#pragma omp for schedule(dynamic, 64)
+#pragma omp for schedule(dynamic, 64) nowait
         for (int64_t s = a.transposed.first_dst; s < a.transposed.num_dst; ++s)
             attend_backward_row<Narrow>(a, s, batch, packed, packed + packed_size<T>(a.heads));
         std::free(packed);

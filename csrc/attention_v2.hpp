@@ -124,14 +124,17 @@ void attend_v2_row(const AttendV2<T>& a, int64_t d, const T* vector, Batch& batc
 
 template <bool Narrow, typename T>
 void attend_v2_rows(const AttendV2<T>& a) {
-#pragma omp parallel
+    const int64_t edges = a.csr.indptr[a.csr.num_dst] - a.csr.indptr[a.csr.first_dst];
+    Team team;
+#pragma omp parallel if (edges * a.heads.count * a.heads.width > kThreadedNumbers)
     {
+        Member member(team);
         Batch batch;
         const int64_t size = packed_size<T>(a.heads);
         T* packed = new_packed<T>(a.heads, 3);
         pack<Narrow>(a.heads, a.vector, packed);
         zero_copies(a.heads, packed);
-#pragma omp for schedule(dynamic, 64)
+#pragma omp for schedule(dynamic, 64) nowait
         for (int64_t d = a.csr.first_dst; d < a.csr.num_dst; ++d) attend_v2_row<Narrow>(a, d, packed, batch, packed + size, packed + 2 * size);
         std::free(packed);
     }
@@ -267,22 +270,26 @@ void attend_v2_backward_src(const AttendV2Backward<T>& a, int64_t s, const T* ve
 template <bool Narrow, typename T>
 void attend_v2_backward_rows(const AttendV2Backward<T>& a, int step) {
     const int64_t size = packed_size<T>(a.heads), first = a.csr.first_dst, num_dst = a.csr.num_dst - first;
-#pragma omp parallel
+    const Csr& rows = step == 0 ? a.csr : a.transposed;
+    const int64_t edges = rows.indptr[rows.num_dst] - rows.indptr[rows.first_dst];
+    Team team;
+#pragma omp parallel if (edges * a.heads.count * a.heads.width > kThreadedNumbers)
     {
+        Member member(team);
         Batch batch;
         T* packed = new_packed<T>(a.heads, 6);
         const DstRows<T> own{packed, packed + size, packed + 2 * size, packed + 3 * size, packed + 4 * size, packed + 5 * size};
         pack<Narrow>(a.heads, a.vector, own.vector);
         pack<Narrow>(a.heads, a.vector, own.whole_vector);
         zero_copies(a.heads, own.vector);
-#pragma omp for schedule(dynamic, 1)
+#pragma omp for schedule(dynamic, 1) nowait
         for (int64_t part = 0; part < (step == 0 ? kVectorParts : 0); ++part) {
             std::fill(own.moments, own.moments + size, T(0));
             for (int64_t d = first + num_dst * part / kVectorParts; d < first + num_dst * (part + 1) / kVectorParts; ++d)
                 attend_v2_backward_dst<Narrow>(a, d, batch, own);
             unpack<Narrow>(a.heads, own.moments, a.vector_parts + part * a.heads.count * a.heads.width);
         }
-#pragma omp for schedule(dynamic, 64)
+#pragma omp for schedule(dynamic, 64) nowait
         for (int64_t s = a.transposed.first_dst; s < (step == 1 ? a.transposed.num_dst : 0); ++s)
             attend_v2_backward_src<Narrow>(a, s, own.whole_vector, batch, own.base, own.slopes);
         std::free(packed);

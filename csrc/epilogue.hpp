@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "chunks.hpp"
 #include "exp.hpp"
 #include "hash.hpp"
 #include "vector.hpp"
@@ -121,23 +122,33 @@ template <typename T>
 void epilogue(const Epilogue<T>& a) {
     T* zeros = a.bias ? nullptr : new T[a.width]();
     const T* bias = a.bias ? a.bias : zeros;
-#pragma omp parallel for schedule(static) if (a.rows * a.width > 1 << 14)
-    for (int64_t r = 0; r < a.rows; ++r) epilogue_row_of(a, bias, r);
+    Team team;
+#pragma omp parallel if (a.rows * a.width > kThreadedNumbers)
+    {
+        Member member(team);
+#pragma omp for schedule(dynamic, chunk_of(a.rows, a.rows * a.width)) nowait
+        for (int64_t r = 0; r < a.rows; ++r) epilogue_row_of(a, bias, r);
+    }
     delete[] zeros;
 }
 
 template <typename T>
 void epilogue_backward(const EpilogueBackward<T>& a) {
-#pragma omp parallel for schedule(static) if (a.rows * a.width > 1 << 14)
-    for (int64_t part = 0; part < kBiasParts; ++part) {
-        T* sums = a.bias_parts ? a.bias_parts + part * a.width : nullptr;
-        if (sums) std::fill(sums, sums + a.width, T(0));
-        for (int64_t r = a.rows * part / kBiasParts; r < a.rows * (part + 1) / kBiasParts; ++r) {
-            T* row = a.out + r * a.width;
-            epilogue_backward_row_of(a, r, row);
-            if (!sums) continue;
+    Team team;
+#pragma omp parallel if (a.rows * a.width > kThreadedNumbers)
+    {
+        Member member(team);
+#pragma omp for schedule(dynamic, 1) nowait
+        for (int64_t part = 0; part < kBiasParts; ++part) {
+            T* sums = a.bias_parts ? a.bias_parts + part * a.width : nullptr;
+            if (sums) std::fill(sums, sums + a.width, T(0));
+            for (int64_t r = a.rows * part / kBiasParts; r < a.rows * (part + 1) / kBiasParts; ++r) {
+                T* row = a.out + r * a.width;
+                epilogue_backward_row_of(a, r, row);
+                if (!sums) continue;
 #pragma omp simd
-            for (int64_t f = 0; f < a.width; ++f) sums[f] += row[f];
+                for (int64_t f = 0; f < a.width; ++f) sums[f] += row[f];
+            }
         }
     }
 }

@@ -165,11 +165,13 @@ inline void lstm_rows(const Lstm& a, const LstmPacked& packed, int64_t begin, in
 inline void lstm(const Lstm& a) {
     const LstmPacked packed(a);
     const int64_t hidden = a.hidden, width = a.width();
+    Team team;
 #pragma omp parallel if (a.rows > kLstmRows)
     {
+        Member member(team);
         LstmRoom room(a, packed.depth);
         const std::unique_ptr<float[]> spare(new float[size_t(kLstmRows * width)]), ends(new float[size_t(2 * kLstmRows * hidden)]);
-#pragma omp for schedule(dynamic, 1)
+#pragma omp for schedule(dynamic, 1) nowait
         for (int64_t begin = 0; begin < a.rows; begin += kLstmRows) {
             const int64_t end = std::min(begin + kLstmRows, a.rows);
             const Trail gates = a.gates ? Trail{a.gates + begin * width, a.rows * width} : Trail{spare.get(), 0};
@@ -323,10 +325,12 @@ inline void lstm_backward(const LstmBackward& b) {
     const LstmPacked packed(a);
     const LstmTurned turned(b);
     const int64_t size = b.size();
+    Team team;
 #pragma omp parallel if (a.rows > kLstmRows)
     {
+        Member member(team);
         LstmBackRoom room(a, packed.depth);
-#pragma omp for schedule(dynamic, 1)
+#pragma omp for schedule(dynamic, 1) nowait
         for (int64_t part = 0; part < b.parts; ++part) {
             float* sums = b.sums + part * size;
             std::fill(sums, sums + size, 0.0f);
@@ -334,7 +338,8 @@ inline void lstm_backward(const LstmBackward& b) {
             for (int64_t begin = a.rows * part / b.parts; begin < last; begin += kLstmRows)
                 lstm_rows_back(b, packed, turned, begin, std::min(begin + kLstmRows, last), room, sums);
         }
-#pragma omp for schedule(static)
+        member.wait();
+#pragma omp for schedule(dynamic, 1024) nowait
         for (int64_t i = 0; i < size; ++i) {
             float total = 0;
             for (int64_t part = 0; part < b.parts; ++part) total += b.sums[part * size + i];

@@ -63,8 +63,11 @@ void segment_max_row(const SegmentMax<T>& a, int64_t d, int64_t* best_id) {
 
 template <typename T>
 void segment_max(const SegmentMax<T>& a) {
-#pragma omp parallel
+    const int64_t edges = a.csr.indptr[a.csr.num_dst] - a.csr.indptr[a.csr.first_dst];
+    Team team;
+#pragma omp parallel if (edges * a.width > kThreadedNumbers)
     {
+        Member member(team);
         int64_t* best_id = a.id ? new int64_t[size_t(a.width)] : nullptr;
 #pragma omp for schedule(dynamic, 64)
         for (int64_t d = a.csr.first_dst; d < a.csr.num_dst; ++d) segment_max_row(a, d, best_id);
@@ -74,17 +77,23 @@ void segment_max(const SegmentMax<T>& a) {
 
 template <typename T>
 void segment_max_backward(const SegmentMaxBackward<T>& a) {
-#pragma omp parallel for schedule(dynamic, 64)
-    for (int64_t s = a.csr.first_dst; s < a.csr.num_dst; ++s) {
-        T* out = a.out + s * a.width;
-        for (int64_t f = 0; f < a.width; ++f) out[f] = T(0);
-        for (int64_t e = a.csr.indptr[s]; e < a.csr.indptr[s + 1]; ++e) {
-            const int64_t d = a.csr.indices[e];
-            if (e > a.csr.indptr[s] && a.csr.indices[e - 1] == d) continue;  // a double edge counts once
-            const T* grad = a.grad + d * a.width;
-            const int32_t* from = a.from + d * a.width;
+    const int64_t edges = a.csr.indptr[a.csr.num_dst] - a.csr.indptr[a.csr.first_dst];
+    Team team;
+#pragma omp parallel if (edges * a.width > kThreadedNumbers)
+    {
+        Member member(team);
+#pragma omp for schedule(dynamic, 64) nowait
+        for (int64_t s = a.csr.first_dst; s < a.csr.num_dst; ++s) {
+            T* out = a.out + s * a.width;
+            for (int64_t f = 0; f < a.width; ++f) out[f] = T(0);
+            for (int64_t e = a.csr.indptr[s]; e < a.csr.indptr[s + 1]; ++e) {
+                const int64_t d = a.csr.indices[e];
+                if (e > a.csr.indptr[s] && a.csr.indices[e - 1] == d) continue;  // a double edge counts once
+                const T* grad = a.grad + d * a.width;
+                const int32_t* from = a.from + d * a.width;
 #pragma omp simd
-            for (int64_t f = 0; f < a.width; ++f) out[f] += from[f] == s ? grad[f] : T(0);
+                for (int64_t f = 0; f < a.width; ++f) out[f] += from[f] == s ? grad[f] : T(0);
+            }
         }
     }
 }

@@ -3,6 +3,7 @@
 // As in pairs.hpp the score of (u, v) is relu(a_u + b_v) . w, or a_u . b_v without w. Rows are as wide as a multiple of kPairWidth.
 #pragma once
 
+#include "chunks.hpp"
 #include "vector.hpp"
 
 struct PairRows {
@@ -30,17 +31,22 @@ constexpr int64_t kPairWidth = 16, kPairParts = 64;
 template <bool Dot>
 void pair_rows_of(const PairRows& p) {
     constexpr int64_t n = lanes<float>;
-#pragma omp parallel for schedule(dynamic, 64) if (p.indptr[p.num_rows] * p.width > 1 << 15)
-    for (int64_t u = 0; u < p.num_rows; ++u) {
-        const float* a = p.a + u * p.width;
-        for (int64_t e = p.indptr[u]; e < p.indptr[u + 1]; ++e) {
-            const float* b = p.b + p.indices[e] * p.width;
-            Vec<float> total{};
-            for (int64_t d = 0; d < p.width; d += n) {
-                if constexpr (Dot) total += load(a + d) * load(b + d);
-                else total += cut_off(load(a + d) + load(b + d)) * load(p.w + d);
+    Team team;
+#pragma omp parallel if (p.indptr[p.num_rows] * p.width > kThreadedNumbers)
+    {
+        Member member(team);
+#pragma omp for schedule(dynamic, 64) nowait
+        for (int64_t u = 0; u < p.num_rows; ++u) {
+            const float* a = p.a + u * p.width;
+            for (int64_t e = p.indptr[u]; e < p.indptr[u + 1]; ++e) {
+                const float* b = p.b + p.indices[e] * p.width;
+                Vec<float> total{};
+                for (int64_t d = 0; d < p.width; d += n) {
+                    if constexpr (Dot) total += load(a + d) * load(b + d);
+                    else total += cut_off(load(a + d) + load(b + d)) * load(p.w + d);
+                }
+                p.score[e] = sum_lanes<float>(total);
             }
-            p.score[e] = sum_lanes<float>(total);
         }
     }
 }
@@ -76,13 +82,18 @@ template <bool Dot, int64_t Vectors>
 template <bool Dot>
 void pair_rows_backward_of(const PairRows& p) {
     constexpr int64_t n = lanes<float>;
-#pragma omp parallel for schedule(dynamic, 1) if (p.indptr[p.num_rows] * p.width > 1 << 15)
-    for (int64_t part = 0; part < kPairParts; ++part) {
-        float* weight = p.weight_parts ? p.weight_parts + part * p.width : nullptr;
-        for (int64_t u = p.num_rows * part / kPairParts; u < p.num_rows * (part + 1) / kPairParts; ++u) {
-            int64_t d = 0;
-            for (; d + 4 * n <= p.width; d += 4 * n) pair_row_backward<Dot, 4>(p, u, d, weight);
-            for (; d < p.width; d += n) pair_row_backward<Dot, 1>(p, u, d, weight);
+    Team team;
+#pragma omp parallel if (p.indptr[p.num_rows] * p.width > kThreadedNumbers)
+    {
+        Member member(team);
+#pragma omp for schedule(dynamic, 1) nowait
+        for (int64_t part = 0; part < kPairParts; ++part) {
+            float* weight = p.weight_parts ? p.weight_parts + part * p.width : nullptr;
+            for (int64_t u = p.num_rows * part / kPairParts; u < p.num_rows * (part + 1) / kPairParts; ++u) {
+                int64_t d = 0;
+                for (; d + 4 * n <= p.width; d += 4 * n) pair_row_backward<Dot, 4>(p, u, d, weight);
+                for (; d < p.width; d += n) pair_row_backward<Dot, 1>(p, u, d, weight);
+            }
         }
     }
 }

@@ -155,15 +155,17 @@ inline void product(const Product& a) {
     for (int t = 0; t < a.num_terms; in += a.terms[t++].in) start[t] = panels * in * kWide;
     const std::unique_ptr<float[]> packed(new float[size_t(panels * in * kWide)]);
     const std::unique_ptr<float[]> no_bias(a.after && !a.after->bias ? new float[size_t(a.width)]() : nullptr);
-#pragma omp parallel if (a.rows * in * a.width > 1 << 16)
+    for (int t = 0; t < a.num_terms; ++t) {
+        const Term& term = a.terms[t];
+#pragma omp parallel for schedule(dynamic, 1) if (panels * term.in * kWide > kThreadedNumbers)
+        for (int64_t p = 0; p < panels; ++p)
+            pack_weight(term.weight, false, term.in, a.width, p, packed.get() + start[t] + p * term.in * kWide);
+    }
+    Team team;
+#pragma omp parallel if (a.rows * in * a.width > kThreadedProducts)
     {
-        for (int t = 0; t < a.num_terms; ++t) {
-            const Term& term = a.terms[t];
-#pragma omp for schedule(static)
-            for (int64_t p = 0; p < panels; ++p)
-                pack_weight(term.weight, false, term.in, a.width, p, packed.get() + start[t] + p * term.in * kWide);
-        }
-#pragma omp for schedule(dynamic, 4)
+        Member member(team);
+#pragma omp for schedule(dynamic, 4) nowait
         for (int64_t begin = 0; begin < a.rows; begin += kRowsAtOnce) {
             const int64_t end = std::min(begin + kRowsAtOnce, a.rows);
             for (int t = 0; t < a.num_terms; ++t) {
@@ -254,10 +256,12 @@ inline void product_backward(const ProductBackward& a) {
         for (int64_t p = 0; p < panels_of(in); ++p)
             pack_weight(a.terms[t].weight, true, a.width, in, p, turned[t].get() + p * a.width * kWide);
     }
-#pragma omp parallel if (a.rows * size > 1 << 16)
+    Team team;
+#pragma omp parallel if (a.rows * size > kThreadedProducts)
     {
+        Member member(team);
         BackwardRoom room(a.width);
-#pragma omp for schedule(dynamic, 1)
+#pragma omp for schedule(dynamic, 1) nowait
         for (int64_t part = 0; part < a.parts; ++part) {
             float* sums = a.sums + part * size;
             std::fill(sums, sums + size, 0.0f);
@@ -265,7 +269,8 @@ inline void product_backward(const ProductBackward& a) {
             for (int64_t begin = a.rows * part / a.parts; begin < last; begin += kTermsAtOnce)
                 backward_rows(a, turned_of, begin, std::min(begin + kTermsAtOnce, last), room, sums);
         }
-#pragma omp for schedule(static)
+        member.wait();
+#pragma omp for schedule(dynamic, 1024) nowait
         for (int64_t i = 0; i < size; ++i) {
             float total = 0;
             for (int64_t part = 0; part < a.parts; ++part) total += a.sums[part * size + i];

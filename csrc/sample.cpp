@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "chunks.hpp"
 #include "hash.hpp"
 #include "places.hpp"
 
@@ -76,11 +77,16 @@ int32_t* read_many(const Draw& a, uint64_t stream, int64_t begin, int64_t degree
 }
 
 void count_draws(const Draw& a, int64_t* out_indptr) {
-#pragma omp parallel for schedule(static) if (a.num_rows > 1 << 12)
-    for (int64_t r = 0; r < a.num_rows; ++r) {
-        if (r + kSoon < a.num_rows) __builtin_prefetch(a.indptr + a.rows[r + kSoon]);
-        const int64_t degree = a.indptr[a.rows[r] + 1] - a.indptr[a.rows[r]];
-        out_indptr[r + 1] = a.whole(degree) ? degree : a.fanout;
+    Team team;
+#pragma omp parallel if (a.num_rows > kThreadedEdges)
+    {
+        Member member(team);
+#pragma omp for schedule(dynamic, 1 << 12) nowait
+        for (int64_t r = 0; r < a.num_rows; ++r) {
+            if (r + kSoon < a.num_rows) __builtin_prefetch(a.indptr + a.rows[r + kSoon]);
+            const int64_t degree = a.indptr[a.rows[r] + 1] - a.indptr[a.rows[r]];
+            out_indptr[r + 1] = a.whole(degree) ? degree : a.fanout;
+        }
     }
     out_indptr[0] = 0;
     for (int64_t r = 0; r < a.num_rows; ++r) out_indptr[r + 1] += out_indptr[r];
@@ -125,10 +131,12 @@ void draw_edges(const Draw& a, DrawRows rows, const int64_t* out_indptr, int32_t
         if (!a.name) std::copy(drawn, drawn + count, source + begin);
         else for (int64_t i = 0; i < count; ++i) source[begin + i] = a.name[drawn[i]];
     };
-#pragma omp parallel if (out_indptr[a.num_rows] > 1 << 12)
+    Team team;
+#pragma omp parallel if (out_indptr[a.num_rows] > kThreadedEdges / 2)
     {
+        Member member(team);
         Drawer drawer(a, rows, out_indptr, edge);
-#pragma omp for schedule(dynamic, 4)
+#pragma omp for schedule(dynamic, 1) nowait
         for (int64_t chunk = 0; chunk < chunks; ++chunk) {
             int64_t first = chunk * kRowsAtOnce;
             const int64_t last = std::min(first + kRowsAtOnce, a.num_rows);
@@ -152,10 +160,12 @@ struct Groups {
     void each(const Meet& meet) const {
         const int64_t threads = std::max<int64_t>(1, std::min<int64_t>(groups, omp_get_max_threads()));
         const bool few = num_nodes < 4 * (known_ptr[groups] + num_met) / threads;  // each makes an array of all nodes, once
+        Team team;
 #pragma omp parallel if (groups > 1)
         {
+            Member member(team);
             Directory directory(few ? num_nodes : 0);
-#pragma omp for schedule(dynamic, 1)
+#pragma omp for schedule(dynamic, 1) nowait
             for (int64_t g = 0; g < groups; ++g) {
                 const int32_t* its = known + known_ptr[g];
                 const int64_t num_its = known_ptr[g + 1] - known_ptr[g];
@@ -184,7 +194,7 @@ void first_met(const int32_t* known, const int64_t* known_ptr, const int32_t* me
     const int64_t num_known = known_ptr[groups], num_met = met_ptr[groups];
     int32_t last = -1;
     for (int64_t i = 0; i < num_known; ++i) last = std::max(last, known[i]);
-#pragma omp parallel for schedule(static) reduction(max : last) if (num_met > 1 << 16)
+#pragma omp parallel for schedule(dynamic, kChunkNumbers) reduction(max : last) if (num_met > kThreadedNumbers)
     for (int64_t i = 0; i < num_met; ++i) last = std::max(last, met[i]);
     Groups{known, known_ptr, groups, int64_t(last) + 1, num_met, num_fresh}.each([&](int64_t g, auto& places) {
         int32_t* first = fresh + met_ptr[g];
@@ -209,17 +219,24 @@ void draw_met(const Draw& a, DrawRows rows, const int64_t* out_indptr, int64_t n
 }
 
 void spread_rows(const int64_t* from, const int32_t* values, const int64_t* rows, int64_t num_rows, const int64_t* to, int32_t* out) {
-#pragma omp parallel for schedule(static) if (from[num_rows] > 1 << 14)
-    for (int64_t i = 0; i < num_rows; ++i) std::copy(values + from[i], values + from[i + 1], out + to[rows[i]]);
+    Team team;
+#pragma omp parallel if (from[num_rows] > kThreadedNumbers)
+    {
+        Member member(team);
+#pragma omp for schedule(dynamic, chunk_of(num_rows, from[num_rows])) nowait
+        for (int64_t i = 0; i < num_rows; ++i) std::copy(values + from[i], values + from[i + 1], out + to[rows[i]]);
+    }
 }
 
 void sort_rows_by_id(const int64_t* indptr, int32_t* indices, int64_t* from, const int64_t* id, int64_t num_rows) {
-#pragma omp parallel
+    Team team;
+#pragma omp parallel if (indptr[num_rows] > kThreadedEdges / 4)
     {
+        Member member(team);
         std::vector<std::pair<int64_t, int64_t>> order;  // id of the column, place in the row
         std::vector<int32_t> cols;
         std::vector<int64_t> origin;
-#pragma omp for schedule(dynamic, 256)
+#pragma omp for schedule(dynamic, 64) nowait
         for (int64_t r = 0; r < num_rows; ++r) {
             const int64_t begin = indptr[r], end = indptr[r + 1];
             order.clear();

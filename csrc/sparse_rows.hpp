@@ -190,11 +190,13 @@ inline void sparse_product(const SparseProduct& a) {
     if (padded != a.width) wide = padded_rows(a.weight, a.x.width, a.width, padded);
     const float* weight = wide ? wide.get() : a.weight;
     const std::unique_ptr<float[]> no_bias(a.after && !a.after->bias ? new float[size_t(a.width)]() : nullptr);
-#pragma omp parallel if ((entries + a.x.rows) * a.width > 1 << 15)
+    Team team;
+#pragma omp parallel if ((entries + a.x.rows) * a.width > kThreadedNumbers)
     {
+        Member member(team);
         KeptRows kept(a.x, kRowChunk);
         const std::unique_ptr<float[]> room(padded == a.width ? nullptr : new float[size_t(kRowChunk * padded)]());
-#pragma omp for schedule(dynamic, 1)
+#pragma omp for schedule(dynamic, 1) nowait
         for (int64_t begin = 0; begin < a.x.rows; begin += kRowChunk) {
             const int64_t end = std::min(begin + kRowChunk, a.x.rows);
             float* rows = room ? room.get() : a.out + begin * a.width;
@@ -267,12 +269,14 @@ template <int N>
 
 inline void sparse_product_backward(const SparseProductBackward& a) {
     const int64_t padded = padded_width(a.width), size = (a.x.width + 1) * padded, entries = a.x.indptr[a.x.rows];
-#pragma omp parallel if ((entries + a.x.rows) * a.width > 1 << 15)
+    Team team;
+#pragma omp parallel if ((entries + a.x.rows) * a.width > kThreadedNumbers)
     {
+        Member member(team);
         KeptRows kept(a.x, kGradRows);
         KeptColumns columns(a.x.width, kept.most);
         const std::unique_ptr<float[]> grad(new float[size_t(kGradRows * padded)]());
-#pragma omp for schedule(dynamic, 1)
+#pragma omp for schedule(dynamic, 1) nowait
         for (int64_t part = 0; part < a.parts; ++part) {
             float *sums = a.sums + part * size, *bias = sums + a.x.width * padded;
             std::fill(sums, sums + size, 0.0f);
@@ -291,7 +295,8 @@ inline void sparse_product_backward(const SparseProductBackward& a) {
                 each_tile(padded, [&]<int N>(int64_t first) { add_columns_tile<N>(columns, grad.get() + first, padded, sums + first); });
             }
         }
-#pragma omp for schedule(dynamic, 16)
+        member.wait();
+#pragma omp for schedule(dynamic, 16) nowait
         for (int64_t row = 0; row <= a.x.width; ++row)
             for (int64_t c = 0; c < a.width; ++c) {
                 float total = 0;
@@ -329,12 +334,14 @@ struct ColumnBits {
 // Counts the columns of each sum, or, where there is room for them, writes the sums.
 inline void sparse_sum(const SparseSum& a) {
     const int64_t* indptr = a.csr.indptr;
+    Team team;
 #pragma omp parallel if (indptr[a.csr.num_dst] > 1 << 12)
     {
+        Member member(team);
         ColumnBits columns(a.x.width);
         KeptRows rows(a.x, 1);
         const std::unique_ptr<float[]> sum(a.values ? new float[size_t(a.x.width)]() : nullptr);
-#pragma omp for schedule(dynamic, kRowChunk)
+#pragma omp for schedule(dynamic, kRowChunk) nowait
         for (int64_t d = 0; d < a.csr.num_dst; ++d) {
             const auto add = [&](int64_t s, float coef) {
                 rows.read(a.x, s, s + 1);
@@ -363,19 +370,26 @@ inline void sparse_sum(const SparseSum& a) {
 }
 
 inline void sparse_take(const SparseTake& a) {
-#pragma omp parallel for schedule(dynamic, kRowChunk) if (a.num_out > 1 << 10)
-    for (int64_t i = 0; i < a.num_out; ++i) {
-        const int64_t begin = a.x.indptr[a.index[i]], end = a.x.indptr[a.index[i] + 1];
-        std::copy(a.x.indices + begin, a.x.indices + end, a.indices + a.indptr[i]);
-        std::copy(a.x.values + begin, a.x.values + end, a.values + a.indptr[i]);
+    Team team;
+#pragma omp parallel if (a.num_out > 1 << 12)
+    {
+        Member member(team);
+#pragma omp for schedule(dynamic, kRowChunk) nowait
+        for (int64_t i = 0; i < a.num_out; ++i) {
+            const int64_t begin = a.x.indptr[a.index[i]], end = a.x.indptr[a.index[i] + 1];
+            std::copy(a.x.indices + begin, a.x.indices + end, a.indices + a.indptr[i]);
+            std::copy(a.x.values + begin, a.x.values + end, a.values + a.indptr[i]);
+        }
     }
 }
 
 inline void sparse_dense(const SparseDense& a) {
-#pragma omp parallel if (a.num_out * a.x.width > 1 << 14)
+    Team team;
+#pragma omp parallel if (a.num_out * a.x.width > kThreadedNumbers)
     {
+        Member member(team);
         KeptRows rows(a.x, 1);
-#pragma omp for schedule(dynamic, kRowChunk)
+#pragma omp for schedule(dynamic, kRowChunk) nowait
         for (int64_t i = 0; i < a.num_out; ++i) {
             float* row = a.out + i * a.x.width;
             std::fill(row, row + a.x.width, 0.0f);

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 
+#include "chunks.hpp"
 #include "vector.hpp"
 
 struct Csr {
@@ -142,9 +143,15 @@ void spmm_rows(const Spmm<T, X>& a, int64_t begin, int64_t end) {
 template <typename T, typename X>
 void spmm(const Spmm<T, X>& a) {
     if (a.csr.num_dst == a.csr.first_dst) return;
-#pragma omp parallel for schedule(dynamic, 4) if ((end_of(a, a.csr.num_dst - 1) - a.csr.indptr[a.csr.first_dst]) * a.width > 1 << 14)
-    for (int64_t begin = a.csr.first_dst; begin < a.csr.num_dst; begin += kRowChunk)
-        spmm_rows(a, begin, std::min(begin + kRowChunk, a.csr.num_dst));
+    const int64_t numbers = (end_of(a, a.csr.num_dst - 1) - a.csr.indptr[a.csr.first_dst]) * a.width;
+    Team team;
+#pragma omp parallel if (numbers > kThreadedNumbers)
+    {
+        Member member(team);
+#pragma omp for schedule(dynamic, 4) nowait
+        for (int64_t begin = a.csr.first_dst; begin < a.csr.num_dst; begin += kRowChunk)
+            spmm_rows(a, begin, std::min(begin + kRowChunk, a.csr.num_dst));
+    }
 }
 
 }  // namespace

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "chunks.hpp"
+
 namespace {
 
 // A stable counting sort of edges into CSR form, in blocks: block b's edges of a key follow those of block b - 1.
@@ -16,7 +18,7 @@ namespace {
 template <typename Each>
 void counting_sort(int64_t num_keys, int blocks, const Each& each, int64_t* indptr, int32_t* values, int64_t* from) {
     std::vector<std::vector<int64_t>> next(blocks);
-#pragma omp parallel for schedule(static, 1) if (blocks > 1)
+#pragma omp parallel for schedule(dynamic, 1) if (blocks > 1)
     for (int b = 0; b < blocks; ++b) {
         next[b].assign(num_keys, 0);
         each(b, [&](int64_t, int64_t key, int64_t) { ++next[b][key]; });
@@ -27,7 +29,7 @@ void counting_sort(int64_t num_keys, int blocks, const Each& each, int64_t* indp
         for (int b = 0; b < blocks; ++b) total += std::exchange(next[b][k], total);
         indptr[k + 1] = total;
     }
-#pragma omp parallel for schedule(static, 1) if (blocks > 1)
+#pragma omp parallel for schedule(dynamic, 1) if (blocks > 1)
     for (int b = 0; b < blocks; ++b)
         each(b, [&](int64_t edge, int64_t key, int64_t value) {
             const int64_t slot = next[b][key]++;
@@ -36,13 +38,14 @@ void counting_sort(int64_t num_keys, int blocks, const Each& each, int64_t* indp
         });
 }
 
-constexpr int64_t kSmall = 1 << 14;  // edges; fewer are not worth a second thread
+constexpr int64_t kSmall = kThreadedEdges;
 
-// As many blocks as threads, while their counters stay small beside the edges.
+// A few blocks for each thread, while their counters stay small beside the edges, else one.
 int blocks_for(int64_t num_edges, int64_t num_keys) {
     if (num_edges < kSmall) return 1;
     const int64_t affordable = std::max<int64_t>(1, num_edges / std::max<int64_t>(1, num_keys));
-    return int(std::min<int64_t>({omp_get_max_threads(), 16, affordable}));
+    const int64_t threads = std::min<int64_t>({omp_get_max_threads(), 16, affordable});
+    return int(std::clamp<int64_t>(affordable / 8, threads, 4 * threads));
 }
 
 }  // namespace
@@ -70,7 +73,7 @@ void sort_rows(const int64_t* indptr, int32_t* indices, int64_t* from, int64_t n
 #pragma omp parallel if (indptr[num_rows] >= kSmall)
     {
         std::vector<std::pair<int32_t, int64_t>> row;
-#pragma omp for schedule(dynamic, 256)
+#pragma omp for schedule(dynamic, 256) nowait
         for (int64_t r = 0; r < num_rows; ++r) {
             const int64_t begin = indptr[r], end = indptr[r + 1];
             if (std::is_sorted(indices + begin, indices + end)) continue;
@@ -146,14 +149,14 @@ int64_t apply_delta(const SortedRows& old, const SortedRows& add, const SortedRo
                     int32_t* out_indices, int64_t* from) {
     const int64_t total = old.indptr[num_rows] + add.indptr[num_rows] - drop.indptr[num_rows];
     std::atomic<int64_t> missing(-1);
-#pragma omp parallel for schedule(static) if (total >= kSmall)
+#pragma omp parallel for schedule(dynamic, 1 << 13) if (total >= kSmall)
     for (int64_t r = 0; r <= num_rows; ++r) {
         out_indptr[r] = old.indptr[r] + add.indptr[r] - drop.indptr[r];
         if (r < num_rows && drop.indptr[r + 1] - drop.indptr[r] > old.indptr[r + 1] - old.indptr[r]) missing = r;
     }
     if (missing >= 0) return missing;  // offsets could descend
-    constexpr int64_t kRows = 4096;
-#pragma omp parallel for schedule(dynamic) if (total >= kSmall)
+    constexpr int64_t kRows = 1024;
+#pragma omp parallel for schedule(dynamic, 1) if (total >= kSmall)
     for (int64_t first = 0; first < num_rows; first += kRows) {
         const int64_t last = std::min(first + kRows, num_rows);
         int64_t begun = first;  // rows from here on are as they were, and not yet copied
@@ -203,7 +206,7 @@ void take_rows(const int64_t* indptr, const int32_t* indices, const int64_t* row
 }
 
 void mark_columns(const int64_t* indptr, const int32_t* indices, const int64_t* rows, int64_t num_rows, uint8_t* mark) {
-#pragma omp parallel for schedule(dynamic, 256)
+#pragma omp parallel for schedule(dynamic, 256) if (num_rows > 1 << 12)
     for (int64_t i = 0; i < num_rows; ++i)
         for (int64_t e = indptr[rows[i]]; e < indptr[rows[i] + 1]; ++e) {
             const std::atomic_ref<uint8_t> at(mark[indices[e]]);
@@ -212,7 +215,7 @@ void mark_columns(const int64_t* indptr, const int32_t* indices, const int64_t* 
 }
 
 void missing_loops(const int64_t* indptr, const int32_t* indices, const float* weight, int64_t num_rows, double* out) {
-#pragma omp parallel for schedule(dynamic, 256)
+#pragma omp parallel for schedule(dynamic, 1024) if (indptr[num_rows] > kThreadedNumbers)
     for (int64_t r = 0; r < num_rows; ++r) {
         double all = 0, last = 1;
         for (int64_t e = indptr[r]; e < indptr[r + 1]; ++e)
@@ -222,7 +225,7 @@ void missing_loops(const int64_t* indptr, const int32_t* indices, const float* w
 }
 
 void split_rows(const int64_t* indptr, const int32_t* indices, int32_t column, int64_t num_rows, int64_t* ends) {
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(dynamic, 1024) if (num_rows > 1 << 12)
     for (int64_t r = 0; r < num_rows; ++r)
         ends[r] = std::lower_bound(indices + indptr[r], indices + indptr[r + 1], column) - indices;
 }

@@ -1,11 +1,18 @@
-"""The command ``siafu``, also ``python -m siafu``; signals are handled before the command line is loaded."""
+"""The command ``siafu``, also ``python -m siafu``.
 
+Signals are handled, and OpenMP is set up, before the command line is loaded.
+"""
+
+import os
+
+from siafu.cores import thread_environ
 from siafu.signals import exit_on_signal
 
 
 def main() -> None:
     """Run the command."""
     with exit_on_signal():
+        os.environ.update(thread_environ(os.environ))
         from siafu import cli
 
         cli.main()

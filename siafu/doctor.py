@@ -42,7 +42,8 @@ def examine(environ: Mapping[str, str]) -> list[Finding]:
     """Probe everything that training needs or could use."""
     probes: list[tuple[str, Callable[[], Finding]]] = [
         ("Python", _python),
-        ("torch", lambda: _torch(environ)),
+        ("torch", _torch),
+        ("threads", lambda: _threads(environ)),
         ("compiled core", _core),
         ("OpenMP", _openmp),
         ("cores", _cores),
@@ -69,24 +70,27 @@ def _python() -> Finding:
     return Finding("Python", f"{platform.python_version()} ({platform.python_implementation()})")
 
 
-def _torch(environ: Mapping[str, str]) -> Finding:
+def _torch() -> Finding:
     try:
         import torch
     except (ImportError, OSError) as error:
         return Finding("torch", f"does not load: {error}", "missing", "pip install 'torch>=2.6'")
-    from siafu.machine import usable_cores
+    return Finding("torch", torch.__version__)
 
-    threads, cores = torch.get_num_threads(), usable_cores()
-    value = f"{torch.__version__}, {threads} threads"
-    if threads < cores and "OMP_NUM_THREADS" in environ:
-        given = environ["OMP_NUM_THREADS"]
-        return Finding(
-            "torch",
-            value,
-            "note",
-            f"OMP_NUM_THREADS={given} leaves some of {cores} cores idle; unset it to use all",
-        )
-    return Finding("torch", value)
+
+def _threads(environ: Mapping[str, str]) -> Finding:
+    import torch
+
+    from siafu.cores import default_threads, usable_cores
+
+    cores, given = usable_cores(), environ.get("OMP_NUM_THREADS")
+    threads = default_threads(environ, ranks=1, torch_threads=torch.get_num_threads())
+    if given is None or threads == cores:
+        return Finding("threads", f"{threads}, as many as usable cores" if threads == cores else f"{threads}")
+    advice = (
+        "some cores stay idle" if threads < cores else "threads wait for each other"
+    ) + f"; unset OMP_NUM_THREADS to use {cores}"
+    return Finding("threads", f"{threads}, by OMP_NUM_THREADS={given}", "note", advice)
 
 
 def _core() -> Finding:
@@ -128,15 +132,18 @@ def _openmp() -> Finding:
 
 
 def _cores() -> Finding:
-    from siafu.machine import cpu_model, usable_cores
+    from siafu.cores import affinity_cores, cgroup_cores, usable_cores
+    from siafu.machine import cpu_model
 
-    usable, there = usable_cores(), os.cpu_count() or 1
+    usable, there, quota, affinity = usable_cores(), os.cpu_count() or 1, cgroup_cores(), affinity_cores()
     value = f"{usable} of {there}, {cpu_model()}"
-    if usable < there:
-        return Finding(
-            "cores", value, "note", "this process may use only some cores; see taskset or the container"
-        )
-    return Finding("cores", value)
+    if usable >= there:
+        return Finding("cores", value)
+    if quota is not None and quota < affinity:
+        why = f"the control group has a quota of {quota:g} cores; raise the container's limit to use more"
+    else:
+        why = f"the affinity of this process allows {affinity}; see taskset, or the container's set of cores"
+    return Finding("cores", value, "note", why)
 
 
 def _memory() -> Finding:

@@ -1,6 +1,5 @@
 """Describe this machine, for the first event of a run and for the doctor; host and user names are left out."""
 
-import os
 import platform
 import resource
 from pathlib import Path
@@ -11,6 +10,8 @@ import torch
 
 import siafu
 from siafu import native
+from siafu.control_groups import PROC, ROOT, group_folders, read_setting
+from siafu.cores import usable_cores
 
 _UNLIMITED = 2**60  # the first control groups write a number near 2**63 for "no limit"
 
@@ -40,13 +41,6 @@ def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     return next(names, "") or platform.processor() or platform.machine()
 
 
-def usable_cores() -> int:
-    """Count the cores that this process may run on, which may be fewer than there are."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def usable_memory_bytes() -> int:
     """Return the memory of the machine, or the limit of its control group where that is less."""
     limit = cgroup_memory_bytes()
@@ -74,32 +68,9 @@ def peak_rss_bytes(status: Path = Path("/proc/self/status")) -> int:
     return next(peaks, 0) or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def cgroup_memory_bytes(
-    proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")
-) -> int | None:
+def cgroup_memory_bytes(proc: Path = PROC, root: Path = ROOT) -> int | None:
     """Return the tightest memory limit of the control groups this process is in, None for no limit."""
-    try:
-        groups = [line.split(":", 2) for line in proc.read_text(encoding="utf-8").splitlines()]
-    except OSError:
-        return None
-    limits: list[int] = []
-    for _, controllers, group in (parts for parts in groups if len(parts) == 3):
-        if controllers == "":
-            limits += _limits(root, group, "memory.max")
-        elif "memory" in controllers.split(","):
-            limits += _limits(root / "memory", group, "memory.limit_in_bytes")
-    return min(limits, default=None)
-
-
-def _limits(root: Path, group: str, name: str) -> list[int]:
-    """List limits at ``group`` below ``root`` and at each level above; containers see the root alone."""
-    found = []
-    here = Path(group.strip("/"))
-    for level in (here, *here.parents):
-        try:
-            text = (root / level / name).read_text(encoding="ascii").strip()
-        except OSError:
-            continue
-        if text.isdigit() and int(text) < _UNLIMITED:
-            found.append(int(text))
-    return found
+    names = {True: "memory.max", False: "memory.limit_in_bytes"}
+    texts = [read_setting(folder / names[unified]) for folder, unified in group_folders("memory", proc, root)]
+    limits = [int(text) for text in texts if text.isdigit()]
+    return min((limit for limit in limits if limit < _UNLIMITED), default=None)

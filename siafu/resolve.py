@@ -1,5 +1,6 @@
 """Load the graph of a run and resolve its config: defaults that depend on the machine or the graph become values."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -7,11 +8,12 @@ import torch
 
 from siafu.config import Config, build
 from siafu.convert import as_graph
+from siafu.cores import default_threads
 from siafu.data.loading import is_store
 from siafu.dynamic import DynamicGraph
 from siafu.event_log import Progress
 from siafu.load_graph import AnyGraph, load
-from siafu.machine import usable_cores, usable_memory_bytes
+from siafu.machine import usable_memory_bytes
 from siafu.methods import METHODS
 from siafu.nn.config import TEMPORAL
 from siafu.partition.assign import resolve
@@ -19,12 +21,12 @@ from siafu.training import inputs
 from siafu.training.scoring_interval import scoring_interval
 
 
-def resolve_engine(config: Config) -> Config:
+def resolve_engine(config: Config, environ: Mapping[str, str]) -> Config:
     """Resolve the settings that depend on the machine alone: ``engine`` auto, and ``threads`` 0."""
     engine = config.engine
     if engine == "auto":
         engine = "local" if config.ranks == 1 else "processes"
-    default = torch.get_num_threads() if config.ranks == 1 else max(1, usable_cores() // config.ranks)
+    default = default_threads(environ, ranks=config.ranks, torch_threads=torch.get_num_threads())
     return config.model_copy(update={"engine": engine, "threads": config.threads or default})
 
 

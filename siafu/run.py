@@ -70,7 +70,7 @@ def train(
     """
     module = model if isinstance(model, nn.Module) else None
     kind = {} if model is None else {"kind": "custom" if module is not None else model}
-    chosen = resolve_engine(build(config or {}, from_keywords(settings), {"model": kind}))
+    chosen = resolve_engine(build(config or {}, from_keywords(settings), {"model": kind}), os.environ)
     _check_module(module, chosen)
     if chosen.engine == "sites":
         raise ValueError(

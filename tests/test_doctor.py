@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from siafu import doctor, machine, native
+from siafu import cores, doctor, machine, native
 from siafu.doctor import Finding, examine, openmp_libraries
 
 
@@ -18,10 +18,17 @@ def found(environ: dict[str, str]) -> dict[str, Finding]:
 def test_every_subject_is_examined_once() -> None:
     names = [finding.name for finding in examine({})]
     assert len(set(names)) == len(names)
-    expected = {"Python", "torch", "compiled core", "OpenMP", "cores", "memory", "memory limit", "huge pages"}
-    assert expected | {"data home", "pymetis", "kaminpar", "ray", "boto3", "grpc", "torch_geometric"} <= set(
-        names
-    )
+    expected = {"Python", "torch", "compiled core", "OpenMP", "threads", "cores", "memory", "memory limit"}
+    assert expected | {
+        "huge pages",
+        "data home",
+        "pymetis",
+        "kaminpar",
+        "ray",
+        "boto3",
+        "grpc",
+        "torch_geometric",
+    } <= set(names)
 
 
 def test_what_is_missing_comes_with_advice() -> None:
@@ -98,9 +105,41 @@ def test_several_openmp_libraries_are_noted(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_threads_held_back_by_the_environment_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "usable_cores", lambda: 1000)
-    assert found({"OMP_NUM_THREADS": "1"})["torch"].level == "note"
-    assert found({})["torch"].level == "ok"
+    monkeypatch.setattr(cores, "usable_cores", lambda: 1000)
+    threads = found({"OMP_NUM_THREADS": "1"})["threads"]
+    assert threads.level == "note"
+    assert "by OMP_NUM_THREADS=1" in threads.value
+    assert "some cores stay idle" in threads.advice
+    assert found({})["threads"].level == "ok"
+
+
+def test_more_threads_than_usable_cores_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores, "usable_cores", lambda: 1)
+    monkeypatch.setattr("torch.get_num_threads", lambda: 4)
+    threads = found({"OMP_NUM_THREADS": "4"})["threads"]
+    assert (threads.level, threads.value) == ("note", "4, by OMP_NUM_THREADS=4")
+    assert found({})["threads"].value == "1, as many as usable cores"
+
+
+@pytest.mark.parametrize(
+    ("affinity", "quota", "usable", "why"),
+    [
+        (4, None, 4, "the affinity of this process allows 4"),
+        (8, 1.5, 2, "the control group has a quota of 1.5 cores"),
+        (3, 6.0, 3, "the affinity of this process allows 3"),
+        (8, None, 8, ""),
+    ],
+)
+def test_what_limits_the_cores_is_said(
+    monkeypatch: pytest.MonkeyPatch, affinity: int, quota: float | None, usable: int, why: str
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    monkeypatch.setattr(cores, "affinity_cores", lambda: affinity)
+    monkeypatch.setattr(cores, "cgroup_cores", lambda: quota)
+    finding = found({})["cores"]
+    assert finding.value.startswith(f"{usable} of 8, ")
+    assert finding.level == ("note" if why else "ok")
+    assert finding.advice.startswith(why)
 
 
 def test_torch_that_does_not_load_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +160,7 @@ def test_a_probe_that_fails_becomes_a_finding(monkeypatch: pytest.MonkeyPatch) -
     def fail(*_: object) -> None:
         raise RuntimeError("no such luck")
 
-    for target in (machine, doctor):
+    for target in (machine, cores, doctor):
         for name in (
             "cpu_model",
             "usable_cores",

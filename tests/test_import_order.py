@@ -14,7 +14,8 @@ PACKAGE = Path(__file__).parents[1] / "siafu"
 
 # A room is a file or a folder of the package. Rooms of one line don't import each other.
 ORDER = [
-    ["native", "wire"],
+    ["native", "wire", "control_groups"],
+    ["cores"],
     [
         "user_input",
         "array_checks",

@@ -30,6 +30,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousHandler, Rendezvo
 import siafu
 from siafu.comm import Comm, GroupConfig, single_rank_comm
 from siafu.comm.socket_transport import connect_sockets
+from siafu.cores import thread_environ
 from siafu.launch.failures import LAUNCHER, RanksFailed, describe_error, write_report
 from siafu.launch.network_addresses import choose_bind_address, listen_for_rendezvous, wait_until_reachable
 from siafu.launch.rank_environment import RankEnvironment, read_rank_environment
@@ -347,6 +348,7 @@ class _RankEnvironments(LogsSpecs):
         for rank, environ in envs.items():
             environ["TORCHELASTIC_ERROR_FILE"] = reports[rank]
             environ["OMP_NUM_THREADS"] = str(self._threads)
+            environ.update(thread_environ(os.environ | environ))
             environ[LAUNCHER] = str(os.getpid())
             environ[SECRET] = self._secret  # only its user can read a process's environment
         here = dict.fromkeys(envs, "")

@@ -16,6 +16,7 @@ from siafu.comm import Comm, CommError
 from siafu.comm.errors import ErrorFactory
 from siafu.comm.stale_rows import StaleRowCache
 from siafu.config import Config, parse_toml
+from siafu.cores import usable_cores
 from siafu.data_warnings import site_warnings
 from siafu.launch.sites.egress import EgressGuard
 from siafu.launch.sites.frame_stream import wire_bytes
@@ -23,7 +24,6 @@ from siafu.launch.sites.policy import EgressRefused
 from siafu.launch.sites.rpc import CallFailed, CallRejected, SiteConnection
 from siafu.launch.sites.schema import PROTOCOL, make, pack, unpack
 from siafu.launch.sites.site_transport import PeerLink, SiteTransport
-from siafu.machine import usable_cores
 from siafu.partition.cross_site import build_site_part
 from siafu.rank import RankJob, train_rank
 from siafu.run_folder import RunFolder

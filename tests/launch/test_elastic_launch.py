@@ -14,6 +14,7 @@ import psutil
 import pytest
 from rank_work import TIMEOUT_S, Starter
 
+from siafu.cores import thread_environ
 from siafu.launch.elastic import launch
 from siafu.launch.failures import RanksFailed
 
@@ -36,6 +37,16 @@ def _nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     assert not set(psutil.Process().children(recursive=True)) - set(before)
     assert not list(temporary.iterdir())
     assert handlers == [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+
+
+def test_ranks_get_the_set_up_of_openmp(
+    script: Script, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+        monkeypatch.delenv(name, raising=False)
+    command = script("import os\nprint(os.environ['GOMP_SPINCOUNT'])\n")
+    launch(command, ranks=2, threads=1, watch=lambda: False)
+    assert capfd.readouterr().err.split() == [thread_environ({})["GOMP_SPINCOUNT"]] * 2
 
 
 def failed(command: list[str], *, ranks: int = 2) -> RanksFailed:

@@ -9,7 +9,7 @@ import os
 
 from torch import nn
 
-from siafu.machine import usable_cores
+from siafu.cores import usable_cores
 from siafu.methods.method import ConfigLike, Method, RankContext
 from siafu.methods.pipeline.config import PipelineConfig
 from siafu.methods.pipeline.procedure import PipelineProcedure
