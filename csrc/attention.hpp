@@ -54,12 +54,12 @@ template <typename T>
 }
 
 // acc[h] += sum_i weight[i, h] * x[ids[i], h] for N rows.
-template <int N, int G, typename T>
-[[gnu::always_inline]] inline void add_rows(const HeadVectors<G, T>& at, Rows<const T> x, const int64_t* ids, const T* weight, T* acc) {
-    const int64_t vectors = at.vectors(), heads = at.heads.count;
+template <int N, int G, int M, typename T>
+[[gnu::always_inline]] inline void add_rows(const HeadVectors<G, M, T>& at, Rows<const T> x, const int64_t* ids, const T* weight, T* acc) {
+    const int64_t vectors = at.vectors(), heads = at.heads();
     const T *row[N], *next[N];
     for (int i = 0; i < N; ++i) row[i] = row_of(x, ids[i]), next[i] = row_of(x, ids[i + kEdgesAhead]);
-    for (int64_t j = 0; j < at.groups; ++j) {
+    for (int64_t j = 0; j < at.groups(); ++j) {
         Vec<T> w[N];
         for (int i = 0; i < N; ++i) {
             at.prefetch_group(next[i], j);
@@ -75,13 +75,13 @@ template <int N, int G, typename T>
 }
 
 // As add_rows, and dot[i, h] = <x[ids[i], h], with[h]>; `with` is packed, without second copies.
-template <int N, int M, int G, typename T>
-[[gnu::always_inline]] inline void add_and_dot_rows(const HeadVectors<G, T>& at, Rows<const T> x, const int64_t* ids, const T* weight,
+template <int N, int G, int M, typename T>
+[[gnu::always_inline]] inline void add_and_dot_rows(const HeadVectors<G, M, T>& at, Rows<const T> x, const int64_t* ids, const T* weight,
                                                     const T* with, T* acc, T* dot) {
-    const int64_t vectors = at.vectors(), heads = at.heads.count, groups = M ? M : at.groups;
+    const int64_t vectors = at.vectors(), heads = at.heads(), groups = at.groups();
     const T *row[N], *next[N];
     for (int i = 0; i < N; ++i) row[i] = row_of(x, ids[i]), next[i] = row_of(x, ids[i + kEdgesAhead]);
-    HeadSums<N, M, G, T> sums(at, dot);
+    HeadSums<N, G, M, T> sums(at, dot);
     for (int64_t j = 0; j < groups; ++j) {
         Vec<T> w[N], dots[N] = {};
         for (int i = 0; i < N; ++i) {
@@ -105,8 +105,8 @@ template <int N, int M, int G, typename T>
 }
 
 // Scales each head of a packed row.
-template <int G, typename T>
-[[gnu::always_inline]] inline void scale_heads(const HeadVectors<G, T>& at, const T* factor, T* packed) {
+template <int G, int M, typename T>
+[[gnu::always_inline]] inline void scale_heads(const HeadVectors<G, M, T>& at, const T* factor, T* packed) {
     each_vector(at, [&](int64_t slot, int64_t j, int64_t) { store(packed + slot, at.spread(factor, j) * load(packed + slot)); });
 }
 
@@ -129,13 +129,23 @@ void top_scores(const Attend<T>& a, int64_t d, T* top) {
     const T *own = row_of(a.score_src, d), *to = row_of(a.score_dst, d);
     with_heads(a.heads.count, [&](auto heads) {
         T most[kMaxHeads];
+#pragma omp simd
         for (int64_t h = 0; h < heads; ++h) most[h] = own[h];
         for (int64_t e = a.csr.indptr[d]; e < a.csr.indptr[d + 1]; ++e) {
             const T* from = row_of(a.score_src, a.csr.indices[e]);
+#pragma omp simd
             for (int64_t h = 0; h < heads; ++h) most[h] = from[h] > most[h] ? from[h] : most[h];
         }
+#pragma omp simd
         for (int64_t h = 0; h < heads; ++h) top[h] = leaky(most[h] + to[h], a.slope);
     });
+}
+
+// Fetches the scores of the sources that come after a batch's, as many.
+template <typename T>
+[[gnu::always_inline]] inline void prefetch_scores(const Attend<T>& a, const Batch& batch) {
+    const int64_t first = batch.edge[batch.size - 1] + 1, last = std::min(first + batch.size, a.csr.indptr[a.csr.num_dst]);
+    for (int64_t e = first; e < last; ++e) __builtin_prefetch(row_of(a.score_src, a.csr.indices[e]));
 }
 
 // weight[k, h] = exp(score - top), and total[h] += their sum. Where the batch is all of the row, it finds top too.
@@ -145,33 +155,43 @@ void weigh_batch(const Attend<T>& a, int64_t d, const Batch& batch, T* top, T* t
     with_heads(a.heads.count, [&](auto heads) {
         T less[kScores + lanes<T>];
         const int64_t size = batch.size * heads;
+        prefetch_scores(a, batch);
         for (int64_t k = 0; k < batch.size; ++k) {
             const T* from = row_of(a.score_src, batch.row[k]);
+#pragma omp simd
             for (int64_t h = 0; h < heads; ++h) weight[k * heads + h] = from[h];
         }
         T sums[kMaxHeads];
         if constexpr (FindTop) {
+#pragma omp simd
             for (int64_t h = 0; h < heads; ++h) sums[h] = weight[h];
             for (int64_t k = 1; k < batch.size; ++k)
+#pragma omp simd
                 for (int64_t h = 0; h < heads; ++h) sums[h] = weight[k * heads + h] > sums[h] ? weight[k * heads + h] : sums[h];
+#pragma omp simd
             for (int64_t h = 0; h < heads; ++h) top[h] = leaky(sums[h] + to[h], a.slope);
         }
         for (int64_t k = 0; k < batch.size; ++k)
+#pragma omp simd
             for (int64_t h = 0; h < heads; ++h) weight[k * heads + h] += to[h], less[k * heads + h] = top[h];
         const int64_t full = fill_up(weight, size);
         fill_up(less, size);
 #pragma omp simd
         for (int64_t i = 0; i < full; ++i) weight[i] = exp_of(leaky(weight[i], a.slope) - less[i]);
+#pragma omp simd
         for (int64_t h = 0; h < heads; ++h) sums[h] = total[h];
         for (int64_t k = 0; k < batch.size; ++k)
+#pragma omp simd
             for (int64_t h = 0; h < heads; ++h) sums[h] += weight[k * heads + h];
+#pragma omp simd
         for (int64_t h = 0; h < heads; ++h) total[h] = sums[h];
     });
 }
 
-template <int G, typename T>
-void attend_row(const Attend<T>& a, const HeadVectors<G, T>& at, int64_t d, Batch& batch, T* acc) {
-    const int64_t heads = a.heads.count, capacity = batch_capacity(heads);
+template <int G, int M, typename T>
+void attend_row(const Attend<T>& a, const HeadVectors<G, M, T>& given, int64_t d, Batch& batch, T* acc) {
+    const HeadVectors<G, M, T> at = given;  // a local, so that the compiler need not fear that a store changes it
+    const int64_t heads = at.heads(), capacity = batch_capacity(heads);
     const bool once = a.csr.indptr[d + 1] - a.csr.indptr[d] < capacity;
     T* top = a.softmax + d * 2 * heads;
     T* total = top + heads;
@@ -189,8 +209,8 @@ void attend_row(const Attend<T>& a, const HeadVectors<G, T>& at, int64_t d, Batc
     unpack(at, acc, a.out + d * heads * a.heads.width);
 }
 
-template <int G, typename T>
-void attend_rows(const Attend<T>& a, const HeadVectors<G, T>& at) {
+template <int G, int M, typename T>
+void attend_rows(const Attend<T>& a, const HeadVectors<G, M, T>& at) {
 #pragma omp parallel
     {
         Batch batch;
@@ -247,6 +267,7 @@ void weigh_batch(const AttendBackward<T>& a, int64_t s, const Batch& batch, Sour
     with_heads(a.heads.count, [&](auto heads) {
         for (int64_t k = 0; k < batch.size; ++k) {
             const T* at = a.at_dst + batch.row[k] * 4 * heads;
+#pragma omp simd
             for (int64_t h = 0; h < heads; ++h) {
                 edges.slope[k * heads + h] = from[h] + at[h];  // the score before leaky, for now
                 edges.alpha[k * heads + h] = at[heads + h];
@@ -262,6 +283,7 @@ void weigh_batch(const AttendBackward<T>& a, int64_t s, const Batch& batch, Sour
         }
         for (int64_t k = 0; k < batch.size; ++k) {
             const T* inverse = a.at_dst + batch.row[k] * 4 * heads + 2 * heads;
+#pragma omp simd
             for (int64_t h = 0; h < heads; ++h) {
                 const int64_t i = k * heads + h;
                 edges.weight[i] = edges.alpha[i] = edges.alpha[i] * inverse[h];
@@ -275,11 +297,13 @@ template <typename T>
 void grad_scores(const AttendBackward<T>& a, int64_t s, const Batch& batch, const SourceEdges<T>& edges, T* grad_from) {
     with_heads(a.heads.count, [&](auto heads) {
         T sums[kMaxHeads];
+#pragma omp simd
         for (int64_t h = 0; h < heads; ++h) sums[h] = grad_from[h];
         for (int64_t k = 0; k < batch.size; ++k) {
             const T* product = a.at_dst + batch.row[k] * 4 * heads + 3 * heads;
             const int64_t edge = batch.edge[k];
             T* to = edge < 0 ? row_of(a.grad_score_dst, s) : a.grad_edge + a.origin[edge] * heads;
+#pragma omp simd
             for (int64_t h = 0; h < heads; ++h) {
                 const int64_t i = k * heads + h;
                 const T grad = edges.slope[i] * (edges.weight[i] * edges.dot[i] - edges.alpha[i] * product[h]);
@@ -287,6 +311,7 @@ void grad_scores(const AttendBackward<T>& a, int64_t s, const Batch& batch, cons
                 sums[h] += grad;
             }
         }
+#pragma omp simd
         for (int64_t h = 0; h < heads; ++h) grad_from[h] = sums[h];
     });
 }
@@ -303,9 +328,10 @@ void prefetch_grads(const AttendBackward<T>& a, const Batch& batch) {
 }
 
 // Everything of source s but the sums by destination: its rows' gradients, and one number an edge and head.
-template <int M, int G, typename T>
-void attend_backward_row(const AttendBackward<T>& a, const HeadVectors<G, T>& at, int64_t s, Batch& batch, T* own, T* acc) {
-    const int64_t heads = a.heads.count, total_width = heads * a.heads.width;
+template <int G, int M, typename T>
+void attend_backward_row(const AttendBackward<T>& a, const HeadVectors<G, M, T>& given, int64_t s, Batch& batch, T* own, T* acc) {
+    const HeadVectors<G, M, T> at = given;
+    const int64_t heads = at.heads(), total_width = heads * a.heads.width;
     const Rows<const T> grad{a.grad, total_width};
     T* grad_from = row_of(a.grad_score_src, s);
     SourceEdges<T> edges;
@@ -318,7 +344,7 @@ void attend_backward_row(const AttendBackward<T>& a, const HeadVectors<G, T>& at
         weigh_batch(a, s, batch, edges);
         drop_edges<false>(a.drop, s, batch, heads, edges.weight);
         each_group(batch.size, [&](int64_t k, auto n) {
-            add_and_dot_rows<n.value, M>(at, grad, batch.row + k, edges.weight + k * heads, own, acc, edges.dot + k * heads);
+            add_and_dot_rows<n.value>(at, grad, batch.row + k, edges.weight + k * heads, own, acc, edges.dot + k * heads);
         });
         grad_scores(a, s, batch, edges, grad_from);
     });
@@ -334,20 +360,21 @@ void add_edges_by_dst(const AttendBackward<T>& a) {
             T* to = row_of(a.grad_score_dst, d);
             for (int64_t e = a.csr.indptr[d]; e < a.csr.indptr[d + 1]; ++e) {
                 if (a.csr.indices[e] == d) continue;
+#pragma omp simd
                 for (int64_t h = 0; h < heads; ++h) to[h] += a.grad_edge[e * heads + h];
             }
         });
 }
 
-template <int M, int G, typename T>
-void attend_backward_rows(const AttendBackward<T>& a, const HeadVectors<G, T>& at) {
+template <int G, int M, typename T>
+void attend_backward_rows(const AttendBackward<T>& a, const HeadVectors<G, M, T>& at) {
 #pragma omp parallel
     {
         Batch batch;
         T* packed = new_packed(at, 2);
 #pragma omp for schedule(dynamic, 64)
         for (int64_t s = a.transposed.first_dst; s < a.transposed.num_dst; ++s)
-            attend_backward_row<M>(a, at, s, batch, packed, packed + at.size());
+            attend_backward_row(a, at, s, batch, packed, packed + at.size());
         std::free(packed);
     }
 }
@@ -357,7 +384,7 @@ template <typename T>
 void attend_backward(const AttendBackward<T>& a, int step) {
     if (step == 0) return gather_dst(a);
     if (step == 2) return add_edges_by_dst(a);
-    with_vectors<T>(a.heads, [&](const auto& at) { with_groups(at, [&](auto m) { attend_backward_rows<m.value>(a, at); }); });
+    with_vectors<T>(a.heads, [&](const auto& at) { attend_backward_rows(a, at); });
 }
 
 }  // namespace

@@ -49,13 +49,13 @@ namespace {
 
 // score[i, h] = <vector[h], leaky(x[ids[i], h] + base[h])> and, if WithDot, dot[i, h] = <x[ids[i], h], with[h]>.
 // All but x are packed; vector and with are without second copies.
-template <bool WithDot, int N, int M, int G, typename T>
-[[gnu::always_inline]] inline void score_rows(const HeadVectors<G, T>& at, Rows<const T> x, const int64_t* ids, const T* base,
+template <bool WithDot, int N, int G, int M, typename T>
+[[gnu::always_inline]] inline void score_rows(const HeadVectors<G, M, T>& at, Rows<const T> x, const int64_t* ids, const T* base,
                                               const T* vector, T slope, T* score, const T* with, T* dot) {
-    const int64_t vectors = at.vectors(), groups = M ? M : at.groups;
+    const int64_t vectors = at.vectors(), groups = at.groups();
     const T *row[N], *next[N];
     for (int i = 0; i < N; ++i) row[i] = row_of(x, ids[i]), next[i] = row_of(x, ids[i + kEdgesAhead]);
-    HeadSums<N, M, G, T> scores(at, score), products(at, dot);
+    HeadSums<N, G, M, T> scores(at, score), products(at, dot);
     int64_t slot = 0;
     for (int64_t j = 0; j < groups; ++j) {
         Vec<T> sums[N] = {}, dots[N] = {};
@@ -77,28 +77,35 @@ template <bool WithDot, int N, int M, int G, typename T>
 }
 
 // Raises top to the batch's scores, scaling down what was summed before, and makes the scores weights.
-template <int G, typename T>
-void update_softmax(const HeadVectors<G, T>& at, int64_t size, T* score, T* top, T* total, T* acc) {
-    with_heads(at.heads.count, [&](auto count) {
+template <int G, int M, typename T>
+void update_softmax(const HeadVectors<G, M, T>& at, int64_t size, T* score, T* top, T* total, T* acc) {
+    with_heads(at.heads(), [&](auto count) {
         T before[kMaxHeads];
+#pragma omp simd
         for (int64_t h = 0; h < count; ++h) before[h] = top[h];
         for (int64_t k = 0; k < size; ++k)
+#pragma omp simd
             for (int64_t h = 0; h < count; ++h) top[h] = score[k * count + h] > top[h] ? score[k * count + h] : top[h];
+#pragma omp simd
         for (int64_t h = 0; h < count; ++h) before[h] -= top[h];
         exp_all(before, count);
+#pragma omp simd
         for (int64_t h = 0; h < count; ++h) total[h] *= before[h];
         scale_heads(at, before, acc);
         for (int64_t k = 0; k < size; ++k)
+#pragma omp simd
             for (int64_t h = 0; h < count; ++h) score[k * count + h] -= top[h];
         exp_all(score, fill_up(score, size * count));
         for (int64_t k = 0; k < size; ++k)
+#pragma omp simd
             for (int64_t h = 0; h < count; ++h) total[h] += score[k * count + h];
     });
 }
 
-template <int M, int G, typename T>
-void attend_v2_row(const AttendV2<T>& a, const HeadVectors<G, T>& at, int64_t d, const T* vector, Batch& batch, T* base, T* acc) {
-    const int64_t heads = a.heads.count;
+template <int G, int M, typename T>
+void attend_v2_row(const AttendV2<T>& a, const HeadVectors<G, M, T>& given, int64_t d, const T* vector, Batch& batch, T* base, T* acc) {
+    const HeadVectors<G, M, T> at = given;
+    const int64_t heads = at.heads();
     T* top = a.softmax + d * 2 * heads;
     T* total = top + heads;
     T score[kScores + lanes<T>];
@@ -108,7 +115,7 @@ void attend_v2_row(const AttendV2<T>& a, const HeadVectors<G, T>& at, int64_t d,
     pack(at, row_of(a.z_dst, d), base);
     each_batch(a.csr, d, true, batch_capacity(heads), batch, [&] {
         each_group(batch.size, [&](int64_t k, auto n) {
-            score_rows<false, n.value, M, G, T>(at, a.z_src, batch.row + k, base, vector, a.slope, score + k * heads, nullptr, nullptr);
+            score_rows<false, n.value, G, M, T>(at, a.z_src, batch.row + k, base, vector, a.slope, score + k * heads, nullptr, nullptr);
         });
         update_softmax(at, batch.size, score, top, total, acc);
         drop_edges<true>(a.drop, d, batch, heads, score);
@@ -119,8 +126,8 @@ void attend_v2_row(const AttendV2<T>& a, const HeadVectors<G, T>& at, int64_t d,
     unpack(at, acc, a.out + d * heads * a.heads.width);
 }
 
-template <int M, int G, typename T>
-void attend_v2_rows(const AttendV2<T>& a, const HeadVectors<G, T>& at) {
+template <int G, int M, typename T>
+void attend_v2_rows(const AttendV2<T>& a, const HeadVectors<G, M, T>& at) {
 #pragma omp parallel
     {
         Batch batch;
@@ -129,27 +136,27 @@ void attend_v2_rows(const AttendV2<T>& a, const HeadVectors<G, T>& at) {
         pack(at, a.vector, packed);
         zero_copies(at, packed);
 #pragma omp for schedule(dynamic, 64)
-        for (int64_t d = a.csr.first_dst; d < a.csr.num_dst; ++d) attend_v2_row<M>(a, at, d, packed, batch, packed + size, packed + 2 * size);
+        for (int64_t d = a.csr.first_dst; d < a.csr.num_dst; ++d) attend_v2_row(a, at, d, packed, batch, packed + size, packed + 2 * size);
         std::free(packed);
     }
 }
 
 template <typename T>
 void attend_v2(const AttendV2<T>& a) {
-    with_vectors<T>(a.heads, [&](const auto& at) { with_groups(at, [&](auto m) { attend_v2_rows<m.value>(a, at); }); });
+    with_vectors<T>(a.heads, [&](const auto& at) { attend_v2_rows(a, at); });
 }
 
 // Of N edges with score gradients ds: slopes[h] += ds * leaky'(u) and moments[h] += ds * leaky(u), u = x + base.
-template <int N, int G, typename T>
-[[gnu::always_inline]] inline void add_slopes(const HeadVectors<G, T>& at, Rows<const T> x, const int64_t* ids, const T* ds, const T* base,
+template <int N, int G, int M, typename T>
+[[gnu::always_inline]] inline void add_slopes(const HeadVectors<G, M, T>& at, Rows<const T> x, const int64_t* ids, const T* ds, const T* base,
                                               T slope, T* slopes, T* moments) {
     const int64_t vectors = at.vectors();
     const T* row[N];
     for (int i = 0; i < N; ++i) row[i] = row_of(x, ids[i]);
     int64_t slot = 0;
-    for (int64_t j = 0; j < at.groups; ++j) {
+    for (int64_t j = 0; j < at.groups(); ++j) {
         Vec<T> above[N], below[N];
-        for (int i = 0; i < N; ++i) above[i] = at.spread(ds + i * at.heads.count, j), below[i] = above[i] * slope;
+        for (int i = 0; i < N; ++i) above[i] = at.spread(ds + i * at.heads(), j), below[i] = above[i] * slope;
         for (int64_t v = 0; v < vectors; ++v, slot += lanes<T>) {
             const Vec<T> add = load(base + slot);
             Vec<T> sum = load(slopes + slot), moment = load(moments + slot);
@@ -178,9 +185,11 @@ template <typename T>
 void weigh_batch(const AttendV2Backward<T>& a, int64_t d, const Batch& batch, const T* top, const T* inverse, T* alpha, T* weight) {
     with_heads(a.heads.count, [&](auto heads) {
         for (int64_t k = 0; k < batch.size; ++k)
+#pragma omp simd
             for (int64_t h = 0; h < heads; ++h) alpha[k * heads + h] -= top[h];
         exp_all(alpha, fill_up(alpha, batch.size * heads));
         for (int64_t k = 0; k < batch.size; ++k)
+#pragma omp simd
             for (int64_t h = 0; h < heads; ++h) weight[k * heads + h] = alpha[k * heads + h] *= inverse[h];
     });
 }
@@ -191,6 +200,7 @@ void grad_scores(const AttendV2Backward<T>& a, int64_t d, const Batch& batch, co
     with_heads(a.heads.count, [&](auto heads) {
         for (int64_t k = 0; k < batch.size; ++k) {
             T* at = batch.edge[k] < 0 ? a.at_loop + d * 2 * heads : a.at_edge + batch.edge[k] * 2 * heads;
+#pragma omp simd
             for (int64_t h = 0; h < heads; ++h) {
                 const int64_t i = k * heads + h;
                 at[h] = weight[i];
@@ -200,9 +210,10 @@ void grad_scores(const AttendV2Backward<T>& a, int64_t d, const Batch& batch, co
     });
 }
 
-template <int M, int G, typename T>
-void attend_v2_backward_dst(const AttendV2Backward<T>& a, const HeadVectors<G, T>& at, int64_t d, Batch& batch, const DstRows<T>& own) {
-    const int64_t heads = a.heads.count, width = a.heads.width, size = at.size();
+template <int G, int M, typename T>
+void attend_v2_backward_dst(const AttendV2Backward<T>& a, const HeadVectors<G, M, T>& given, int64_t d, Batch& batch, const DstRows<T>& own) {
+    const HeadVectors<G, M, T> at = given;
+    const int64_t heads = at.heads(), width = a.heads.width, size = at.size();
     const T *top = a.softmax + d * 2 * heads, *inverse = top + heads, *grad = a.grad + d * heads * width;
     T score[kScores + lanes<T>], weight[kScores], dot[kScores], product[kMaxHeads];
     for (int64_t h = 0; h < heads; ++h) product[h] = dot_head(grad + h * width, a.out + (d * heads + h) * width, width);
@@ -212,7 +223,7 @@ void attend_v2_backward_dst(const AttendV2Backward<T>& a, const HeadVectors<G, T
     std::fill(own.slopes, own.slopes + size, T(0));
     each_batch(a.csr, d, true, batch_capacity(heads), batch, [&] {
         each_group(batch.size, [&](int64_t k, auto n) {
-            score_rows<true, n.value, M, G, T>(at, a.z_src, batch.row + k, own.base, own.vector, a.slope, score + k * heads, own.grad,
+            score_rows<true, n.value, G, M, T>(at, a.z_src, batch.row + k, own.base, own.vector, a.slope, score + k * heads, own.grad,
                                                dot + k * heads);
         });
         weigh_batch(a, d, batch, top, inverse, score, weight);
@@ -227,20 +238,20 @@ void attend_v2_backward_dst(const AttendV2Backward<T>& a, const HeadVectors<G, T
 }
 
 // acc[h] += sum_i weight[i, h] * grad[ids[i], h] + ds[i, h] * vector[h] * leaky'(z[ids[i], h] + base[h]).
-template <int N, int G, typename T>
-[[gnu::always_inline]] inline void add_both(const HeadVectors<G, T>& at, Rows<const T> grad, Rows<const T> z, const int64_t* ids,
+template <int N, int G, int M, typename T>
+[[gnu::always_inline]] inline void add_both(const HeadVectors<G, M, T>& at, Rows<const T> grad, Rows<const T> z, const int64_t* ids,
                                             const T* const* of_edge, const T* base, const T* vector, T slope, T* acc) {
     const int64_t vectors = at.vectors();
     const T *grad_row[N], *z_row[N];
     for (int i = 0; i < N; ++i) grad_row[i] = row_of(grad, ids[i]), z_row[i] = row_of(z, ids[i]);
     int64_t slot = 0;
-    for (int64_t j = 0; j < at.groups; ++j) {
+    for (int64_t j = 0; j < at.groups(); ++j) {
         Vec<T> w[N], above[N], below[N];
         for (int i = 0; i < N; ++i) {
             at.prefetch_group(row_of(grad, ids[i + kEdgesAhead]), j);
             at.prefetch_group(row_of(z, ids[i + kEdgesAhead]), j);
             w[i] = at.spread(of_edge[i], j);
-            above[i] = at.spread(of_edge[i] + at.heads.count, j);
+            above[i] = at.spread(of_edge[i] + at.heads(), j);
             below[i] = above[i] * slope;
         }
         for (int64_t v = 0; v < vectors; ++v, slot += lanes<T>) {
@@ -256,10 +267,11 @@ template <int N, int G, typename T>
     }
 }
 
-template <int G, typename T>
-void attend_v2_backward_src(const AttendV2Backward<T>& a, const HeadVectors<G, T>& at, int64_t s, const T* vector, Batch& batch, T* base,
+template <int G, int M, typename T>
+void attend_v2_backward_src(const AttendV2Backward<T>& a, const HeadVectors<G, M, T>& given, int64_t s, const T* vector, Batch& batch, T* base,
                             T* acc) {
-    const int64_t heads = a.heads.count;
+    const HeadVectors<G, M, T> at = given;
+    const int64_t heads = at.heads();
     const Rows<const T> grad{a.grad, heads * a.heads.width};
     pack(at, row_of(a.z_src, s), base);
     std::fill(acc, acc + at.size(), T(0));
@@ -276,8 +288,8 @@ void attend_v2_backward_src(const AttendV2Backward<T>& a, const HeadVectors<G, T
     unpack(at, acc, row_of(a.grad_src, s));
 }
 
-template <int M, int G, typename T>
-void attend_v2_backward_rows(const AttendV2Backward<T>& a, const HeadVectors<G, T>& at, int step) {
+template <int G, int M, typename T>
+void attend_v2_backward_rows(const AttendV2Backward<T>& a, const HeadVectors<G, M, T>& at, int step) {
     const int64_t size = at.size(), first = a.csr.first_dst, num_dst = a.csr.num_dst - first;
 #pragma omp parallel
     {
@@ -291,7 +303,7 @@ void attend_v2_backward_rows(const AttendV2Backward<T>& a, const HeadVectors<G, 
         for (int64_t part = 0; part < (step == 0 ? kVectorParts : 0); ++part) {
             std::fill(own.moments, own.moments + size, T(0));
             for (int64_t d = first + num_dst * part / kVectorParts; d < first + num_dst * (part + 1) / kVectorParts; ++d)
-                attend_v2_backward_dst<M>(a, at, d, batch, own);
+                attend_v2_backward_dst(a, at, d, batch, own);
             unpack(at, own.moments, a.vector_parts + part * a.heads.count * a.heads.width);
         }
 #pragma omp for schedule(dynamic, 64)
@@ -304,7 +316,7 @@ void attend_v2_backward_rows(const AttendV2Backward<T>& a, const HeadVectors<G, 
 // In two steps, of which the second wants the first of all rows that it reads: by destination, by source.
 template <typename T>
 void attend_v2_backward(const AttendV2Backward<T>& a, int step) {
-    with_vectors<T>(a.heads, [&](const auto& at) { with_groups(at, [&](auto m) { attend_v2_backward_rows<m.value>(a, at, step); }); });
+    with_vectors<T>(a.heads, [&](const auto& at) { attend_v2_backward_rows(a, at, step); });
 }
 
 }  // namespace

@@ -51,16 +51,16 @@ template <typename T>
     for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(static_cast<const char*>(from) + b);
 }
 
-// The vectors of a row. G heads lie side by side in one, or, where G is 0, a head has one vector or more.
-template <int G, typename T>
+// The vectors of a row. G heads lie side by side in one, or, where G is 0, a head has one vector or more. M is the number of
+// groups, or 0 where it is told at run time; then every group is full, and heads side by side leave no lane without a column.
+template <int G, int M, typename T>
 struct HeadVectors {
     static constexpr int kHeads = G ? G : 1;            // heads of a group: of one vector, or of several that are one head
     static constexpr int kShare = lanes<T> / kHeads;    // lanes of a head
+    static constexpr bool kExact = G > 1 && M > 0;
 
-    Heads heads;
-    int64_t groups;
-    int64_t vectors_of_head;
-    bool exact;               // every lane has a column of its own
+    int64_t count, width;     // of heads
+    int64_t num_groups, vectors_of_head;
     First<T> whole, last;     // columns of a vector, of the last one
     First<T> heads_whole, heads_last;
     Places<T> columns;        // the column of each lane, within a vector's columns
@@ -68,100 +68,117 @@ struct HeadVectors {
     Places<T> owners;         // the head of each lane, within its group
 
     explicit HeadVectors(Heads h)
-        : heads(h), groups((h.count + kHeads - 1) / kHeads), vectors_of_head(vectors_in<T>(h.width)), exact(!G || kShare == h.width),
-          whole(kHeads * h.width), last((h.count - (groups - 1) * kHeads) * h.width), heads_whole(kHeads),
-          heads_last(h.count - (groups - 1) * kHeads),
+        : count(h.count), width(h.width), num_groups((h.count + kHeads - 1) / kHeads), vectors_of_head(vectors_in<T>(h.width)),
+          whole(kHeads * h.width), last((h.count - (num_groups - 1) * kHeads) * h.width), heads_whole(kHeads),
+          heads_last(h.count - (num_groups - 1) * kHeads),
           columns(places_of<T>([h](int i) { return i / kShare * h.width + std::min<int64_t>(i % kShare, h.width - 1); })),
           homes(places_of<T>([h](int i) { return h.width ? i / h.width * kShare + i % h.width : 0; })),
           owners(places_of<T>([](int i) { return i / kShare; })) {}
 
-    int64_t vectors() const { return G ? 1 : vectors_of_head; }          // of a group
-    int64_t size() const { return groups * vectors() * lanes<T>; }       // elements of a packed row
-    int64_t bytes() const { return kHeads * heads.width * int64_t(sizeof(T)); }
+    [[gnu::always_inline]] int64_t heads() const { return M ? M * kHeads : count; }
+    [[gnu::always_inline]] int64_t groups() const { return M ? M : num_groups; }
+    [[gnu::always_inline]] int64_t width_of_group() const { return kExact ? lanes<T> : kHeads * width; }
+    [[gnu::always_inline]] int64_t vectors() const { return G ? 1 : vectors_of_head; }            // of a group
+    [[gnu::always_inline]] int64_t size() const { return groups() * vectors() * lanes<T>; }       // elements of a packed row
 
     // The column at which vector v of group j starts.
     [[gnu::always_inline]] int64_t column(int64_t j, int64_t v) const {
-        if constexpr (G) return j * G * heads.width;
-        return j * heads.width + std::min(v * lanes<T>, heads.width - lanes<T>);
+        return j * width_of_group() + (G ? 0 : std::min(v * lanes<T>, width - lanes<T>));
     }
 
     // What lies in lanes without a column of their own is no column's value, or a second copy of one.
     [[gnu::always_inline]] Vec<T> load_columns(const T* row, int64_t j, int64_t v) const {
-        if constexpr (!G) return load(row + column(j, v));
-        const Vec<T> value = load(row + column(j, v), j + 1 < groups ? whole : last);
-        if constexpr (G > 1)
-            if (!exact) return __builtin_shuffle(value, columns);
-        return value;
+        const T* from = row + column(j, v);
+        if constexpr (G == 0 || kExact) return load(from);
+        else {
+            const Vec<T> value = load(from, M || j + 1 < num_groups ? whole : last);
+            if constexpr (G == 1) return value;
+            else return __builtin_shuffle(value, columns);
+        }
     }
 
     [[gnu::always_inline]] void store_columns(T* row, int64_t j, int64_t v, Vec<T> value) const {
-        if constexpr (!G) return store(row + column(j, v), value);
-        if constexpr (G > 1)
-            if (!exact) value = __builtin_shuffle(value, homes);
-        store(row + column(j, v), value, j + 1 < groups ? whole : last);
+        T* to = row + column(j, v);
+        if constexpr (G == 0 || kExact) return store(to, value);
+        if constexpr (G > 1) value = __builtin_shuffle(value, homes);
+        store(to, value, M || j + 1 < num_groups ? whole : last);
     }
 
     // One number a head, in each lane of the head.
     [[gnu::always_inline]] Vec<T> spread(const T* of_heads, int64_t j) const {
         if constexpr (G < 2) return splat<T>(of_heads[j]);
-        else return __builtin_shuffle(load(of_heads + j * G, j + 1 < groups ? heads_whole : heads_last), owners);
+        else return __builtin_shuffle(load(of_heads + j * G, M || j + 1 < num_groups ? heads_whole : heads_last), owners);
     }
 
-    [[gnu::always_inline]] void prefetch_group(const T* row, int64_t j) const { prefetch(row + j * kHeads * heads.width, bytes()); }
+    // Lines of a group's columns, which may begin anywhere in a line.
+    [[gnu::always_inline]] void prefetch_group(const T* row, int64_t j) const {
+        const T* from = row + j * width_of_group();
+        prefetch(from, width_of_group() * int64_t(sizeof(T)));
+        if (!kExact && j + 1 == groups()) __builtin_prefetch(from + width_of_group() - 1);
+    }
 };
 
-// Calls use(vectors) with the vectors of rows of these heads.
+// Calls use(vectors) with the vectors of rows of these heads. Of one head, and of floats of 4 and 8, the number is one known to
+// the compiler.
 template <typename T, typename Use>
 [[gnu::always_inline]] inline void with_vectors(Heads heads, const Use& use) {
-    if (heads.width >= lanes<T>) return use(HeadVectors<0, T>(heads));
+    constexpr bool kFloats = sizeof(T) == 4 && lanes<T> >= 8;
+    if (heads.width >= lanes<T>) {
+        if constexpr (kFloats) {
+            if (heads.count == 1) return use(HeadVectors<0, 1, T>(heads));
+            if (heads.count == 4) return use(HeadVectors<0, 4, T>(heads));
+            if (heads.count == 8) return use(HeadVectors<0, 8, T>(heads));
+        }
+        return use(HeadVectors<0, 0, T>(heads));
+    }
     if constexpr (lanes<T> >= 16)
-        if (heads.count > 2 && 4 * heads.width <= lanes<T>) return use(HeadVectors<4, T>(heads));
+        if (heads.count > 2 && 4 * heads.width <= lanes<T>) return use(HeadVectors<4, 0, T>(heads));
     if constexpr (lanes<T> >= 8)
-        if (heads.count > 1 && 2 * heads.width <= lanes<T>) return use(HeadVectors<2, T>(heads));
-    use(HeadVectors<1, T>(heads));
+        if (heads.count > 1 && 2 * heads.width <= lanes<T>) {
+            if constexpr (kFloats)
+                if (heads.count == 8 && 2 * heads.width == lanes<T>) return use(HeadVectors<2, 4, T>(heads));
+            return use(HeadVectors<2, 0, T>(heads));
+        }
+    use(HeadVectors<1, 0, T>(heads));
 }
 
 // visit(slot, group, vector): slot counts elements of a packed row.
-template <int G, typename T, typename Visit>
-[[gnu::always_inline]] inline void each_vector(const HeadVectors<G, T>& at, const Visit& visit) {
+template <int G, int M, typename T, typename Visit>
+[[gnu::always_inline]] inline void each_vector(const HeadVectors<G, M, T>& at, const Visit& visit) {
     const int64_t vectors = at.vectors();
     int64_t slot = 0;
-    for (int64_t j = 0; j < at.groups; ++j)
+    for (int64_t j = 0; j < at.groups(); ++j)
         for (int64_t v = 0; v < vectors; ++v, slot += lanes<T>) visit(slot, j, v);
 }
 
-template <int G, typename T>
-[[gnu::always_inline]] inline void pack(const HeadVectors<G, T>& at, const T* row, T* packed) {
+template <int G, int M, typename T>
+[[gnu::always_inline]] inline void pack(const HeadVectors<G, M, T>& at, const T* row, T* packed) {
     each_vector(at, [&](int64_t slot, int64_t j, int64_t v) { store(packed + slot, at.load_columns(row, j, v)); });
 }
 
-template <int G, typename T>
-[[gnu::always_inline]] inline void unpack(const HeadVectors<G, T>& at, const T* packed, T* row) {
+template <int G, int M, typename T>
+[[gnu::always_inline]] inline void unpack(const HeadVectors<G, M, T>& at, const T* packed, T* row) {
     each_vector(at, [&](int64_t slot, int64_t j, int64_t v) { at.store_columns(row, j, v, load(packed + slot)); });
 }
 
 // Zeroes every second copy of a column, so that a dot product counts it once.
-template <int G, typename T>
-void zero_copies(const HeadVectors<G, T>& at, T* packed) {
-    if (G == 1 || at.exact) {
-        if (G || at.vectors_of_head * lanes<T> == at.heads.width) return;  // of one narrow head, the rest is zero already
-    }
-    const int64_t width = at.heads.width, vectors = at.vectors();
-    if constexpr (G) {
+template <int G, int M, typename T>
+[[gnu::always_inline]] inline void zero_copies(const HeadVectors<G, M, T>& at, T* packed) {
+    if constexpr (G == 0) {
+        const int64_t vectors = at.vectors(), copies = vectors * lanes<T> - at.width;
+        for (int64_t h = 0; h < at.heads(); ++h) {
+            T* last = packed + ((h + 1) * vectors - 1) * lanes<T>;
+            for (int64_t i = 0; i < copies; ++i) last[i] = T(0);
+        }
+    } else if constexpr (G > 1 && !at.kExact) {
         for (int64_t i = 0; i < at.size(); ++i)
-            if (i % at.kShare >= width) packed[i] = T(0);
-        return;
-    }
-    const int64_t copies = vectors * lanes<T> - width;
-    for (int64_t h = 0; h < at.heads.count; ++h) {
-        T* last = packed + ((h + 1) * vectors - 1) * lanes<T>;
-        for (int64_t i = 0; i < copies; ++i) last[i] = T(0);
+            if (i % at.kShare >= at.width) packed[i] = T(0);
     }
 }
 
 // Packed rows of one thread; to be freed with std::free. No exceptions: each instruction set has its own copy of all code.
-template <int G, typename T>
-T* new_packed(const HeadVectors<G, T>& at, int64_t rows) {
+template <int G, int M, typename T>
+T* new_packed(const HeadVectors<G, M, T>& at, int64_t rows) {
     const size_t bytes = (size_t(rows * at.size()) * sizeof(T) + 63) / 64 * 64;
     void* packed = std::aligned_alloc(64, bytes);
     if (!packed) __builtin_trap();
@@ -216,27 +233,28 @@ template <typename T>
     return fold<1, 1, T>(&v)[0];
 }
 
-// Sums over each head of N rows' vectors, which are given group by group. M: groups of a row, whose heads fill all groups; or 0.
-template <int N, int M, int G, typename T>
+// Sums over each head of N rows' vectors, which are given group by group.
+template <int N, int G, int M, typename T>
 struct HeadSums {
-    static constexpr int kHeads = HeadVectors<G, T>::kHeads;
+    static constexpr int kHeads = HeadVectors<G, M, T>::kHeads;
     static constexpr int kAll = M ? N * M : N;
     static constexpr int kFold = std::min(kAll, lanes<T> / kHeads);  // vectors folded together
 
-    const HeadVectors<G, T>& at;
+    const HeadVectors<G, M, T>& at;
     T* to;  // (N, heads)
     Vec<T> held[kAll];
 
-    HeadSums(const HeadVectors<G, T>& vectors, T* sums) : at(vectors), to(sums) {}
+    [[gnu::always_inline]] HeadSums(const HeadVectors<G, M, T>& vectors, T* sums) : at(vectors), to(sums) {}
 
     [[gnu::always_inline]] void add(int64_t j, const Vec<T> (&parts)[N]) {
         for (int i = 0; i < N; ++i) held[M ? i * M + j : i] = parts[i];
-        if constexpr (M) return;
-        T sums[kAll * kHeads + lanes<T>];
-        write(sums);
-        for (int i = 0; i < N; ++i)
-            for (int g = 0; g < kHeads; ++g)
-                if (j * kHeads + g < at.heads.count) to[i * at.heads.count + j * kHeads + g] = sums[i * kHeads + g];
+        if constexpr (!M) {
+            T sums[kAll * kHeads + lanes<T>];
+            write(sums);
+            for (int i = 0; i < N; ++i)
+                for (int g = 0; g < kHeads; ++g)
+                    if (j * kHeads + g < at.count) to[i * at.count + j * kHeads + g] = sums[i * kHeads + g];
+        }
     }
 
     [[gnu::always_inline]] void end() {
@@ -253,20 +271,6 @@ struct HeadSums {
         }
     }
 };
-
-// Calls use(M) with the usual numbers of groups, where all of them are full: one head, and floats of 4 or 8 heads.
-template <int G, typename T, typename Use>
-[[gnu::always_inline]] inline void with_groups(const HeadVectors<G, T>& at, const Use& use) {
-    constexpr int kHeads = HeadVectors<G, T>::kHeads;
-    if constexpr (sizeof(T) == 4 && lanes<T> >= 8) {
-        if (at.heads.count == 8) return use(std::integral_constant<int, 8 / kHeads>{});
-        if constexpr (G == 0)
-            if (at.heads.count == 4) return use(std::integral_constant<int, 4>{});
-        if constexpr (G < 2)
-            if (at.heads.count == 1) return use(std::integral_constant<int, 1>{});
-    }
-    use(std::integral_constant<int, 0>{});
-}
 
 // Edges of one row of a CSR, as many as are worked on together.
 struct Batch {

@@ -58,60 +58,60 @@ constexpr int64_t kDeep = 256;       // terms that are added before a tile is wr
 constexpr int64_t kRowsAtOnce = 48;  // of a product: a multiple of kHigh
 constexpr int64_t kTermsAtOnce = 128;  // rows of which the weights' gradient is added up before it is written
 
-// What a tile is multiplied with: row r's k-th number is x[r][k], or, of sums over rows, x[k][r].
-enum class Over { columns, rows };
+// Where the k-th number of a tile's row r is: at x[r][first + k], at x[k][first + r], or at x[0][k * kHigh + r].
+enum class Over { columns, rows, packed };
 
-// to[r] = from[r] + sum over k of the k-th number of row r * panel[k], for R rows of kWide columns. A function of its own, so that
-// the compiler keeps the tile in registers.
-template <int R, Over O>
+// to[r] = from[r] + sum over k of the k-th number of row r * panel[k], for R rows of V vectors, of which the last has `some`
+// columns. A function of its own, so that the compiler keeps the tile in registers.
+template <int R, int V, Over O>
 [[gnu::noinline]] void add_tile(const float* const* x, int64_t first, int64_t depth, const float* panel, const float* const* from,
-                                float* const* to) {
-    Vec<float> low[R], high[R];
+                                float* const* to, First<float> some) {
+    constexpr int64_t kLast = (V - 1) * lanes<float>;
+    Vec<float> low[R], last[R];  // low is that of two vectors alone
     const float* row[R];
 #pragma GCC unroll 6
     for (int r = 0; r < R; ++r) {
-        low[r] = load(from[r]), high[r] = load(from[r] + lanes<float>);
+        if constexpr (V > 1) low[r] = load(from[r]);
+        last[r] = load(from[r] + kLast, some);
         if constexpr (O == Over::columns) row[r] = x[r] + first;
     }
 #pragma GCC unroll 4
     for (int64_t k = 0; k < depth; ++k) {
-        const Vec<float> left = load(panel + k * kWide), right = load(panel + k * kWide + lanes<float>);
-        const float* across = O == Over::rows ? x[k] + first : nullptr;
+        const Vec<float> left = load(panel + k * kWide), right = load(panel + k * kWide + kLast);
+        const float* across = O == Over::rows ? x[k] + first : O == Over::packed ? x[0] + k * kHigh : nullptr;
 #pragma GCC unroll 6
         for (int r = 0; r < R; ++r) {
-            const Vec<float> value = (O == Over::rows ? across[r] : row[r][k]) - Vec<float>{};
-            low[r] += value * left;
-            high[r] += value * right;
+            const Vec<float> value = (O == Over::columns ? row[r][k] : across[r]) - Vec<float>{};
+            if constexpr (V > 1) low[r] += value * left;
+            last[r] += value * right;
         }
     }
 #pragma GCC unroll 6
-    for (int r = 0; r < R; ++r) store(to[r], low[r]), store(to[r] + lanes<float>, high[r]);
-}
-
-template <Over O>
-inline void add_tile_of(int rows, const float* const* x, int64_t first, int64_t depth, const float* panel, const float* const* from,
-                        float* const* to) {
-    switch (rows) {
-        case 1: return add_tile<1, O>(x, first, depth, panel, from, to);
-        case 2: return add_tile<2, O>(x, first, depth, panel, from, to);
-        case 3: return add_tile<3, O>(x, first, depth, panel, from, to);
-        case 4: return add_tile<4, O>(x, first, depth, panel, from, to);
-        case 5: return add_tile<5, O>(x, first, depth, panel, from, to);
-        default: return add_tile<kHigh, O>(x, first, depth, panel, from, to);
+    for (int r = 0; r < R; ++r) {
+        if constexpr (V > 1) store(to[r], low[r]);
+        store(to[r] + kLast, last[r], some);
     }
 }
 
-// The same where fewer than kWide columns may be there: they are copied to and fro.
+template <int V, Over O>
+inline void add_tile_of(int rows, const float* const* x, int64_t first, int64_t depth, const float* panel, const float* const* from,
+                        float* const* to, First<float> some) {
+    switch (rows) {
+        case 1: return add_tile<1, V, O>(x, first, depth, panel, from, to, some);
+        case 2: return add_tile<2, V, O>(x, first, depth, panel, from, to, some);
+        case 3: return add_tile<3, V, O>(x, first, depth, panel, from, to, some);
+        case 4: return add_tile<4, V, O>(x, first, depth, panel, from, to, some);
+        case 5: return add_tile<5, V, O>(x, first, depth, panel, from, to, some);
+        default: return add_tile<kHigh, V, O>(x, first, depth, panel, from, to, some);
+    }
+}
+
+// The same where fewer than kWide columns may be there: beyond them nothing is read or written.
 template <Over O>
 inline void add_tile_within(int64_t columns, int rows, const float* const* x, int64_t first, int64_t depth, const float* panel,
                             const float* const* from, float* const* to) {
-    if (columns >= kWide) return add_tile_of<O>(rows, x, first, depth, panel, from, to);
-    float room[kHigh][kWide] = {};
-    float* rooms[kHigh];
-    for (int r = 0; r < kHigh; ++r) rooms[r] = room[r];
-    for (int r = 0; r < rows; ++r) std::copy(from[r], from[r] + columns, room[r]);
-    add_tile_of<O>(rows, x, first, depth, panel, rooms, rooms);
-    for (int r = 0; r < rows; ++r) std::copy(room[r], room[r] + columns, to[r]);
+    if (columns > lanes<float>) return add_tile_of<2, O>(rows, x, first, depth, panel, from, to, First<float>(columns - lanes<float>));
+    add_tile_of<1, O>(rows, x, first, depth, panel, from, to, First<float>(columns));
 }
 
 // Weights (in, width), or (width, in) where they are turned, kWide columns after kWide columns, zero beyond the last.
@@ -198,15 +198,30 @@ inline void pack_rows(const float* x, int64_t stride, int64_t width, int64_t row
     }
 }
 
-// Adds the share of some rows to the sums of a part.
+// Rows of kHigh columns, from column `first` on: rows that lie far apart would be fetched again for every panel.
+inline void pack_columns(const float* const* x, int64_t first, int columns, int64_t rows, float* to) {
+    const First<float> some(std::min(columns, lanes<float>));
+    for (int64_t k = 0; k < rows; ++k, to += kHigh) {
+        store(to, load(x[k] + first, some), some);
+        for (int c = lanes<float>; c < columns; ++c) to[c] = x[k][first + c];
+    }
+}
+
+// Adds the share of some rows, at most kTermsAtOnce, to the sums of a part.
 inline void add_weight_rows(int64_t in, int64_t width, const float* const* x, const float* grad, int64_t rows, float* sums) {
-    for (int64_t i0 = 0; i0 < in; i0 += kHigh)
+    float across[kTermsAtOnce * kHigh];
+    const float* const packed[] = {across};
+    for (int64_t i0 = 0; i0 < in; i0 += kHigh) {
+        const int high = int(std::min<int64_t>(kHigh, in - i0));
+        if (width > kWide) pack_columns(x, i0, high, rows, across);
         for (int64_t c0 = 0, p = 0; c0 < width; c0 += kWide, ++p) {
-            const int high = int(std::min<int64_t>(kHigh, in - i0));
             float* to[kHigh];
             for (int r = 0; r < high; ++r) to[r] = sums + (i0 + r) * width + c0;
-            add_tile_within<Over::rows>(width - c0, high, x, i0, rows, grad + p * rows * kWide, to, to);
+            const float* panel = grad + p * rows * kWide;
+            if (width > kWide) add_tile_within<Over::packed>(width - c0, high, packed, 0, rows, panel, to, to);
+            else add_tile_within<Over::rows>(width - c0, high, x, i0, rows, panel, to, to);
         }
+    }
 }
 
 // What a thread of the backward pass works with.
