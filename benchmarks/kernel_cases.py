@@ -72,11 +72,17 @@ class Arrays:
         return torch.randn(self.num_nodes, width, generator=torch.Generator().manual_seed(width))
 
 
-def write_graph(folder: Path, *, nodes: int, degree: float) -> None:
-    """Write a community graph for every side to read."""
+def write_graph(folder: Path, *, nodes: int, degree: float, shuffle: bool) -> None:
+    """Write a community graph for every side to read; shuffled, neighbours lie far apart in memory."""
+    from siafu import native
     from siafu.data import community
+    from siafu.graph import Block
 
     block = community(nodes, degree=degree, features=1, classes=2, seed=0).block
+    if shuffle:
+        order = torch.randperm(nodes, generator=torch.Generator().manual_seed(0))
+        csr = native.relabel(block.csr, order)
+        block = Block(csr.indptr, csr.indices, nodes)
     csr, turned = block.csr, block.transposed
     assert turned.origin is not None
     arrays = {

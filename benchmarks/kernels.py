@@ -3,12 +3,13 @@
     python benchmarks/kernels.py                              every kernel, 100k nodes and 2.5M edges, two threads
     python benchmarks/kernels.py --before ../old              also another checkout, call by call in turn
     python benchmarks/kernels.py --only gat-8x8 spmm-47       some of them
+    python benchmarks/kernels.py --shuffle                    nodes numbered at random: neighbours lie far apart
     python benchmarks/kernels.py --no-peers                   without torch and PyG, which take most of the time
 
-Products are counted in GFLOP/s; the limit is a loop of multiply-adds in registers. Kernels that read rows of other nodes are
-counted in GB/s of the rows' own bytes; the limit is a plain read of the same rows in the same order, which does nothing else
-(attention may come above it where the rows of one batch of edges are still in the cache). Every side is a process with the
-same number of threads; calls take turns, and times are the best of all calls. Ratios are medians over the turns.
+Products are counted in GFLOP/s; the limit is a loop of multiply-adds in registers. Kernels that read rows of other
+nodes are counted in GB/s of the rows' own bytes; the limit is a plain read of the same rows in the same order, and
+nothing else. Every side is a process with the same number of threads; calls take turns, and times are the best of all
+calls. Ratios are of medians.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import json
 import statistics
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from limits import gather_seconds, gflops
 from turns import Side
 
 SIDE = Path(__file__).with_name("kernels_side.py")
+_PAUSE_S = 0.02  # threads of the side before wait actively for a while
 
 
 def start_sides(args: argparse.Namespace, folder: Path) -> dict[str, Side]:
@@ -44,9 +47,11 @@ def time_case(case: Case, sides: dict[str, Side], calls: int) -> dict[str, list[
     """Seconds of each call of each side, in turn; the first is not counted. A peer is slower and called less often."""
     found: dict[str, list[float]] = {name: [] for name in sides}
     for turn in range(calls + 1):
-        for name, side in sides.items():
+        order = list(sides.items())
+        for name, side in order[::-1] if turn % 2 else order:
             if name == "peer" and turn > 2:
                 continue
+            time.sleep(_PAUSE_S)
             seconds = side.ask(case.name)["seconds"]
             if turn and seconds is not None:
                 found[name].append(seconds)
@@ -71,8 +76,8 @@ def row_of(case: Case, seconds: dict[str, list[float]], limit: float, arrays: Ar
     row: dict[str, Any] = {"seconds": best, "rate": work / best / 1e9, "limit_share": limit / best}
     for name, times in seconds.items():
         if name != "siafu" and times:
-            pairs = zip(times, seconds["siafu"], strict=False)
-            row[name] = {"seconds": min(times), "times": statistics.median(a / b for a, b in pairs)}
+            ratio = statistics.median(times) / statistics.median(seconds["siafu"])
+            row[name] = {"seconds": min(times), "times": ratio}
     return row
 
 
@@ -83,8 +88,9 @@ def show(case: Case, row: dict[str, Any]) -> None:
         for name in ("before", "peer")
         if name in row
     )
+    share = f"{row['limit_share']:5.0%} of the limit"
     print(
-        f"{case.name:20} {row['seconds'] * 1e3:8.2f} ms {row['rate']:7.1f} {unit:8} {row['limit_share']:5.0%} of the limit{others}",
+        f"{case.name:20} {row['seconds'] * 1e3:8.2f} ms {row['rate']:7.1f} {unit:8} {share}{others}",
         flush=True,
     )
 
@@ -96,7 +102,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {"gflops": peak}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        write_graph(folder, nodes=args.nodes, degree=args.degree)
+        write_graph(folder, nodes=args.nodes, degree=args.degree, shuffle=args.shuffle)
         arrays, sides = Arrays(folder), start_sides(args, folder)
         for case in CASES.values():
             if args.only and case.name not in args.only:
@@ -117,6 +123,7 @@ def main() -> None:
     parser.add_argument("--before", type=Path, help="another checkout, with its own .venv")
     parser.add_argument("--only", nargs="*", choices=CASES, metavar="CASE", help=", ".join(CASES))
     parser.add_argument("--no-peers", dest="peers", action="store_false")
+    parser.add_argument("--shuffle", action="store_true", help="number the nodes at random")
     parser.add_argument("--calls", type=int, default=9)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--nodes", type=int, default=100_000)

@@ -1,4 +1,4 @@
-"""One checkout's kernels, or those of torch and PyG, in a process of its own: it runs one each time it is told its name.
+"""One checkout's kernels, or those of torch and PyG, in a process of its own: it runs one when it is told its name.
 
 Started by ``kernels.py``. It reads names of cases from standard input, one a line, and answers each with one line of
 JSON: the seconds of one call. Arrays are made when their case is first named, and kept until another is.

@@ -31,7 +31,8 @@ extern "C" {
 double multiply_add(int64_t rounds, int threads, float* out) {
 #pragma omp parallel num_threads(threads)
     {
-        Vec sums[kSums] = {}, factor = Vec{} + 0.999f, add = Vec{} + 1e-3f;
+        Vec sums[kSums], factor = Vec{} + 0.999f, add = Vec{} + 1e-3f;
+        for (int k = 0; k < kSums; ++k) sums[k] = Vec{} + float(k);  // unlike, or they would be one
         for (int64_t i = 0; i < rounds; ++i) {
 #pragma GCC unroll 12
             for (int k = 0; k < kSums; ++k) sums[k] = sums[k] * factor + add;

@@ -39,7 +39,8 @@ def gflops(threads: int, *, rounds: int = 20_000_000) -> float:
 
 def gather_seconds(x: Tensor, width: int, ids: Tensor, threads: int) -> float:
     """Return the seconds of one plain read of the rows ``ids`` (int32), ``width`` columns of each row of x."""
-    assert x.dtype == torch.float32 and ids.dtype == torch.int32 and ids.is_contiguous()
+    assert (x.dtype, ids.dtype) == (torch.float32, torch.int32)
+    assert ids.is_contiguous()
     out = ctypes.c_float()
     how = [ctypes.c_int64(width), ctypes.c_int64(x.stride(0)), ctypes.c_void_p(ids.data_ptr())]
     rest = [ctypes.c_int64(ids.numel()), threads, ctypes.byref(out)]

@@ -58,8 +58,8 @@ constexpr int64_t kDeep = 256;       // terms that are added before a tile is wr
 constexpr int64_t kRowsAtOnce = 48;  // of a product: a multiple of kHigh
 constexpr int64_t kTermsAtOnce = 128;  // rows of which the weights' gradient is added up before it is written
 
-// Where the k-th number of a tile's row r is: at x[r][first + k], at x[k][first + r], or at x[0][k * kHigh + r].
-enum class Over { columns, rows, packed };
+// What a tile is multiplied with: row r's k-th number is x[r][k], or, of sums over rows, x[k][r].
+enum class Over { columns, rows };
 
 // to[r] = from[r] + sum over k of the k-th number of row r * panel[k], for R rows of V vectors, of which the last has `some`
 // columns. A function of its own, so that the compiler keeps the tile in registers.
@@ -78,10 +78,10 @@ template <int R, int V, Over O>
 #pragma GCC unroll 4
     for (int64_t k = 0; k < depth; ++k) {
         const Vec<float> left = load(panel + k * kWide), right = load(panel + k * kWide + kLast);
-        const float* across = O == Over::rows ? x[k] + first : O == Over::packed ? x[0] + k * kHigh : nullptr;
+        const float* across = O == Over::rows ? x[k] + first : nullptr;
 #pragma GCC unroll 6
         for (int r = 0; r < R; ++r) {
-            const Vec<float> value = (O == Over::columns ? row[r][k] : across[r]) - Vec<float>{};
+            const Vec<float> value = (O == Over::rows ? across[r] : row[r][k]) - Vec<float>{};
             if constexpr (V > 1) low[r] += value * left;
             last[r] += value * right;
         }
@@ -198,30 +198,23 @@ inline void pack_rows(const float* x, int64_t stride, int64_t width, int64_t row
     }
 }
 
-// Rows of kHigh columns, from column `first` on: rows that lie far apart would be fetched again for every panel.
-inline void pack_columns(const float* const* x, int64_t first, int columns, int64_t rows, float* to) {
-    const First<float> some(std::min(columns, lanes<float>));
-    for (int64_t k = 0; k < rows; ++k, to += kHigh) {
-        store(to, load(x[k] + first, some), some);
-        for (int c = lanes<float>; c < columns; ++c) to[c] = x[k][first + c];
+// Adds the share of some rows to the sums of a part. fetch(i) is called before columns [i, i + kHigh) of x are worked on.
+template <typename Fetch>
+inline void add_weight_rows(int64_t in, int64_t width, const float* const* x, const float* grad, int64_t rows, float* sums,
+                            const Fetch& fetch) {
+    for (int64_t i0 = 0; i0 < in; i0 += kHigh) {
+        fetch(i0);
+        for (int64_t c0 = 0, p = 0; c0 < width; c0 += kWide, ++p) {
+            const int high = int(std::min<int64_t>(kHigh, in - i0));
+            float* to[kHigh];
+            for (int r = 0; r < high; ++r) to[r] = sums + (i0 + r) * width + c0;
+            add_tile_within<Over::rows>(width - c0, high, x, i0, rows, grad + p * rows * kWide, to, to);
+        }
     }
 }
 
-// Adds the share of some rows, at most kTermsAtOnce, to the sums of a part.
 inline void add_weight_rows(int64_t in, int64_t width, const float* const* x, const float* grad, int64_t rows, float* sums) {
-    float across[kTermsAtOnce * kHigh];
-    const float* const packed[] = {across};
-    for (int64_t i0 = 0; i0 < in; i0 += kHigh) {
-        const int high = int(std::min<int64_t>(kHigh, in - i0));
-        if (width > kWide) pack_columns(x, i0, high, rows, across);
-        for (int64_t c0 = 0, p = 0; c0 < width; c0 += kWide, ++p) {
-            float* to[kHigh];
-            for (int r = 0; r < high; ++r) to[r] = sums + (i0 + r) * width + c0;
-            const float* panel = grad + p * rows * kWide;
-            if (width > kWide) add_tile_within<Over::packed>(width - c0, high, packed, 0, rows, panel, to, to);
-            else add_tile_within<Over::rows>(width - c0, high, x, i0, rows, panel, to, to);
-        }
-    }
+    add_weight_rows(in, width, x, grad, rows, sums, [](int64_t) {});
 }
 
 // What a thread of the backward pass works with.
@@ -233,8 +226,14 @@ struct BackwardRoom {
         : grad(new float[size_t(kTermsAtOnce * width)]), packed(new float[size_t(kTermsAtOnce * panels_of(width) * kWide)]) {}
 };
 
+// Fetches floats [first, last) of an array, a line at a time.
+inline void fetch_lines(const float* from, int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; i += 16) __builtin_prefetch(from + i);
+}
+
 // Adds the share of some rows to the sums of a part, and writes the gradients of their inputs.
 inline void backward_rows(const ProductBackward& a, const float* const* turned, int64_t begin, int64_t end, BackwardRoom& room, float* sums) {
+    const int64_t ahead = std::min(2 * end - begin, a.rows) - end;  // rows that are read next, across which sums go column by column
     const int64_t rows = end - begin, stride = a.after ? a.width : a.stride;
     const float* grad = a.grad + begin * a.stride;
     if (a.after) {
@@ -245,7 +244,9 @@ inline void backward_rows(const ProductBackward& a, const float* const* turned, 
     for (int t = 0; t < a.num_terms; ++t) {
         const Term& term = a.terms[t];
         for (int64_t r = 0; r < rows; ++r) room.x[r] = term.row(begin + r);
-        add_weight_rows(term.in, a.width, room.x, room.packed.get(), rows, sums);
+        add_weight_rows(term.in, a.width, room.x, room.packed.get(), rows, sums, [&](int64_t i) {
+            fetch_lines(term.row(end), ahead * i, ahead * std::min(i + kHigh, term.in));
+        });
         sums += term.in * a.width;
         if (!a.grad_x[t]) continue;
         const auto row = [grad, stride](int64_t r) { return grad + r * stride; };

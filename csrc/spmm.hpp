@@ -71,8 +71,6 @@ void spmm_tile(const Spmm<T, X>& a, int64_t begin, int64_t end, int64_t first, i
     const X* x = a.x - a.first_src * a.width;  // the row of column 0, there or not
     const T* pre = a.pre ? a.pre - a.first_src : nullptr;
     const int64_t stop = end_of(a, end - 1), covered = first + (N - 1) * lanes<T> - last;
-    // Where rows begin anywhere in a cache line, they reach into one line more.
-    const int64_t last_byte = a.width * int64_t(sizeof(X)) % 64 ? (last + lanes<T> - first) * int64_t(sizeof(X)) - 1 : 0;
     for (int64_t d = begin; d < end; ++d) {
         const int64_t row_end = end_of(a, d);
         if (a.add && !a.loop && row_end == indptr[d]) continue;
@@ -82,7 +80,6 @@ void spmm_tile(const Spmm<T, X>& a, int64_t begin, int64_t end, int64_t first, i
                 const char* next = reinterpret_cast<const char*>(x + indices[e + kAhead] * a.width + first);
 #pragma GCC unroll 8
                 for (int64_t b = 0; b < int64_t(N * lanes<T> * sizeof(X)); b += 64) __builtin_prefetch(next + b);
-                if (last_byte) __builtin_prefetch(next + last_byte);
             }
             const int64_t s = indices[e];
             T coef = a.weight ? a.weight[e] : T(1);
