@@ -62,8 +62,8 @@ constexpr int64_t kTermsAtOnce = 128;  // rows of which the weights' gradient is
 enum class Over { columns, rows };
 
 // to[r] = from[r] + sum over k of the k-th number of row r * panel[k], for R rows of V vectors, of which the last has `some`
-// columns. A function of its own, so that the compiler keeps the tile in registers.
-template <int R, int V, Over O>
+// columns, or, if Whole, all. A function of its own, so that the compiler keeps the tile in registers.
+template <int R, int V, bool Whole, Over O>
 [[gnu::noinline]] void add_tile(const float* const* x, int64_t first, int64_t depth, const float* panel, const float* const* from,
                                 float* const* to, First<float> some) {
     constexpr int64_t kLast = (V - 1) * lanes<float>;
@@ -72,7 +72,7 @@ template <int R, int V, Over O>
 #pragma GCC unroll 6
     for (int r = 0; r < R; ++r) {
         if constexpr (V > 1) low[r] = load(from[r]);
-        last[r] = load(from[r] + kLast, some);
+        last[r] = Whole ? load(from[r] + kLast) : load(from[r] + kLast, some);
         if constexpr (O == Over::columns) row[r] = x[r] + first;
     }
 #pragma GCC unroll 4
@@ -89,20 +89,21 @@ template <int R, int V, Over O>
 #pragma GCC unroll 6
     for (int r = 0; r < R; ++r) {
         if constexpr (V > 1) store(to[r], low[r]);
-        store(to[r] + kLast, last[r], some);
+        if constexpr (Whole) store(to[r] + kLast, last[r]);
+        else store(to[r] + kLast, last[r], some);
     }
 }
 
-template <int V, Over O>
+template <int V, bool Whole, Over O>
 inline void add_tile_of(int rows, const float* const* x, int64_t first, int64_t depth, const float* panel, const float* const* from,
                         float* const* to, First<float> some) {
     switch (rows) {
-        case 1: return add_tile<1, V, O>(x, first, depth, panel, from, to, some);
-        case 2: return add_tile<2, V, O>(x, first, depth, panel, from, to, some);
-        case 3: return add_tile<3, V, O>(x, first, depth, panel, from, to, some);
-        case 4: return add_tile<4, V, O>(x, first, depth, panel, from, to, some);
-        case 5: return add_tile<5, V, O>(x, first, depth, panel, from, to, some);
-        default: return add_tile<kHigh, V, O>(x, first, depth, panel, from, to, some);
+        case 1: return add_tile<1, V, Whole, O>(x, first, depth, panel, from, to, some);
+        case 2: return add_tile<2, V, Whole, O>(x, first, depth, panel, from, to, some);
+        case 3: return add_tile<3, V, Whole, O>(x, first, depth, panel, from, to, some);
+        case 4: return add_tile<4, V, Whole, O>(x, first, depth, panel, from, to, some);
+        case 5: return add_tile<5, V, Whole, O>(x, first, depth, panel, from, to, some);
+        default: return add_tile<kHigh, V, Whole, O>(x, first, depth, panel, from, to, some);
     }
 }
 
@@ -110,8 +111,10 @@ inline void add_tile_of(int rows, const float* const* x, int64_t first, int64_t 
 template <Over O>
 inline void add_tile_within(int64_t columns, int rows, const float* const* x, int64_t first, int64_t depth, const float* panel,
                             const float* const* from, float* const* to) {
-    if (columns > lanes<float>) return add_tile_of<2, O>(rows, x, first, depth, panel, from, to, First<float>(columns - lanes<float>));
-    add_tile_of<1, O>(rows, x, first, depth, panel, from, to, First<float>(columns));
+    const auto tile = [&](auto add, int64_t some) { add(rows, x, first, depth, panel, from, to, First<float>(some)); };
+    if (columns >= kWide) tile(add_tile_of<2, true, O>, lanes<float>);
+    else if (columns > lanes<float>) tile(add_tile_of<2, false, O>, columns - lanes<float>);
+    else tile(add_tile_of<1, false, O>, columns);
 }
 
 // Weights (in, width), or (width, in) where they are turned, kWide columns after kWide columns, zero beyond the last.
