@@ -54,62 +54,60 @@ template <typename T>
 }
 
 // acc[h] += sum_i weight[i, h] * x[ids[i], h] for N rows.
-template <bool Narrow, int N, typename T>
-[[gnu::always_inline]] inline void add_rows(Heads heads, Rows<const T> x, const int64_t* ids, const T* weight, T* acc) {
-    const int64_t vectors = vectors_in<T>(heads.width);
+template <int N, int G, int M, typename T>
+[[gnu::always_inline]] inline void add_rows(const HeadVectors<G, M, T>& at, Rows<const T> x, const int64_t* ids, const T* weight, T* acc) {
+    const int64_t vectors = at.vectors(), heads = at.heads();
     const T *row[N], *next[N];
     for (int i = 0; i < N; ++i) row[i] = row_of(x, ids[i]), next[i] = row_of(x, ids[i + kEdgesAhead]);
-    for (int64_t h = 0; h < heads.count; ++h) {
+    for (int64_t j = 0; j < at.groups(); ++j) {
         Vec<T> w[N];
         for (int i = 0; i < N; ++i) {
-            prefetch(next[i] + h * heads.width, heads.width * int64_t(sizeof(T)));
-            w[i] = splat<T>(weight[i * heads.count + h]);
+            at.prefetch_group(next[i], j);
+            w[i] = at.spread(weight + i * heads, j);
         }
         for (int64_t v = 0; v < vectors; ++v, acc += lanes<T>) {
-            const int64_t column = h * heads.width + column_of<T>(heads, v);
             Vec<T> sum = load(acc);
 #pragma GCC unroll 8
-            for (int i = 0; i < N; ++i) sum += w[i] * load_head<Narrow>(row[i] + column, heads.width);
+            for (int i = 0; i < N; ++i) sum += w[i] * at.load_columns(row[i], j, v);
             store(acc, sum);
         }
     }
 }
 
 // As add_rows, and dot[i, h] = <x[ids[i], h], with[h]>; `with` is packed, without second copies.
-template <bool Narrow, int N, typename T>
-[[gnu::always_inline]] inline void add_and_dot_rows(Heads heads, Rows<const T> x, const int64_t* ids, const T* weight, const T* with,
-                                                    T* acc, T* dot) {
-    const int64_t vectors = vectors_in<T>(heads.width);
+template <int N, int G, int M, typename T>
+[[gnu::always_inline]] inline void add_and_dot_rows(const HeadVectors<G, M, T>& at, Rows<const T> x, const int64_t* ids, const T* weight,
+                                                    const T* with, T* acc, T* dot) {
+    const int64_t vectors = at.vectors(), heads = at.heads(), groups = at.groups();
     const T *row[N], *next[N];
     for (int i = 0; i < N; ++i) row[i] = row_of(x, ids[i]), next[i] = row_of(x, ids[i + kEdgesAhead]);
-    for (int64_t h = 0; h < heads.count; ++h) {
+    HeadSums<N, G, M, T> sums(at, dot);
+    for (int64_t j = 0; j < groups; ++j) {
         Vec<T> w[N], dots[N] = {};
         for (int i = 0; i < N; ++i) {
-            prefetch(next[i] + h * heads.width, heads.width * int64_t(sizeof(T)));
-            w[i] = splat<T>(weight[i * heads.count + h]);
+            at.prefetch_group(next[i], j);
+            w[i] = at.spread(weight + i * heads, j);
         }
         for (int64_t v = 0; v < vectors; ++v, acc += lanes<T>, with += lanes<T>) {
-            const int64_t column = h * heads.width + column_of<T>(heads, v);
             const Vec<T> own = load(with);
             Vec<T> sum = load(acc);
 #pragma GCC unroll 8
             for (int i = 0; i < N; ++i) {
-                const Vec<T> value = load_head<Narrow>(row[i] + column, heads.width);
+                const Vec<T> value = at.load_columns(row[i], j, v);
                 sum += w[i] * value;
                 dots[i] += own * value;
             }
             store(acc, sum);
         }
-        for (int i = 0; i < N; ++i) dot[i * heads.count + h] = sum_across<T>(dots[i]);
+        sums.add(j, dots);
     }
+    sums.end();
 }
 
 // Scales each head of a packed row.
-template <typename T>
-[[gnu::always_inline]] inline void scale_heads(Heads heads, const T* factor, T* packed) {
-    const int64_t size = vectors_in<T>(heads.width) * lanes<T>;
-    for (int64_t h = 0; h < heads.count; ++h)
-        for (int64_t i = 0; i < size; i += lanes<T>) store(packed + h * size + i, factor[h] * load(packed + h * size + i));
+template <int G, int M, typename T>
+[[gnu::always_inline]] inline void scale_heads(const HeadVectors<G, M, T>& at, const T* factor, T* packed) {
+    each_vector(at, [&](int64_t slot, int64_t j, int64_t) { store(packed + slot, at.spread(factor, j) * load(packed + slot)); });
 }
 
 template <typename T>
@@ -118,78 +116,117 @@ void exp_all(T* values, int64_t size) {
     for (int64_t i = 0; i < size; ++i) values[i] = exp_of(values[i]);
 }
 
+// The number of a batch's scores, and zeros after them up to a multiple of a vector: loops over them are then without a rest.
+template <typename T>
+[[gnu::always_inline]] inline int64_t fill_up(T* scores, int64_t size) {
+    store(scores + size, Vec<T>{});
+    return (size + lanes<T> - 1) / lanes<T> * lanes<T>;
+}
+
 // The largest score of each head. leaky never falls, so the largest is that of the largest source.
 template <typename T>
 void top_scores(const Attend<T>& a, int64_t d, T* top) {
     const T *own = row_of(a.score_src, d), *to = row_of(a.score_dst, d);
     with_heads(a.heads.count, [&](auto heads) {
         T most[kMaxHeads];
+#pragma omp simd
         for (int64_t h = 0; h < heads; ++h) most[h] = own[h];
         for (int64_t e = a.csr.indptr[d]; e < a.csr.indptr[d + 1]; ++e) {
             const T* from = row_of(a.score_src, a.csr.indices[e]);
+#pragma omp simd
             for (int64_t h = 0; h < heads; ++h) most[h] = from[h] > most[h] ? from[h] : most[h];
         }
+#pragma omp simd
         for (int64_t h = 0; h < heads; ++h) top[h] = leaky(most[h] + to[h], a.slope);
     });
 }
 
-// weight[k, h] = exp(score - top), and total[h] += their sum.
+// Fetches the scores of the sources that come after a batch's, as many.
 template <typename T>
-void weigh_batch(const Attend<T>& a, int64_t d, const Batch& batch, const T* top, T* total, T* weight) {
+[[gnu::always_inline]] inline void prefetch_scores(const Attend<T>& a, const Batch& batch) {
+    const int64_t first = batch.edge[batch.size - 1] + 1, last = std::min(first + batch.size, a.csr.indptr[a.csr.num_dst]);
+    for (int64_t e = first; e < last; ++e) __builtin_prefetch(row_of(a.score_src, a.csr.indices[e]));
+}
+
+// weight[k, h] = exp(score - top), and total[h] += their sum. Where the batch is all of the row, it finds top too.
+template <bool FindTop, typename T>
+void weigh_batch(const Attend<T>& a, int64_t d, const Batch& batch, T* top, T* total, T* weight) {
     const T* to = row_of(a.score_dst, d);
     with_heads(a.heads.count, [&](auto heads) {
-        T less[kScores];
+        T less[kScores + lanes<T>];
+        const int64_t size = batch.size * heads;
+        prefetch_scores(a, batch);
         for (int64_t k = 0; k < batch.size; ++k) {
             const T* from = row_of(a.score_src, batch.row[k]);
-            for (int64_t h = 0; h < heads; ++h) weight[k * heads + h] = from[h] + to[h], less[k * heads + h] = top[h];
-        }
-        const int64_t size = batch.size * heads;
 #pragma omp simd
-        for (int64_t i = 0; i < size; ++i) weight[i] = exp_of(leaky(weight[i], a.slope) - less[i]);
+            for (int64_t h = 0; h < heads; ++h) weight[k * heads + h] = from[h];
+        }
+        T sums[kMaxHeads];
+        if constexpr (FindTop) {
+#pragma omp simd
+            for (int64_t h = 0; h < heads; ++h) sums[h] = weight[h];
+            for (int64_t k = 1; k < batch.size; ++k)
+#pragma omp simd
+                for (int64_t h = 0; h < heads; ++h) sums[h] = weight[k * heads + h] > sums[h] ? weight[k * heads + h] : sums[h];
+#pragma omp simd
+            for (int64_t h = 0; h < heads; ++h) top[h] = leaky(sums[h] + to[h], a.slope);
+        }
         for (int64_t k = 0; k < batch.size; ++k)
-            for (int64_t h = 0; h < heads; ++h) total[h] += weight[k * heads + h];
+#pragma omp simd
+            for (int64_t h = 0; h < heads; ++h) weight[k * heads + h] += to[h], less[k * heads + h] = top[h];
+        const int64_t full = fill_up(weight, size);
+        fill_up(less, size);
+#pragma omp simd
+        for (int64_t i = 0; i < full; ++i) weight[i] = exp_of(leaky(weight[i], a.slope) - less[i]);
+#pragma omp simd
+        for (int64_t h = 0; h < heads; ++h) sums[h] = total[h];
+        for (int64_t k = 0; k < batch.size; ++k)
+#pragma omp simd
+            for (int64_t h = 0; h < heads; ++h) sums[h] += weight[k * heads + h];
+#pragma omp simd
+        for (int64_t h = 0; h < heads; ++h) total[h] = sums[h];
     });
 }
 
-template <bool Narrow, typename T>
-void attend_row(const Attend<T>& a, int64_t d, Batch& batch, T* acc) {
-    const int64_t heads = a.heads.count;
+template <int G, int M, typename T>
+void attend_row(const Attend<T>& a, const HeadVectors<G, M, T>& given, int64_t d, Batch& batch, T* acc) {
+    const HeadVectors<G, M, T> at = given;  // a local, so that the compiler need not fear that a store changes it
+    const int64_t heads = at.heads(), capacity = batch_capacity(heads);
+    const bool once = a.csr.indptr[d + 1] - a.csr.indptr[d] < capacity;
     T* top = a.softmax + d * 2 * heads;
     T* total = top + heads;
-    T weight[kScores];
-    top_scores(a, d, top);
+    T weight[kScores + lanes<T>];
+    if (!once) top_scores(a, d, top);
     std::fill(total, total + heads, T(0));
-    std::fill(acc, acc + packed_size<T>(a.heads), T(0));
-    each_batch(a.csr, d, true, batch_capacity(heads), batch, [&] {
-        weigh_batch(a, d, batch, top, total, weight);
+    std::fill(acc, acc + at.size(), T(0));
+    each_batch(a.csr, d, true, capacity, batch, [&] {
+        once ? weigh_batch<true>(a, d, batch, top, total, weight) : weigh_batch<false>(a, d, batch, top, total, weight);
         drop_edges<true>(a.drop, d, batch, heads, weight);
-        each_group(batch.size, [&](int64_t k, auto n) {
-            add_rows<Narrow, n.value>(a.heads, a.z, batch.row + k, weight + k * heads, acc);
-        });
+        each_group(batch.size, [&](int64_t k, auto n) { add_rows<n.value>(at, a.z, batch.row + k, weight + k * heads, acc); });
     });
     for (int64_t h = 0; h < heads; ++h) total[h] = T(1) / total[h];
-    scale_heads(a.heads, total, acc);
-    unpack<Narrow>(a.heads, acc, a.out + d * heads * a.heads.width);
+    scale_heads(at, total, acc);
+    unpack(at, acc, a.out + d * heads * a.heads.width);
 }
 
-template <bool Narrow, typename T>
-void attend_rows(const Attend<T>& a) {
+template <int G, int M, typename T>
+void attend_rows(const Attend<T>& a, const HeadVectors<G, M, T>& at) {
     const int64_t edges = a.csr.indptr[a.csr.num_dst] - a.csr.indptr[a.csr.first_dst];
     Team team;
 #pragma omp parallel if (edges * a.heads.count * a.heads.width > kThreadedNumbers)
     {
         Member member(team);
         Batch batch;
-        T* acc = new_packed<T>(a.heads, 1);
+        T* acc = new_packed(at, 1);
 #pragma omp for schedule(dynamic, 64) nowait
-        for (int64_t d = a.csr.first_dst; d < a.csr.num_dst; ++d) attend_row<Narrow>(a, d, batch, acc);
+        for (int64_t d = a.csr.first_dst; d < a.csr.num_dst; ++d) attend_row(a, at, d, batch, acc);
         std::free(acc);
     }
 }
 
 template <typename T>
 void attend(const Attend<T>& a) {
-    a.heads.width < lanes<T> ? attend_rows<true>(a) : attend_rows<false>(a);
+    with_vectors<T>(a.heads, [&](const auto& at) { attend_rows(a, at); });
 }
 
 // <x[h], y[h]> of two rows, in a fixed order.
@@ -224,7 +261,7 @@ void gather_dst(const AttendBackward<T>& a) {
 // What a batch of one source's edges is computed from, (size, heads) each.
 template <typename T>
 struct SourceEdges {
-    T alpha[kScores], weight[kScores], slope[kScores], dot[kScores];
+    T alpha[kScores + lanes<T>], weight[kScores + lanes<T>], slope[kScores + lanes<T>], dot[kScores + lanes<T>];
 };
 
 // alpha and weight, which is still without dropout, and leaky's slope.
@@ -234,20 +271,23 @@ void weigh_batch(const AttendBackward<T>& a, int64_t s, const Batch& batch, Sour
     with_heads(a.heads.count, [&](auto heads) {
         for (int64_t k = 0; k < batch.size; ++k) {
             const T* at = a.at_dst + batch.row[k] * 4 * heads;
+#pragma omp simd
             for (int64_t h = 0; h < heads; ++h) {
                 edges.slope[k * heads + h] = from[h] + at[h];  // the score before leaky, for now
                 edges.alpha[k * heads + h] = at[heads + h];
             }
         }
-        const int64_t size = batch.size * heads;
+        const int64_t full = fill_up(edges.slope, batch.size * heads);
+        fill_up(edges.alpha, batch.size * heads);
 #pragma omp simd
-        for (int64_t i = 0; i < size; ++i) {
+        for (int64_t i = 0; i < full; ++i) {
             const T raw = edges.slope[i];
             edges.alpha[i] = exp_of(leaky(raw, a.slope) - edges.alpha[i]);
             edges.slope[i] = raw > T(0) ? T(1) : a.slope;
         }
         for (int64_t k = 0; k < batch.size; ++k) {
             const T* inverse = a.at_dst + batch.row[k] * 4 * heads + 2 * heads;
+#pragma omp simd
             for (int64_t h = 0; h < heads; ++h) {
                 const int64_t i = k * heads + h;
                 edges.weight[i] = edges.alpha[i] = edges.alpha[i] * inverse[h];
@@ -260,40 +300,59 @@ void weigh_batch(const AttendBackward<T>& a, int64_t s, const Batch& batch, Sour
 template <typename T>
 void grad_scores(const AttendBackward<T>& a, int64_t s, const Batch& batch, const SourceEdges<T>& edges, T* grad_from) {
     with_heads(a.heads.count, [&](auto heads) {
+        T sums[kMaxHeads];
+#pragma omp simd
+        for (int64_t h = 0; h < heads; ++h) sums[h] = grad_from[h];
         for (int64_t k = 0; k < batch.size; ++k) {
             const T* product = a.at_dst + batch.row[k] * 4 * heads + 3 * heads;
             const int64_t edge = batch.edge[k];
             T* to = edge < 0 ? row_of(a.grad_score_dst, s) : a.grad_edge + a.origin[edge] * heads;
+#pragma omp simd
             for (int64_t h = 0; h < heads; ++h) {
                 const int64_t i = k * heads + h;
                 const T grad = edges.slope[i] * (edges.weight[i] * edges.dot[i] - edges.alpha[i] * product[h]);
                 to[h] = grad;
-                grad_from[h] += grad;
+                sums[h] += grad;
             }
         }
+#pragma omp simd
+        for (int64_t h = 0; h < heads; ++h) grad_from[h] = sums[h];
     });
 }
 
+// Fetches the places of a batch's gradients of scores, which are written at random.
+template <typename T>
+void prefetch_grads(const AttendBackward<T>& a, const Batch& batch) {
+    const int64_t bytes = a.heads.count * int64_t(sizeof(T));
+    for (int64_t k = 0; k < batch.size; ++k) {
+        if (batch.edge[k] < 0) continue;
+        const char* to = reinterpret_cast<const char*>(a.grad_edge + a.origin[batch.edge[k]] * a.heads.count);
+        for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(to + b, 1);
+    }
+}
+
 // Everything of source s but the sums by destination: its rows' gradients, and one number an edge and head.
-template <bool Narrow, typename T>
-void attend_backward_row(const AttendBackward<T>& a, int64_t s, Batch& batch, T* own, T* acc) {
-    const int64_t heads = a.heads.count, total_width = heads * a.heads.width;
+template <int G, int M, typename T>
+void attend_backward_row(const AttendBackward<T>& a, const HeadVectors<G, M, T>& given, int64_t s, Batch& batch, T* own, T* acc) {
+    const HeadVectors<G, M, T> at = given;
+    const int64_t heads = at.heads(), total_width = heads * a.heads.width;
     const Rows<const T> grad{a.grad, total_width};
     T* grad_from = row_of(a.grad_score_src, s);
     SourceEdges<T> edges;
-    pack<Narrow>(a.heads, row_of(a.z, s), own);
-    zero_copies(a.heads, own);
-    std::fill(acc, acc + packed_size<T>(a.heads), T(0));
+    pack(at, row_of(a.z, s), own);
+    zero_copies(at, own);
+    std::fill(acc, acc + at.size(), T(0));
     std::fill(grad_from, grad_from + heads, T(0));
     each_batch(a.transposed, s, s < a.num_loop, batch_capacity(heads), batch, [&] {
+        prefetch_grads(a, batch);
         weigh_batch(a, s, batch, edges);
         drop_edges<false>(a.drop, s, batch, heads, edges.weight);
         each_group(batch.size, [&](int64_t k, auto n) {
-            add_and_dot_rows<Narrow, n.value>(a.heads, grad, batch.row + k, edges.weight + k * heads, own, acc, edges.dot + k * heads);
+            add_and_dot_rows<n.value>(at, grad, batch.row + k, edges.weight + k * heads, own, acc, edges.dot + k * heads);
         });
         grad_scores(a, s, batch, edges, grad_from);
     });
-    unpack<Narrow>(a.heads, acc, row_of(a.grad_z, s));
+    unpack(at, acc, row_of(a.grad_z, s));
 }
 
 // grad_score_dst holds the loop's share; the edges' are added.
@@ -307,23 +366,24 @@ void add_edges_by_dst(const AttendBackward<T>& a) {
             T* to = row_of(a.grad_score_dst, d);
             for (int64_t e = a.csr.indptr[d]; e < a.csr.indptr[d + 1]; ++e) {
                 if (a.csr.indices[e] == d) continue;
+#pragma omp simd
                 for (int64_t h = 0; h < heads; ++h) to[h] += a.grad_edge[e * heads + h];
             }
         });
 }
 
-template <bool Narrow, typename T>
-void attend_backward_rows(const AttendBackward<T>& a) {
+template <int G, int M, typename T>
+void attend_backward_rows(const AttendBackward<T>& a, const HeadVectors<G, M, T>& at) {
     const int64_t edges = a.transposed.indptr[a.transposed.num_dst] - a.transposed.indptr[a.transposed.first_dst];
     Team team;
 #pragma omp parallel if (edges * a.heads.count * a.heads.width > kThreadedNumbers)
     {
         Member member(team);
         Batch batch;
-        T* packed = new_packed<T>(a.heads, 2);
+        T* packed = new_packed(at, 2);
 #pragma omp for schedule(dynamic, 64) nowait
         for (int64_t s = a.transposed.first_dst; s < a.transposed.num_dst; ++s)
-            attend_backward_row<Narrow>(a, s, batch, packed, packed + packed_size<T>(a.heads));
+            attend_backward_row(a, at, s, batch, packed, packed + at.size());
         std::free(packed);
     }
 }
@@ -333,7 +393,7 @@ template <typename T>
 void attend_backward(const AttendBackward<T>& a, int step) {
     if (step == 0) return gather_dst(a);
     if (step == 2) return add_edges_by_dst(a);
-    a.heads.width < lanes<T> ? attend_backward_rows<true>(a) : attend_backward_rows<false>(a);
+    with_vectors<T>(a.heads, [&](const auto& at) { attend_backward_rows(a, at); });
 }
 
 }  // namespace

@@ -61,57 +61,60 @@ constexpr int64_t kTermsAtOnce = 128;  // rows of which the weights' gradient is
 // What a tile is multiplied with: row r's k-th number is x[r][k], or, of sums over rows, x[k][r].
 enum class Over { columns, rows };
 
-// to[r] = from[r] + sum over k of the k-th number of row r * panel[k], for R rows of kWide columns. A function of its own, so that
-// the compiler keeps the tile in registers.
-template <int R, Over O>
+// to[r] = from[r] + sum over k of the k-th number of row r * panel[k], for R rows of V vectors, of which the last has `some`
+// columns, or, if Whole, all. A function of its own, so that the compiler keeps the tile in registers.
+template <int R, int V, bool Whole, Over O>
 [[gnu::noinline]] void add_tile(const float* const* x, int64_t first, int64_t depth, const float* panel, const float* const* from,
-                                float* const* to) {
-    Vec<float> low[R], high[R];
+                                float* const* to, First<float> some) {
+    constexpr int64_t kLast = (V - 1) * lanes<float>;
+    Vec<float> low[R], last[R];  // low is that of two vectors alone
     const float* row[R];
 #pragma GCC unroll 6
     for (int r = 0; r < R; ++r) {
-        low[r] = load(from[r]), high[r] = load(from[r] + lanes<float>);
+        if constexpr (V > 1) low[r] = load(from[r]);
+        last[r] = Whole ? load(from[r] + kLast) : load(from[r] + kLast, some);
         if constexpr (O == Over::columns) row[r] = x[r] + first;
     }
 #pragma GCC unroll 4
     for (int64_t k = 0; k < depth; ++k) {
-        const Vec<float> left = load(panel + k * kWide), right = load(panel + k * kWide + lanes<float>);
+        const Vec<float> left = load(panel + k * kWide), right = load(panel + k * kWide + kLast);
         const float* across = O == Over::rows ? x[k] + first : nullptr;
 #pragma GCC unroll 6
         for (int r = 0; r < R; ++r) {
             const Vec<float> value = (O == Over::rows ? across[r] : row[r][k]) - Vec<float>{};
-            low[r] += value * left;
-            high[r] += value * right;
+            if constexpr (V > 1) low[r] += value * left;
+            last[r] += value * right;
         }
     }
 #pragma GCC unroll 6
-    for (int r = 0; r < R; ++r) store(to[r], low[r]), store(to[r] + lanes<float>, high[r]);
-}
-
-template <Over O>
-inline void add_tile_of(int rows, const float* const* x, int64_t first, int64_t depth, const float* panel, const float* const* from,
-                        float* const* to) {
-    switch (rows) {
-        case 1: return add_tile<1, O>(x, first, depth, panel, from, to);
-        case 2: return add_tile<2, O>(x, first, depth, panel, from, to);
-        case 3: return add_tile<3, O>(x, first, depth, panel, from, to);
-        case 4: return add_tile<4, O>(x, first, depth, panel, from, to);
-        case 5: return add_tile<5, O>(x, first, depth, panel, from, to);
-        default: return add_tile<kHigh, O>(x, first, depth, panel, from, to);
+    for (int r = 0; r < R; ++r) {
+        if constexpr (V > 1) store(to[r], low[r]);
+        if constexpr (Whole) store(to[r] + kLast, last[r]);
+        else store(to[r] + kLast, last[r], some);
     }
 }
 
-// The same where fewer than kWide columns may be there: they are copied to and fro.
+template <int V, bool Whole, Over O>
+inline void add_tile_of(int rows, const float* const* x, int64_t first, int64_t depth, const float* panel, const float* const* from,
+                        float* const* to, First<float> some) {
+    switch (rows) {
+        case 1: return add_tile<1, V, Whole, O>(x, first, depth, panel, from, to, some);
+        case 2: return add_tile<2, V, Whole, O>(x, first, depth, panel, from, to, some);
+        case 3: return add_tile<3, V, Whole, O>(x, first, depth, panel, from, to, some);
+        case 4: return add_tile<4, V, Whole, O>(x, first, depth, panel, from, to, some);
+        case 5: return add_tile<5, V, Whole, O>(x, first, depth, panel, from, to, some);
+        default: return add_tile<kHigh, V, Whole, O>(x, first, depth, panel, from, to, some);
+    }
+}
+
+// The same where fewer than kWide columns may be there: beyond them nothing is read or written.
 template <Over O>
 inline void add_tile_within(int64_t columns, int rows, const float* const* x, int64_t first, int64_t depth, const float* panel,
                             const float* const* from, float* const* to) {
-    if (columns >= kWide) return add_tile_of<O>(rows, x, first, depth, panel, from, to);
-    float room[kHigh][kWide] = {};
-    float* rooms[kHigh];
-    for (int r = 0; r < kHigh; ++r) rooms[r] = room[r];
-    for (int r = 0; r < rows; ++r) std::copy(from[r], from[r] + columns, room[r]);
-    add_tile_of<O>(rows, x, first, depth, panel, rooms, rooms);
-    for (int r = 0; r < rows; ++r) std::copy(room[r], room[r] + columns, to[r]);
+    const auto tile = [&](auto add, int64_t some) { add(rows, x, first, depth, panel, from, to, First<float>(some)); };
+    if (columns >= kWide) tile(add_tile_of<2, true, O>, lanes<float>);
+    else if (columns > lanes<float>) tile(add_tile_of<2, false, O>, columns - lanes<float>);
+    else tile(add_tile_of<1, false, O>, columns);
 }
 
 // Weights (in, width), or (width, in) where they are turned, kWide columns after kWide columns, zero beyond the last.
@@ -200,15 +203,23 @@ inline void pack_rows(const float* x, int64_t stride, int64_t width, int64_t row
     }
 }
 
-// Adds the share of some rows to the sums of a part.
-inline void add_weight_rows(int64_t in, int64_t width, const float* const* x, const float* grad, int64_t rows, float* sums) {
-    for (int64_t i0 = 0; i0 < in; i0 += kHigh)
+// Adds the share of some rows to the sums of a part. fetch(i) is called before columns [i, i + kHigh) of x are worked on.
+template <typename Fetch>
+inline void add_weight_rows(int64_t in, int64_t width, const float* const* x, const float* grad, int64_t rows, float* sums,
+                            const Fetch& fetch) {
+    for (int64_t i0 = 0; i0 < in; i0 += kHigh) {
+        fetch(i0);
         for (int64_t c0 = 0, p = 0; c0 < width; c0 += kWide, ++p) {
             const int high = int(std::min<int64_t>(kHigh, in - i0));
             float* to[kHigh];
             for (int r = 0; r < high; ++r) to[r] = sums + (i0 + r) * width + c0;
             add_tile_within<Over::rows>(width - c0, high, x, i0, rows, grad + p * rows * kWide, to, to);
         }
+    }
+}
+
+inline void add_weight_rows(int64_t in, int64_t width, const float* const* x, const float* grad, int64_t rows, float* sums) {
+    add_weight_rows(in, width, x, grad, rows, sums, [](int64_t) {});
 }
 
 // What a thread of the backward pass works with.
@@ -220,8 +231,14 @@ struct BackwardRoom {
         : grad(new float[size_t(kTermsAtOnce * width)]), packed(new float[size_t(kTermsAtOnce * panels_of(width) * kWide)]) {}
 };
 
+// Fetches floats [first, last) of an array, a line at a time.
+inline void fetch_lines(const float* from, int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; i += 16) __builtin_prefetch(from + i);
+}
+
 // Adds the share of some rows to the sums of a part, and writes the gradients of their inputs.
 inline void backward_rows(const ProductBackward& a, const float* const* turned, int64_t begin, int64_t end, BackwardRoom& room, float* sums) {
+    const int64_t ahead = std::min(2 * end - begin, a.rows) - end;  // rows that are read next, across which sums go column by column
     const int64_t rows = end - begin, stride = a.after ? a.width : a.stride;
     const float* grad = a.grad + begin * a.stride;
     if (a.after) {
@@ -232,7 +249,9 @@ inline void backward_rows(const ProductBackward& a, const float* const* turned, 
     for (int t = 0; t < a.num_terms; ++t) {
         const Term& term = a.terms[t];
         for (int64_t r = 0; r < rows; ++r) room.x[r] = term.row(begin + r);
-        add_weight_rows(term.in, a.width, room.x, room.packed.get(), rows, sums);
+        add_weight_rows(term.in, a.width, room.x, room.packed.get(), rows, sums, [&](int64_t i) {
+            fetch_lines(term.row(end), ahead * i, ahead * std::min(i + kHigh, term.in));
+        });
         sums += term.in * a.width;
         if (!a.grad_x[t]) continue;
         const auto row = [grad, stride](int64_t r) { return grad + r * stride; };

@@ -1,8 +1,15 @@
 // Vectors of the width of the instruction set this file is compiled for, by the compiler's own vector types.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
+#include <utility>
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
 
 #ifndef SIAFU_VECTOR_BYTES
 #define SIAFU_VECTOR_BYTES 16
@@ -67,6 +74,76 @@ template <typename T>
     return out;
 }
 
+// Whole numbers as wide as the lanes of a Vec<T>, which say where a lane is taken from.
+template <typename T>
+using Places = Vec<std::conditional_t<sizeof(T) == 4, int32_t, int64_t>>;
+
+// place(i) for each lane i.
+template <typename T, typename Place>
+[[gnu::always_inline]] inline Places<T> places_of(const Place& place) {
+    Places<T> places = {};
+    for (int i = 0; i < lanes<T>; ++i) places[i] = place(i);
+    return places;
+}
+
+// Lane i is lane At{}(i) of x and y, one after the other; At is known to the compiler.
+template <typename At, typename T, size_t... I>
+[[gnu::always_inline]] inline Vec<T> permute_each(Vec<T> x, Vec<T> y, std::index_sequence<I...>) {
+    return __builtin_shufflevector(x, y, At{}(int(I))...);
+}
+template <typename T, typename At>
+[[gnu::always_inline]] inline Vec<T> permute(Vec<T> x, Vec<T> y, At) {
+    return permute_each<At, T>(x, y, std::make_index_sequence<lanes<T>>{});
+}
+
+// The first lanes of a vector, at most all. A load of them gives zero in the others and reads nothing there; a store of them
+// writes nothing there.
+#if SIAFU_VECTOR_BYTES == 64
+template <typename T>
+struct First {
+    uint32_t bits;
+
+    explicit First(int64_t count) : bits(count < lanes<T> ? (1u << count) - 1 : ~0u) {}
+};
+
+[[gnu::always_inline]] inline Vec<float> load(const float* from, First<float> of) { return _mm512_maskz_loadu_ps(__mmask16(of.bits), from); }
+[[gnu::always_inline]] inline Vec<double> load(const double* from, First<double> of) { return _mm512_maskz_loadu_pd(__mmask8(of.bits), from); }
+[[gnu::always_inline]] inline void store(float* to, Vec<float> v, First<float> of) { _mm512_mask_storeu_ps(to, __mmask16(of.bits), v); }
+[[gnu::always_inline]] inline void store(double* to, Vec<double> v, First<double> of) { _mm512_mask_storeu_pd(to, __mmask8(of.bits), v); }
+#elif SIAFU_VECTOR_BYTES == 32
+template <typename T>
+struct First {
+    Places<T> mask;
+
+    explicit First(int64_t count) : mask(places_of<T>([count](int i) { return i < count ? -1 : 0; })) {}
+};
+
+[[gnu::always_inline]] inline Vec<float> load(const float* from, First<float> of) { return _mm256_maskload_ps(from, (__m256i)of.mask); }
+[[gnu::always_inline]] inline Vec<double> load(const double* from, First<double> of) { return _mm256_maskload_pd(from, (__m256i)of.mask); }
+[[gnu::always_inline]] inline void store(float* to, Vec<float> v, First<float> of) { _mm256_maskstore_ps(to, (__m256i)of.mask, v); }
+[[gnu::always_inline]] inline void store(double* to, Vec<double> v, First<double> of) { _mm256_maskstore_pd(to, (__m256i)of.mask, v); }
+#else
+template <typename T>
+struct First {
+    int64_t count;
+
+    explicit First(int64_t lanes_wanted) : count(lanes_wanted < lanes<T> ? lanes_wanted : lanes<T>) {}
+};
+
+template <typename T>
+[[gnu::always_inline]] inline Vec<T> load(const T* from, First<T> of) {
+    Vec<T> v = {};
+    for (int i = 0; i < lanes<T>; ++i)
+        if (i < of.count) v[i] = from[i];
+    return v;
+}
+template <typename T>
+[[gnu::always_inline]] inline void store(T* to, Vec<T> v, First<T> of) {
+    for (int i = 0; i < lanes<T>; ++i)
+        if (i < of.count) to[i] = v[i];
+}
+#endif
+
 template <typename T>
 [[gnu::always_inline]] inline T sum_lanes(Vec<T> v) {
     T total = 0;
@@ -75,7 +152,7 @@ template <typename T>
 }
 
 // Columns are cut into vectors; where the width is no multiple, the last vector overlaps the one before.
-// So nothing is padded and nothing is masked; a width below one vector is handled by scalar code.
+// So nothing is padded.
 template <typename T>
 [[gnu::always_inline]] inline int64_t vectors_in(int64_t width) {
     return (width + lanes<T> - 1) / lanes<T>;

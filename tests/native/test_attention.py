@@ -15,8 +15,10 @@ from siafu.native import attention_reference as reference
 
 pytestmark = pytest.mark.skipif(not native.compiled(), reason="the core was not compiled")
 
-HEADS = [1, 4, 8]
-WIDTHS = [1, 3, 8, 47, 64]
+# One head, all of a vector's heads and not all; numbers that the core knows when it is compiled and others.
+HEADS = [1, 2, 3, 4, 8]
+# Of each: below, at and above every share of a vector (1, 2, 4, 8, 16 floats; 1, 2, 4, 8 doubles), and several vectors.
+WIDTHS = [*range(1, 18), 31, 32, 33, 47, 63, 64, 65]
 DROPOUT = Dropout.of(0.4, key=0xFEDCBA9876543210)
 
 
@@ -119,18 +121,18 @@ def check(block: Block, how: Attention, width: int, dtype: torch.dtype = torch.f
 
 
 @pytest.mark.parametrize("heads", HEADS)
-@pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("dropout", [Dropout(), DROPOUT], ids=["whole", "dropped"])
 def test_kernels_agree_with_plain_torch(
-    instructions: str, heads: int, width: int, dtype: torch.dtype, dropout: Dropout
+    instructions: str, heads: int, dtype: torch.dtype, dropout: Dropout
 ) -> None:
-    check(small(), Attention(heads, 0.2, dropout), width, dtype)
+    for width in WIDTHS:
+        check(small(), Attention(heads, 0.2, dropout), width, dtype)
 
 
-@pytest.mark.parametrize("heads", [1, 4, 64])
-def test_rows_with_many_edges_are_summed_in_batches(instructions: str, heads: int) -> None:
-    check(crowded(), Attention(heads, 0.2, DROPOUT), 9)
+@pytest.mark.parametrize(("heads", "width"), [(1, 9), (4, 9), (64, 9), (8, 8), (7, 8), (8, 4)])
+def test_rows_with_many_edges_are_summed_in_batches(instructions: str, heads: int, width: int) -> None:
+    check(crowded(), Attention(heads, 0.2, DROPOUT), width)
 
 
 def test_a_block_without_edges_gives_each_destination_its_own_row(instructions: str) -> None:
@@ -181,15 +183,32 @@ def test_rows_within_wider_rows_and_expanded_gradients_are_taken() -> None:
     assert_close(run(small(), z_src, grad_dst, how), expect(small(), z_src, grad_dst, how))
 
 
+def test_what_lies_beyond_a_row_is_neither_read_nor_written(instructions: str) -> None:
+    """Columns beside the rows are not a number, and stay so."""
+    block = small()
+    for heads, width in ((8, 8), (3, 5), (8, 3), (5, 16), (1, 47)):
+        how, columns = Attention(heads, 0.2, DROPOUT), heads * width
+        z_src, grad_dst = rows(8, columns + 2 * heads), rows(5, columns, seed=1)
+        wide = torch.full((10, columns), float("nan"))
+        top = torch.full((10, 2, heads), float("nan"))
+        into = wide[:5], top[:5]
+        native.attend(block.csr, z_src, how, into=into)
+        assert wide[:5].isfinite().all()
+        assert wide[5:].isnan().all()
+        assert top[5:].isnan().all()
+        assert run(block, z_src, grad_dst, how)[-1].isfinite().all()
+
+
 @pytest.mark.parametrize("version", [1, 2])
-def test_the_number_of_threads_changes_no_bit(version: int) -> None:
-    block, how = crowded(), Attention(4, 0.2, DROPOUT)
-    grad_dst, vector = rows(100, 4 * 9, seed=1), rows(4, 9)
+@pytest.mark.parametrize(("heads", "width"), [(4, 9), (8, 8), (3, 5), (1, 47)])
+def test_the_number_of_threads_changes_no_bit(version: int, heads: int, width: int) -> None:
+    block, how, columns = crowded(), Attention(heads, 0.2, DROPOUT), heads * width
+    grad_dst, vector = rows(100, columns, seed=1), rows(heads, width)
 
     def result() -> list[Tensor]:
         if version == 1:
-            return run(block, rows(150, 4 * 9 + 8), grad_dst, how)
-        return run_v2(block, rows(150, 2 * 4 * 9), vector, grad_dst, how)
+            return run(block, rows(150, columns + 2 * heads), grad_dst, how)
+        return run_v2(block, rows(150, 2 * columns), vector, grad_dst, how)
 
     threads = torch.get_num_threads()
     try:

@@ -82,6 +82,20 @@ def test_products_and_their_gradients_are_those_of_torch(shape: tuple[int, int, 
                     torch.testing.assert_close(left, right, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("width", [1, 3, 7, 8, 9, 15, 16, 17, 31, 33, 47, 48, 63, 64, 65])
+def test_results_of_any_width_are_those_of_torch_and_nothing_beyond_is_written(width: int) -> None:
+    terms, grad = [Term(rows(131, 13), rows(13, width, seed=1))], rows(131, width, seed=2)
+    whole = torch.full((132, width), float("nan"))
+    native.product(terms, out=whole[:131])
+    torch.testing.assert_close(whole[:131], terms[0].x @ terms[0].weight, rtol=1e-4, atol=1e-4)
+    assert whole[131].isnan().all()
+    (grad_x,), (grad_weight,), bias = native.product_backward(terms, grad, wants_x=[True])
+    assert grad_x is not None
+    torch.testing.assert_close(grad_x, grad @ terms[0].weight.t(), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(grad_weight, terms[0].x.t() @ grad, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(bias, grad.sum(0), rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.parametrize("follows", AFTER)
 def test_rows_of_gradients_may_lie_apart(follows: str) -> None:
     shape = num_rows, _, out_width = 130, 9, 47

@@ -18,7 +18,7 @@ from siafu.nn.dropout import set_keys
 pytestmark = pytest.mark.skipif(not native.compiled(), reason="the core was not compiled")
 
 # Below, at and above every multiple of a vector (4, 8, 16 floats; 2, 4, 8 doubles) and of a tile of them.
-WIDTHS = [1, 3, 4, 7, 8, 9, 15, 16, 31, 47, 64, 65, 100, 256, 300]
+WIDTHS = [1, 3, 4, 7, 8, 9, 15, 16, 17, 31, 33, 47, 48, 63, 64, 65, 100, 256, 300]
 DTYPES = [torch.float32, torch.float64]
 DROPOUTS = [Dropout(), Dropout.of(0.4, key=0xFEDCBA9876543210)]
 
