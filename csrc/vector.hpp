@@ -3,6 +3,9 @@
 
 #include <cstdint>
 #include <cstring>
+#if SIAFU_VECTOR_BYTES >= 32
+#include <immintrin.h>
+#endif
 
 #ifndef SIAFU_VECTOR_BYTES
 #define SIAFU_VECTOR_BYTES 16
@@ -72,6 +75,18 @@ template <typename T>
     T total = 0;
     for (int i = 0; i < lanes<T>; ++i) total += v[i];
     return total;
+}
+
+// Whether any lane is not 0.
+[[gnu::always_inline]] inline bool any(Vec<int32_t> v) {
+#if SIAFU_VECTOR_BYTES == 64
+    return _mm512_test_epi32_mask((__m512i)v, (__m512i)v);
+#elif SIAFU_VECTOR_BYTES == 32
+    return !_mm256_testz_si256((__m256i)v, (__m256i)v);
+#else
+    const Vec<int64_t> halves = (Vec<int64_t>)v;
+    return halves[0] | halves[1];
+#endif
 }
 
 // Columns are cut into vectors; where the width is no multiple, the last vector overlaps the one before.
