@@ -665,7 +665,6 @@ void bind_pairs(nb::module_& m) {
     using Places = Array<int32_t, 1>;
     m.attr("PAIR_COLUMNS") = kPairColumns;
     m.attr("PAIR_CHUNK") = kChunkRows;
-    m.attr("PAIR_CELLS") = kCells;
     m.attr("PAIR_WIDTH") = kPairWidth;
     m.attr("PAIR_PARTS") = kPairParts;
     m.def("pair_scores",
@@ -715,14 +714,14 @@ void bind_pairs(nb::module_& m) {
     const auto tallies_fit = [](const Fits& fits, int64_t levels, const Places& first, const Array<uint8_t, 1>& marked,
                                 const Array<int64_t, 2>& between, const Array<int64_t, 2>& same) {
         fits.between("the number of levels", levels, 0, INT32_MAX);
-        fits.size("first", first, kCells + 1), fits.size("marked", marked, kCells);
+        fits.between("the length of marked", length(marked), 3, 1 << 20), fits.size("first", first, length(marked) + 1);
         fits.between("the number of threads", length(between), 1, 1 << 12);
         fits.size("between", between, length(between), levels + 1), fits.size("same", same, length(between), levels);
     };
     m.def("count_above",
           [tallies_fit](Table a, Table b, std::optional<Values> w, Nodes row, Nodes row_times, Nodes col, Nodes col_times, Ids pos_ptr,
                         Values pos, Values level, Places first, Array<uint8_t, 1> marked, Array<float, 3> panels, Array<float, 3> tiles,
-                        Array<int64_t, 2> by_cell, Array<int64_t, 2> between, Array<int64_t, 2> same, Counts row_above, Counts row_same) {
+                        Array<uint32_t, 2> by_cell, Array<int64_t, 2> between, Array<int64_t, 2> same, Counts row_above, Counts row_same) {
               const Fits fits{"count_above"};
               const int64_t padded = length(col_times), threads = length(between);
               fits.same("the width of b", columns(b), columns(a)), fits.size("w", w, columns(a));
@@ -732,11 +731,11 @@ void bind_pairs(nb::module_& m) {
               fits.size("pos_ptr", pos_ptr, length(row) + 1), fits.ascending("pos_ptr", pos_ptr.data(), length(pos_ptr), length(pos));
               tallies_fit(fits, length(level), first, marked, between, same);
               fits.size("panels", panels, padded / kPairColumns, columns(a), kPairColumns);
-              fits.size("tiles", tiles, threads, kChunkRows, columns(a)), fits.size("by_cell", by_cell, threads, kCells);
+              fits.size("tiles", tiles, threads, kChunkRows, columns(a)), fits.size("by_cell", by_cell, threads, length(marked));
               fits.size("row_above", row_above, length(pos)), fits.size("row_same", row_same, length(pos));
               chosen.kernels->count_above({a.data(), b.data(), pointer(w), columns(a), row.data(), row_times.data(), length(row), col.data(),
                                            col_times.data(), length(col), padded, pos_ptr.data(), pos.data(), level.data(), length(level),
-                                           int(threads), first.data(), marked.data(), panels.data(), tiles.data(), by_cell.data(),
+                                           int(threads), first.data(), marked.data(), length(marked), panels.data(), tiles.data(), by_cell.data(),
                                            between.data(), same.data(), row_above.data(), row_same.data()});
           },
           "a"_array, "b"_array, "w"_maybe, "row"_array, "row_times"_array, "col"_array, "col_times"_array, "pos_ptr"_array, "pos"_array,
@@ -753,7 +752,7 @@ void bind_pairs(nb::module_& m) {
               fits.size("row_above", row_above, length(pos)), fits.size("row_same", row_same, length(pos));
               fits.span(span.first, span.second, length(indptr) - 1);
               chosen.kernels->replace_scores({indptr.data(), given.data(), computed.data(), span.first, span.second, pos_ptr.data(),
-                                              pos.data(), level.data(), length(level), int(length(between)), first.data(), marked.data(),
+                                              pos.data(), level.data(), length(level), int(length(between)), first.data(), marked.data(), length(marked),
                                               between.data(), same.data(), row_above.data(), row_same.data()});
           },
           "indptr"_array, "given"_array, "computed"_array, "pos_ptr"_array, "pos"_array, "level"_array, "first"_array, "marked"_array,

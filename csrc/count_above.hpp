@@ -25,11 +25,12 @@ struct CountAbove {
     const float* level;        // (num_levels) scores that are looked for among all pairs, ascending, each once
     int64_t num_levels;        // 0: rows alone are counted
     int threads;
-    int32_t* first;            // (kCells + 1) room
-    uint8_t* marked;           // (kCells) room
+    int32_t* first;            // (num_cells + 1) room, see Levels
+    uint8_t* marked;           // (num_cells) room
+    int64_t num_cells;
     float* panels;             // (padded / kPairColumns, width, kPairColumns) room
     float* tiles;              // (threads, kChunkRows, width) room
-    int64_t* by_cell;          // (threads, kCells) zeros
+    uint32_t* by_cell;         // (threads, num_cells) zeros
     int64_t* between;          // (threads, num_levels + 1) zeros: scores by the number of levels below them
     int64_t* same;             // (threads, num_levels) zeros: scores equal to a level
     int64_t* row_above;        // (positives) zeros
@@ -49,6 +50,7 @@ struct ReplaceScores {
     int threads;
     int32_t* first;
     uint8_t* marked;
+    int64_t num_cells;
     int64_t* between;
     int64_t* same;
     int64_t* row_above;
@@ -57,9 +59,9 @@ struct ReplaceScores {
 
 namespace {
 
-constexpr int64_t kPairRows = 8, kPairColumns = 32, kPanels = 8, kChunkRows = 128;
+constexpr int64_t kPairRows = 8, kPairColumns = 32, kPanels = 16, kChunkRows = 128;
 constexpr int64_t kTileColumns = kPanels * kPairColumns;
-static_assert(kTileColumns <= 256);
+static_assert(kTileColumns <= kMostScores);
 
 // A NaN of a + b then has a negative sign, see relu_of_sum.
 inline float without_sign_of_nan(float x) { return x == x ? x : -__builtin_nanf(""); }
@@ -70,6 +72,9 @@ inline void pack(const float* x, const int32_t* row, int64_t count, int64_t side
         for (int64_t i = 0; i < side; ++i) out[d * side + i] = i < count ? without_sign_of_nan(x[row[i] * width + d]) : 0.0f;
 }
 
+// A number in all lanes. splat() adds it to zeros, which takes an instruction.
+[[gnu::always_inline]] inline Vec<float> repeat(float value) { return value - Vec<float>{}; }
+
 // The scores of kPairRows packed rows with kPairColumns packed columns; rows of `out` are kTileColumns apart.
 template <bool Dot>
 void score_tile(const float* a, const float* b, const float* w, int64_t width, float* out) {
@@ -79,10 +84,10 @@ void score_tile(const float* a, const float* b, const float* w, int64_t width, f
             Vec<float> total[rows][2]{};
             for (int64_t d = 0; d < width; ++d) {
                 const Vec<float> left = load(b + d * kPairColumns + v), right = load(b + d * kPairColumns + v + n);
-                const Vec<float> weight = splat(Dot ? 0.0f : w[d]);
+                const Vec<float> weight = repeat(Dot ? 0.0f : w[d]);
 #pragma GCC unroll 8
                 for (int64_t r = 0; r < rows; ++r) {
-                    const Vec<float> x = splat(a[d * kPairRows + row + r]);
+                    const Vec<float> x = repeat(a[d * kPairRows + row + r]);
                     if constexpr (Dot) {
                         total[r][0] = total[r][0] + x * left;
                         total[r][1] = total[r][1] + x * right;
@@ -117,7 +122,7 @@ inline void count_row(const CountAbove& p, int64_t row, const float* score, cons
 }
 
 // Counts the pairs of some rows, at most kChunkRows, with all columns.
-inline void count_rows(const CountAbove& p, const Levels& levels, const Tally& tally, int64_t begin, int64_t end, float* tiles) {
+inline void count_rows(const CountAbove& p, const Levels& levels, Tally& tally, int64_t begin, int64_t end, float* tiles) {
     alignas(64) float score[kPairRows * kTileColumns];
     for (int64_t row = begin; row < end; row += kPairRows)
         pack(p.a, p.row + row, end - row, kPairRows, p.width, tiles + (row - begin) * p.width);
@@ -138,13 +143,13 @@ inline void count_rows(const CountAbove& p, const Levels& levels, const Tally& t
 }
 
 inline void count_above(const CountAbove& p) {
-    const Levels levels(p.level, p.num_levels, p.first, p.marked);
+    const Levels levels(p.level, p.num_levels, p.first, p.marked, p.num_cells);
     const int64_t share = (p.num_rows / (4 * p.threads) + kPairRows) / kPairRows * kPairRows;
     const int64_t chunk = share < kChunkRows ? share : kChunkRows;
 #pragma omp parallel num_threads(p.threads)
     {
         const int thread = omp_get_thread_num();
-        const Tally tally{p.by_cell + thread * kCells, p.between + thread * (p.num_levels + 1), p.same + thread * p.num_levels};
+        Tally tally{p.by_cell + thread * p.num_cells, p.between + thread * (p.num_levels + 1), p.same + thread * p.num_levels, 0};
 #pragma omp for schedule(static)
         for (int64_t col = 0; col < p.padded; col += kPairColumns)
             pack(p.b, p.col + col, p.num_cols - col, kPairColumns, p.width, p.panels + col * p.width);
@@ -157,11 +162,11 @@ inline void count_above(const CountAbove& p) {
 }
 
 inline void replace_scores(const ReplaceScores& p) {
-    const Levels levels(p.level, p.num_levels, p.first, p.marked);
+    const Levels levels(p.level, p.num_levels, p.first, p.marked, p.num_cells);
 #pragma omp parallel num_threads(p.threads)
     {
         const int thread = omp_get_thread_num();
-        const Tally tally{nullptr, p.between + thread * (p.num_levels + 1), p.same + thread * p.num_levels};
+        const Tally tally{nullptr, p.between + thread * (p.num_levels + 1), p.same + thread * p.num_levels, 0};
 #pragma omp for schedule(dynamic, 64)
         for (int64_t row = p.begin; row < p.end; ++row) {
             const int64_t first = p.indptr[row], last = p.indptr[row + 1];

@@ -11,6 +11,8 @@ from siafu.native import core
 from siafu.native import pairs_reference as reference
 from siafu.native.values import Csr, DistinctRows, Factors, RankCounts
 
+_CELLS_PER_LEVEL, _FEWEST_CELLS, _MOST_CELLS = 16, 1 << 12, 1 << 16  # the cache nearest to a core holds some
+
 
 def pair_scores(factors: Factors, src: Tensor, dst: Tensor) -> Tensor:
     """Score some pairs, (P,) int32 and int32 -> (P,), bit for bit as :func:`count_ranks` scores all pairs."""
@@ -64,13 +66,14 @@ class _Counts:
     """Arrays of the compiled core for the counts among all pairs, by thread."""
 
     def __init__(self, level: Tensor, threads: int) -> None:
-        cells = core.kernels.PAIR_CELLS
+        levels = level.numel()
+        cells = min(max(1 << (_CELLS_PER_LEVEL * levels).bit_length(), _FEWEST_CELLS), _MOST_CELLS)
         self.level, self.threads = level, threads
         self.first = torch.empty(cells + 1, dtype=torch.int32)
         self.marked = torch.empty(cells, dtype=torch.uint8)
-        self.by_cell, self.between, self.same = (
-            torch.zeros(threads, size, dtype=torch.int64)
-            for size in (cells, level.numel() + 1, level.numel())
+        self.by_cell = torch.zeros(threads, cells, dtype=torch.int32).view(torch.uint32)
+        self.between, self.same = (
+            torch.zeros(threads, size, dtype=torch.int64) for size in (levels + 1, levels)
         )
 
 
