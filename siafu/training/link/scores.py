@@ -16,7 +16,7 @@ from siafu.native import Csr, Factors, RankCounts
 from siafu.nn.link import LinkHead
 from siafu.sampling.negatives import edge_codes, find_sorted
 
-MAX_PAIRS = 10**10  # of a step, which takes minutes; more has to be asked for
+MAX_PAIRS = 10**10  # of a step, half a minute of a core if all nodes differ; more has to be asked for
 # In multiplications of a product that take as long, measured on one core:
 _COLUMN_WORK = 0.8  # one column of a pair
 _COUNT_WORK, _ROW_COUNT_WORK = 45.0, 3.0  # to count the score of a pair among all pairs, or in its row alone
@@ -65,7 +65,7 @@ def check_all_pairs(num_nodes: int, *, steps: int = 1, width: int = 64, most: in
     """Refuse an evaluation over all pairs that would take too long; the error says how long."""
     pairs = num_nodes**2
     if pairs > most:
-        hours = pairs * steps * width / 4e9 / 3600  # a core scores about so many columns of pairs a second
+        hours = pairs * steps * width / 2e10 / 3600  # a core scores about so many columns of pairs a second
         raise ValueError(
             f"all pairs of {num_nodes:,} nodes are {pairs:.3g} a step, {pairs * steps:.3g} in {steps:,} steps: about "
             f"{hours:.1f} hours of one core each time; set link.evaluation=1000 to rank each edge among 1000 sampled "
