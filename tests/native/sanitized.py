@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch  # noqa: F401  its OpenMP library comes first
 
-NAME = "siafu.native.core.kernels"
+NAME = "siafu.native._core"
 
 
 def main() -> None:
