@@ -645,7 +645,9 @@ def wrong_array(m: Maker, array: Tensor, *, values: bool, fewer: bool = True) ->
 def _out_of_range(m: Maker, array: Tensor) -> Tensor:
     out = array.clone()
     kind, place = torch.iinfo(array.dtype), m.chance.randrange(out.numel())
-    odd = [each for each in (-1, 21, 10**6, kind.max, kind.min) if kind.min <= each <= kind.max]
+    odd = [
+        each for each in (-1, 21, 10**6, min(kind.max, 2**63 - 1), kind.min) if kind.min <= each <= kind.max
+    ]
     out.view(-1)[place] = m.chance.choice(odd)
     return out
 
