@@ -718,8 +718,13 @@ void bind_pairs(nb::module_& m) {
         fits.between("the number of threads", length(between), 1, 1 << 12);
         fits.size("between", between, length(between), levels + 1), fits.size("same", same, length(between), levels);
     };
+    const auto times_fit = [](const Fits& fits, const char* what, const Nodes& times) {
+        int64_t total = 0;
+        for (int64_t i = 0; i < length(times); ++i) fits.between(what, times.data()[i], 0, INT32_MAX), total += times.data()[i];
+        fits.between("the sum of times", total, 0, INT32_MAX);
+    };
     m.def("count_above",
-          [tallies_fit](Table a, Table b, std::optional<Values> w, Nodes row, Nodes row_times, Nodes col, Nodes col_times, Ids pos_ptr,
+          [tallies_fit, times_fit](Table a, Table b, std::optional<Values> w, Nodes row, Nodes row_times, Nodes col, Nodes col_times, Ids pos_ptr,
                         Values pos, Values level, Places first, Array<uint8_t, 1> marked, Array<float, 3> panels, Array<float, 3> tiles,
                         Array<uint32_t, 2> by_cell, Array<int64_t, 2> between, Array<int64_t, 2> same, Counts row_above, Counts row_same) {
               const Fits fits{"count_above"};
@@ -728,6 +733,7 @@ void bind_pairs(nb::module_& m) {
               fits.within("row", row.data(), length(row), length(a)), fits.size("row_times", row_times, length(row));
               fits.within("col", col.data(), length(col), length(b)), fits.between("the length of col", length(col), 0, padded);
               fits.same("the length of col_times modulo PAIR_COLUMNS", padded % kPairColumns, 0);
+              times_fit(fits, "row_times", row_times), times_fit(fits, "col_times", col_times);
               fits.size("pos_ptr", pos_ptr, length(row) + 1), fits.ascending("pos_ptr", pos_ptr.data(), length(pos_ptr), length(pos));
               tallies_fit(fits, length(level), first, marked, between, same);
               fits.size("panels", panels, padded / kPairColumns, columns(a), kPairColumns);
