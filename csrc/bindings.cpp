@@ -19,9 +19,10 @@
 
 #include "ascending.hpp"
 #include "check.hpp"
+#include "count_above.hpp"
+#include "distinct.hpp"
 #include "expect.hpp"
 #include "memory.hpp"
-#include "pairs.hpp"
 #include "partition.hpp"
 #include "rows.hpp"
 #include "sample.hpp"
@@ -661,9 +662,9 @@ void bind_pairs(nb::module_& m) {
     using Table = Array<const float, 2>;
     using Values = Array<const float, 1>;
     using Counts = Array<int64_t, 1>;
+    using Places = Array<int32_t, 1>;
     m.attr("PAIR_COLUMNS") = kPairColumns;
-    m.attr("PAIR_ROWS") = kPairRows;
-    m.attr("PAIR_CELLS") = kCells;
+    m.attr("PAIR_CHUNK") = kChunkRows;
     m.attr("PAIR_WIDTH") = kPairWidth;
     m.attr("PAIR_PARTS") = kPairParts;
     m.def("pair_scores",
@@ -700,33 +701,68 @@ void bind_pairs(nb::module_& m) {
                                                   grad.data(), grad_a.data(), pointer(weight_parts)});
           },
           "indptr"_array, "indices"_array, "a"_array, "b"_array, "w"_maybe, "grad"_array, "grad_a"_array, "weight_parts"_maybe, released);
-    m.def("count_above",
-          [](Table a, Table b_t, std::optional<Values> w, int64_t num_cols, std::optional<Ids> given_ptr, std::optional<Nodes> given_col,
-             std::optional<Values> given, Ids pos_ptr, Values pos, Values level, Array<int32_t, 1> first, Array<float, 3> room,
-             Array<int64_t, 2> between, Array<int64_t, 2> same, Counts row_above, Counts row_same, Span span) {
-              const Fits fits{"count_above"};
-              const int64_t padded = columns(b_t), threads = length(room), levels = length(level);
-              fits.size("b_t", b_t, columns(a), padded), fits.size("w", w, columns(a));
-              fits.same("the width of b_t modulo PAIR_COLUMNS", padded % kPairColumns, 0), fits.between("num_cols", num_cols, 0, padded);
-              fits.same("the number of arrays of given scores", given_ptr.has_value() + given_col.has_value() + given.has_value(),
-                        given_ptr ? 3 : 0);
-              if (given_ptr) {
-                  fits.same("the rows of given", fits.csr(*given_ptr, *given_col, num_cols), length(a));
-                  fits.size("given", given, length(*given_col));
-              }
-              fits.size("pos_ptr", pos_ptr, length(a) + 1), fits.ascending("pos_ptr", pos_ptr.data(), length(pos_ptr), length(pos));
-              fits.between("the number of levels", levels, 1, INT32_MAX), fits.size("first", first, kCells + 1);
-              fits.between("the number of threads", threads, 1, 1 << 12), fits.size("room", room, threads, kPairRows, padded);
-              fits.size("between", between, threads, levels + 1), fits.size("same", same, threads, levels);
-              fits.size("row_above", row_above, length(pos)), fits.size("row_same", row_same, length(pos));
-              fits.span(span.first, span.second, length(a));
-              chosen.kernels->count_above({a.data(), b_t.data(), pointer(w), span.first, span.second, num_cols, padded, columns(a),
-                                           pointer(given_ptr), pointer(given_col), pointer(given), pos_ptr.data(), pos.data(), level.data(),
-                                           levels, first.data(), int(threads), room.data(), between.data(), same.data(), row_above.data(),
-                                           row_same.data()});
+    m.def("distinct_rows",
+          [](Table x, Array<uint64_t, 1> hash, Array<int32_t, 1> slot, Array<int32_t, 1> group, Array<int32_t, 1> first) {
+              const Fits fits{"distinct_rows"};
+              const int64_t rows = length(x), slots = length(slot);
+              fits.between("the number of rows", rows, 0, INT32_MAX), fits.between("the number of slots", slots, rows + 1, INT64_MAX);
+              fits.same("the number of slots modulo a power of two", slots & (slots - 1), 0);
+              fits.size("hash", hash, rows), fits.size("group", group, rows), fits.size("first", first, rows);
+              return distinct_rows(x.data(), rows, columns(x), hash.data(), slot.data(), slots, group.data(), first.data());
           },
-          "a"_array, "b_t"_array, "w"_maybe, "num_cols"_a, "given_ptr"_maybe, "given_col"_maybe, "given"_maybe, "pos_ptr"_array, "pos"_array,
-          "level"_array, "first"_array, "room"_array, "between"_array, "same"_array, "row_above"_array, "row_same"_array, "span"_a, released);
+          "x"_array, "hash"_array, "slot"_array, "group"_array, "first"_array, released);
+    const auto tallies_fit = [](const Fits& fits, int64_t levels, const Places& first, const Array<uint8_t, 1>& marked,
+                                const Array<int64_t, 2>& between, const Array<int64_t, 2>& same) {
+        fits.between("the number of levels", levels, 0, INT32_MAX);
+        fits.between("the length of marked", length(marked), 3, 1 << 20), fits.size("first", first, length(marked) + 1);
+        fits.between("the number of threads", length(between), 1, 1 << 12);
+        fits.size("between", between, length(between), levels + 1), fits.size("same", same, length(between), levels);
+    };
+    const auto times_fit = [](const Fits& fits, const char* what, const Nodes& times) {
+        int64_t total = 0;
+        for (int64_t i = 0; i < length(times); ++i) fits.between(what, times.data()[i], 0, INT32_MAX), total += times.data()[i];
+        fits.between("the sum of times", total, 0, INT32_MAX);
+    };
+    m.def("count_above",
+          [tallies_fit, times_fit](Table a, Table b, std::optional<Values> w, Nodes row, Nodes row_times, Nodes col, Nodes col_times, Ids pos_ptr,
+                        Values pos, Values level, Places first, Array<uint8_t, 1> marked, Array<float, 3> panels, Array<float, 3> tiles,
+                        Array<uint32_t, 2> by_cell, Array<int64_t, 2> between, Array<int64_t, 2> same, Counts row_above, Counts row_same) {
+              const Fits fits{"count_above"};
+              const int64_t padded = length(col_times), threads = length(between);
+              fits.same("the width of b", columns(b), columns(a)), fits.size("w", w, columns(a));
+              fits.within("row", row.data(), length(row), length(a)), fits.size("row_times", row_times, length(row));
+              fits.within("col", col.data(), length(col), length(b)), fits.between("the length of col", length(col), 0, padded);
+              fits.same("the length of col_times modulo PAIR_COLUMNS", padded % kPairColumns, 0);
+              times_fit(fits, "row_times", row_times), times_fit(fits, "col_times", col_times);
+              fits.size("pos_ptr", pos_ptr, length(row) + 1), fits.ascending("pos_ptr", pos_ptr.data(), length(pos_ptr), length(pos));
+              tallies_fit(fits, length(level), first, marked, between, same);
+              fits.size("panels", panels, padded / kPairColumns, columns(a), kPairColumns);
+              fits.size("tiles", tiles, threads, kChunkRows, columns(a)), fits.size("by_cell", by_cell, threads, length(marked));
+              fits.size("row_above", row_above, length(pos)), fits.size("row_same", row_same, length(pos));
+              chosen.kernels->count_above({a.data(), b.data(), pointer(w), columns(a), row.data(), row_times.data(), length(row), col.data(),
+                                           col_times.data(), length(col), padded, pos_ptr.data(), pos.data(), level.data(), length(level),
+                                           int(threads), first.data(), marked.data(), length(marked), panels.data(), tiles.data(), by_cell.data(),
+                                           between.data(), same.data(), row_above.data(), row_same.data()});
+          },
+          "a"_array, "b"_array, "w"_maybe, "row"_array, "row_times"_array, "col"_array, "col_times"_array, "pos_ptr"_array, "pos"_array,
+          "level"_array, "first"_array, "marked"_array, "panels"_array, "tiles"_array, "by_cell"_array, "between"_array, "same"_array,
+          "row_above"_array, "row_same"_array, released);
+    m.def("replace_scores",
+          [tallies_fit](Ids indptr, Values given, Values computed, Ids pos_ptr, Values pos, Values level, Places first,
+                        Array<uint8_t, 1> marked, Array<int64_t, 2> between, Array<int64_t, 2> same, Counts row_above, Counts row_same,
+                        Span span) {
+              const Fits fits{"replace_scores"};
+              fits.ascending("indptr", indptr.data(), length(indptr), length(given)), fits.size("computed", computed, length(given));
+              fits.size("pos_ptr", pos_ptr, length(indptr)), fits.ascending("pos_ptr", pos_ptr.data(), length(pos_ptr), length(pos));
+              tallies_fit(fits, length(level), first, marked, between, same);
+              fits.size("row_above", row_above, length(pos)), fits.size("row_same", row_same, length(pos));
+              fits.span(span.first, span.second, length(indptr) - 1);
+              chosen.kernels->replace_scores({indptr.data(), given.data(), computed.data(), span.first, span.second, pos_ptr.data(),
+                                              pos.data(), level.data(), length(level), int(length(between)), first.data(), marked.data(), length(marked),
+                                              between.data(), same.data(), row_above.data(), row_same.data()});
+          },
+          "indptr"_array, "given"_array, "computed"_array, "pos_ptr"_array, "pos"_array, "level"_array, "first"_array, "marked"_array,
+          "between"_array, "same"_array, "row_above"_array, "row_same"_array, "span"_a, released);
 }
 
 using Terms = nb::list;  // of (x, weight)

@@ -16,8 +16,8 @@ namespace SIAFU_ISA {
 extern const RowKernels kernels;
 const RowKernels kernels{kernels_of<float>, kernels_of<double>, spmm<float, bf16>,   spmm<float, int8_t>,
                          gather,            gather_widen<bf16>, gather_widen<int8_t>, product,
-                         product_backward,  pair_scores,        count_above,        lstm,
-                         lstm_backward,     pair_rows,          pair_rows_backward,
+                         product_backward,  pair_scores,        count_above,        replace_scores,
+                         lstm,              lstm_backward,     pair_rows,          pair_rows_backward,
                          sparse_product,    sparse_product_backward, sparse_sum,     sparse_take,
                          sparse_dense,      argmax_rows,        draw_rows};
 }  // namespace SIAFU_ISA

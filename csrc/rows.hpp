@@ -4,13 +4,13 @@
 #include "argmax.hpp"
 #include "attention.hpp"
 #include "attention_v2.hpp"
+#include "count_above.hpp"
 #include "draw.hpp"
 #include "epilogue.hpp"
 #include "gather.hpp"
 #include "lstm.hpp"
 #include "max.hpp"
 #include "pair_rows.hpp"
-#include "pairs.hpp"
 #include "product.hpp"
 #include "sparse_rows.hpp"
 #include "spmm.hpp"
@@ -40,6 +40,7 @@ struct RowKernels {
     void (*product_backward)(const ProductBackward&);
     void (*pair_scores)(const PairScores&);
     void (*count_above)(const CountAbove&);
+    void (*replace_scores)(const ReplaceScores&);
     void (*lstm)(const Lstm&);
     void (*lstm_backward)(const LstmBackward&);
     void (*pair_rows)(const PairRows&);

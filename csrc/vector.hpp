@@ -151,6 +151,18 @@ template <typename T>
     return total;
 }
 
+// Whether any lane is not 0.
+[[gnu::always_inline]] inline bool any(Vec<int32_t> v) {
+#if SIAFU_VECTOR_BYTES == 64
+    return _mm512_test_epi32_mask((__m512i)v, (__m512i)v);
+#elif SIAFU_VECTOR_BYTES == 32
+    return !_mm256_testz_si256((__m256i)v, (__m256i)v);
+#else
+    const Vec<int64_t> halves = (Vec<int64_t>)v;
+    return halves[0] | halves[1];
+#endif
+}
+
 // Columns are cut into vectors; where the width is no multiple, the last vector overlaps the one before.
 // So nothing is padded.
 template <typename T>

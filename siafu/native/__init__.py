@@ -27,7 +27,7 @@ from siafu.native.memory import (
     prefetch_rows,
     restore_readahead,
 )
-from siafu.native.pairs import count_ranks, pair_rows, pair_rows_backward, pair_scores
+from siafu.native.pairs import count_ranks, distinct_rows, pair_rows, pair_rows_backward, pair_scores
 from siafu.native.partition import assign_bytes, assign_parts, count_parts
 from siafu.native.products import product, product_backward
 from siafu.native.recurrent import lstm, lstm_backward
@@ -58,6 +58,7 @@ from siafu.native.values import (
     Attention,
     Csr,
     CsrPair,
+    DistinctRows,
     Dropout,
     Epilogue,
     Factors,
@@ -79,6 +80,7 @@ __all__ = [
     "Attention",
     "Csr",
     "CsrPair",
+    "DistinctRows",
     "Dropout",
     "Epilogue",
     "Factors",
@@ -106,6 +108,7 @@ __all__ = [
     "count_parts",
     "count_ranks",
     "deduplicate",
+    "distinct_rows",
     "edges_not_in",
     "empty_rows",
     "empty_steps",

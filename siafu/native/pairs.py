@@ -9,7 +9,9 @@ from torch import Tensor
 
 from siafu.native import core
 from siafu.native import pairs_reference as reference
-from siafu.native.values import Csr, Factors, RankCounts
+from siafu.native.values import Csr, DistinctRows, Factors, RankCounts
+
+_CELLS_PER_LEVEL, _FEWEST_CELLS, _MOST_CELLS = 16, 1 << 12, 1 << 16  # the cache nearest to a core holds some
 
 
 def pair_scores(factors: Factors, src: Tensor, dst: Tensor) -> Tensor:
@@ -28,37 +30,106 @@ def count_ranks(
     *,
     given: tuple[Csr, Tensor] | None = None,
     rows: slice | None = None,
+    overall: bool = True,
 ) -> RankCounts:
     """Count, for P scores grouped by row, the greater and equal scores: ``indptr`` (S + 1,) int64, ``score`` (P,).
 
-    ``given`` are pairs, row by row, with scores (E,) that replace those computed from the factors. With ``rows`` only
-    pairs of those sources are counted, so that counts of several ranges add up.
+    ``given`` are pairs, row by row, each once, with scores (E,) that replace those computed from the factors. With
+    ``rows`` only pairs of those sources are counted, so that counts of several ranges add up. Without ``overall``
+    scores are compared within their rows alone, and the counts among all pairs are 0.
     """
-    num_src, num_dst = factors.a_src.shape[0], factors.b_dst.shape[0]
-    begin, end, _ = (rows or slice(None)).indices(num_src)
-    level, place = score.unique(return_inverse=True)
-    if not level.numel() or begin >= end:
+    begin, end, _ = (rows or slice(None)).indices(factors.a_src.shape[0])
+    if not score.numel() or begin >= end:
         return RankCounts(*(torch.zeros(score.numel(), dtype=torch.int64) for _ in range(4)))
     if core.kernels is None:
-        return reference.count_ranks(factors, indptr, score, given=given, rows=range(begin, end))
-    threads = max(1, min(torch.get_num_threads(), (end - begin) // 8))
-    a_src, b_dst, weight = _plain(factors)
-    padded = -(-num_dst // core.kernels.PAIR_COLUMNS) * core.kernels.PAIR_COLUMNS
-    b_t = torch.zeros(b_dst.shape[1], padded)
-    b_t[:, :num_dst] = b_dst.T
-    csr, values = given if given is not None else (None, None)
-    sparse = (None, None, None) if csr is None else (csr.indptr, csr.indices, values)
-    between = torch.zeros(threads, level.numel() + 1, dtype=torch.int64)
-    same = torch.zeros(threads, level.numel(), dtype=torch.int64)
-    row_above, row_same = (torch.zeros(score.numel(), dtype=torch.int64) for _ in range(2))
-    first = torch.empty(core.kernels.PAIR_CELLS + 1, dtype=torch.int32)
-    room = torch.empty(threads, core.kernels.PAIR_ROWS, padded)
-    core.kernels.count_above(
-        *(a_src, b_t, weight, num_dst, *sparse, indptr, score.contiguous(), level, first, room),
-        *(between, same, row_above, row_same, (begin, end)),
+        found = reference.count_ranks(factors, indptr, score, given=given, rows=range(begin, end))
+        return found if overall else found._replace(above=0 * found.above, same=0 * found.same)
+    factors, score = Factors(*_plain(factors)), score.contiguous()
+    level, place = score.unique(return_inverse=True) if overall else (score[:0], torch.empty(0).long())
+    counts = _Counts(level, max(1, min(torch.get_num_threads(), (end - begin) // 8)))
+    row_above, row_same = _count_distinct(factors, indptr, score, (begin, end), counts)
+    if given is not None:
+        csr, values = given
+        computed = _computed_scores(factors, csr, (begin, end))
+        core.kernels.replace_scores(
+            *(csr.indptr, values, computed, indptr, score, level, counts.first, counts.marked),
+            *(counts.between, counts.same, row_above, row_same, (begin, end)),
+        )
+    if not overall:
+        nothing = torch.zeros_like(row_above)
+        return RankCounts(nothing, nothing, row_above, row_same)
+    above = counts.between.sum(0).flip(0).cumsum(0).flip(0)[1:]  # those with more levels below them
+    return RankCounts(above[place], counts.same.sum(0)[place], row_above, row_same)
+
+
+class _Counts:
+    """Arrays of the compiled core for the counts among all pairs, by thread."""
+
+    def __init__(self, level: Tensor, threads: int) -> None:
+        levels = level.numel()
+        cells = min(max(1 << (_CELLS_PER_LEVEL * levels).bit_length(), _FEWEST_CELLS), _MOST_CELLS)
+        self.level, self.threads = level, threads
+        self.first = torch.empty(cells + 1, dtype=torch.int32)
+        self.marked = torch.empty(cells, dtype=torch.uint8)
+        self.by_cell = torch.zeros(threads, cells, dtype=torch.int32).view(torch.uint32)
+        self.between, self.same = (
+            torch.zeros(threads, size, dtype=torch.int64) for size in (levels + 1, levels)
+        )
+
+
+def _count_distinct(
+    factors: Factors, indptr: Tensor, score: Tensor, rows: tuple[int, int], counts: _Counts
+) -> tuple[Tensor, Tensor]:
+    """Count the greater and equal scores of each row, (P,) and (P,), and add those of all pairs to ``counts``.
+
+    Equal rows of the factors have equal scores, so each pair of distinct rows is scored once.
+    """
+    (begin, end), width, kernels = rows, factors.a_src.shape[1], core.kernels
+    row, col = distinct_rows(factors.a_src[begin:end]), distinct_rows(factors.b_dst)
+    own = slice(int(indptr[begin]), int(indptr[end]))
+    group = row.group.repeat_interleave(indptr[begin : end + 1].diff())
+    order = group.argsort(stable=True)
+    pos_ptr = torch.searchsorted(group[order], torch.arange(row.first.numel() + 1))
+    panels = -(-col.first.numel() // kernels.PAIR_COLUMNS)
+    col_times = torch.nn.functional.pad(col.times, (0, panels * kernels.PAIR_COLUMNS - col.times.numel()))
+    found = torch.zeros(2, order.numel(), dtype=torch.int64)
+    kernels.count_above(
+        *(factors.a_src, factors.b_dst, factors.weight, row.first + begin, row.times, col.first, col_times),
+        *(pos_ptr, score[own][order], counts.level, counts.first, counts.marked),
+        torch.empty(panels, width, kernels.PAIR_COLUMNS),
+        torch.empty(counts.threads, kernels.PAIR_CHUNK, width),
+        *(counts.by_cell, counts.between, counts.same, found[0], found[1]),
     )
-    above = between.sum(0).flip(0).cumsum(0).flip(0)[1:]  # those with more levels below them
-    return RankCounts(above[place], same.sum(0)[place], row_above, row_same)
+    row_above, row_same = torch.zeros(2, score.numel(), dtype=torch.int64)
+    row_above[own][order], row_same[own][order] = found
+    return row_above, row_same
+
+
+def _computed_scores(factors: Factors, pairs: Csr, rows: tuple[int, int]) -> Tensor:
+    """The scores of the pairs of some rows by the factors, (E,); those of other rows are not set."""
+    begin, end = rows
+    computed = torch.empty(pairs.indices.numel())
+    own = slice(int(pairs.indptr[begin]), int(pairs.indptr[end]))
+    src = torch.arange(begin, end).repeat_interleave(pairs.indptr[begin : end + 1].diff())
+    computed[own] = pair_scores(factors, src, pairs.indices[own])
+    return computed
+
+
+def distinct_rows(x: Tensor) -> DistinctRows:
+    """Find the distinct rows of a table (R, W), float32; rows are equal if all their bits are."""
+    if core.kernels is None:
+        return reference.distinct_rows(x)
+    rows = x.shape[0]
+    slots = 1 << (2 * rows).bit_length()
+    group, first = torch.empty(2, rows, dtype=torch.int32)
+    count = core.kernels.distinct_rows(
+        x.contiguous(),
+        torch.empty(rows, dtype=torch.uint64),
+        torch.empty(slots, dtype=torch.int32),
+        group,
+        first,
+    )
+    return DistinctRows(group, first[:count], torch.bincount(group, minlength=count).int())
 
 
 def pair_rows(factors: Factors, pairs: Csr) -> Tensor:

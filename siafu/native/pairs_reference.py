@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from siafu.native.values import Csr, Factors, RankCounts
+from siafu.native.values import Csr, DistinctRows, Factors, RankCounts
 
 _AT_ONCE = 1 << 22  # numbers
 
@@ -46,6 +46,18 @@ def count_ranks(
         row_same[own] = (found == score[own, None]).sum(1)
     above = between.flip(0).cumsum(0).flip(0)[1:]
     return RankCounts(above[place], same[place], row_above, row_same)
+
+
+def distinct_rows(x: Tensor) -> DistinctRows:
+    """Find the distinct rows; see :func:`siafu.native.distinct_rows`."""
+    rows = [row.numpy().tobytes() for row in x.detach()]
+    first = dict[bytes, int]()
+    for place, row in enumerate(rows):
+        first.setdefault(row, place)
+    number = {row: group for group, row in enumerate(first)}
+    group = torch.tensor([number[row] for row in rows], dtype=torch.int32)
+    count = torch.bincount(group, minlength=len(first)).int()
+    return DistinctRows(group, torch.tensor(list(first.values()), dtype=torch.int32), count)
 
 
 def _scores(factors: Factors, a: Tensor, b: Tensor) -> Tensor:

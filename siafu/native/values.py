@@ -125,6 +125,20 @@ class Factors(NamedTuple):
     weight: Tensor | None
 
 
+class DistinctRows(NamedTuple):
+    """The distinct rows of a table of R rows, G of them, numbered by where they occur first; all int32.
+
+    Attributes:
+        group: (R,), the distinct row that each row equals.
+        first: (G,), the row where each distinct row occurs first.
+        times: (G,), how often each distinct row occurs.
+    """
+
+    group: Tensor
+    first: Tensor
+    times: Tensor
+
+
 class RankCounts(NamedTuple):
     """For each positive, the number of greater scores and of equal scores (itself included); (P,) int64.
 

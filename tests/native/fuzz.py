@@ -41,6 +41,7 @@ CHECKED_CSR |= {
     "partition_quality",
     "sort_rows_by_id",
     "pair_rows",
+    "replace_scores",
     "first_unsorted",
 }
 ROW_KERNELS = {
@@ -384,8 +385,9 @@ def meeting(m: Maker) -> Call:
 
 def pairs(m: Maker) -> Call:
     core, src, dst = native.core.kernels, m.some(), m.some()
-    kind = m.chance.choice(["pair_scores", "pair_rows", "pair_rows_backward", "count_above"])
-    width = m.size() if kind in ("pair_scores", "count_above") else core.PAIR_WIDTH * m.some(4)
+    trained = ["pair_scores", "pair_rows", "pair_rows_backward"]
+    kind = m.chance.choice([*trained, "count_above", "replace_scores", "distinct_rows"])
+    width = core.PAIR_WIDTH * m.some(4) if kind.startswith("pair_rows") else m.size()
     a, b, w = m.floats(src, width), m.floats(dst, width), m.maybe(m.floats(width))
     indptr, indices = m.csr(src, dst)
     if kind == "pair_scores":
@@ -398,37 +400,75 @@ def pairs(m: Maker) -> Call:
         parts = m.maybe(torch.zeros(core.PAIR_PARTS, width))
         rest = {"grad": m.floats(indices.numel()), "grad_a": m.floats(src, width), "weight_parts": parts}
         return Call(kind, indptr=indptr, indices=indices, a=a, b=b, w=w, **rest)
-    return count_above(m, a, w, dst, (indptr, indices))
+    if kind == "count_above":
+        return count_above(m, a, b, w)
+    return replace_scores(m, indptr) if kind == "replace_scores" else distinct_rows(m, a)
 
 
-def count_above(m: Maker, a: Tensor, w: Tensor | None, dst: int, csr: tuple[Tensor, Tensor]) -> Call:
-    core, (src, width), threads = native.core.kernels, a.shape, m.some(3)
-    padded = -(-dst // core.PAIR_COLUMNS) * core.PAIR_COLUMNS
-    pos_ptr = m.offsets(src, 3)
-    pos = m.floats(int(pos_ptr[-1]))
-    odd = torch.tensor([float("inf"), float("-inf"), float("nan"), 1e38, 0.0])
-    level = torch.cat([m.floats(m.some()), odd[m.below(5, m.size(3)).long()]]).unique()
-    given = m.chance.random() < 0.5
-    sparse = {"given_ptr": csr[0], "given_col": csr[1], "given": m.floats(csr[1].numel())}
-    levels, count = level.numel(), pos.numel()
+def distinct_rows(m: Maker, a: Tensor) -> Call:
+    rows = m.size()
+    x = a[m.below(a.shape[0], rows).long()]
+    slot = m.int(1 << (rows + m.size()).bit_length())
+    hashes = torch.empty(rows, dtype=torch.uint64)
+    return Call("distinct_rows", x=x, hash=hashes, slot=slot, group=m.int(rows), first=m.int(rows))
+
+
+def count_above(m: Maker, a: Tensor, b: Tensor, w: Tensor | None) -> Call:
+    core, width, rows, cols = native.core.kernels, a.shape[1], m.size(), m.size(40)
+    panels = -(-cols // core.PAIR_COLUMNS)
+    threads, pos_ptr = m.some(3), m.offsets(rows, 3)
+    levels = tallies(m, threads)
+    by_cell = torch.zeros(threads, levels["marked"].numel(), dtype=torch.int32).view(torch.uint32)
     return Call(
         "count_above",
         a=a,
-        b_t=m.floats(width, padded),
+        b=b,
         w=w,
-        num_cols=dst,
-        **(sparse if given else dict.fromkeys(sparse)),
+        row=m.below(a.shape[0], rows),
+        row_times=m.below(9, rows),
+        col=m.below(b.shape[0], cols),
+        col_times=m.below(9, panels * core.PAIR_COLUMNS),
         pos_ptr=pos_ptr,
-        pos=pos,
-        level=level,
-        first=m.int(core.PAIR_CELLS + 1),
-        room=m.floats(threads, core.PAIR_ROWS, padded),
-        between=torch.zeros(threads, levels + 1, dtype=torch.int64),
-        same=torch.zeros(threads, levels, dtype=torch.int64),
-        row_above=m.long(count),
-        row_same=m.long(count),
-        span=m.span(src),
+        pos=m.floats(int(pos_ptr[-1])),
+        **{name: levels.pop(name) for name in ("level", "first", "marked")},
+        panels=m.floats(panels, width, core.PAIR_COLUMNS),
+        tiles=m.floats(threads, core.PAIR_CHUNK, width),
+        by_cell=by_cell,
+        **levels,
+        row_above=torch.zeros(int(pos_ptr[-1]), dtype=torch.int64),
+        row_same=torch.zeros(int(pos_ptr[-1]), dtype=torch.int64),
     )
+
+
+def replace_scores(m: Maker, indptr: Tensor) -> Call:
+    rows, pairs = indptr.numel() - 1, int(indptr[-1])
+    pos_ptr = m.offsets(rows, 3)
+    return Call(
+        "replace_scores",
+        indptr=indptr,
+        given=m.floats(pairs),
+        computed=m.floats(pairs),
+        pos_ptr=pos_ptr,
+        pos=m.floats(int(pos_ptr[-1])),
+        **tallies(m, m.some(3)),
+        row_above=torch.zeros(int(pos_ptr[-1]), dtype=torch.int64),
+        row_same=torch.zeros(int(pos_ptr[-1]), dtype=torch.int64),
+        span=m.span(rows),
+    )
+
+
+def tallies(m: Maker, threads: int) -> dict[str, Tensor]:
+    """Levels, none at times, and counts of each thread."""
+    odd = torch.tensor([float("inf"), float("-inf"), float("nan"), 1e38, 0.0])
+    level = torch.cat([m.floats(m.size()), odd[m.below(5, m.size(3)).long()]]).unique()
+    cells, levels = 3 + m.size(60), level.numel()
+    return {
+        "level": level,
+        "first": m.int(cells + 1),
+        "marked": torch.empty(cells, dtype=torch.uint8),
+        "between": torch.zeros(threads, levels + 1, dtype=torch.int64),
+        "same": torch.zeros(threads, levels, dtype=torch.int64),
+    }
 
 
 def product(m: Maker) -> Call:
@@ -605,7 +645,9 @@ def wrong_array(m: Maker, array: Tensor, *, values: bool, fewer: bool = True) ->
 def _out_of_range(m: Maker, array: Tensor) -> Tensor:
     out = array.clone()
     kind, place = torch.iinfo(array.dtype), m.chance.randrange(out.numel())
-    odd = [each for each in (-1, 21, 10**6, kind.max, kind.min) if kind.min <= each <= kind.max]
+    odd = [
+        each for each in (-1, 21, 10**6, min(kind.max, 2**63 - 1), kind.min) if kind.min <= each <= kind.max
+    ]
     out.view(-1)[place] = m.chance.choice(odd)
     return out
 

@@ -17,7 +17,7 @@ from siafu.nn.link import LinkHead
 from siafu.sampling.negatives import EdgeSet, sample_negatives
 from siafu.training.link.config import LinkConfig
 from siafu.training.link.memory import LinkMemory
-from siafu.training.link.scores import StepScore, rank_all, rank_sampled, ranking_work, row_codes
+from siafu.training.link.scores import StepScore, rank_all, rank_sampled, row_codes
 
 LinkPart = Literal["all", "learned", "held"]
 _SCORES = ("map", "mrr", "auc")
@@ -63,12 +63,6 @@ class TemporalLinkTask(TemporalTask):
             score = self._ranked(head, step, h, edges)
             found = [score.average_precision, score.reciprocal_rank, score.area, 1.0]
         return torch.tensor([*found, loss], dtype=torch.float64)
-
-    def ranking_work(self, width: int) -> float:
-        """The work of ranking all pairs; sampled ones take next to none."""
-        return ranking_work(self.graph.num_nodes, self.graph.num_nodes, width) * (
-            self.config.evaluation == "all"
-        )
 
     def scores_from_counts(self, counts: Tensor) -> dict[str, float | None]:
         """The means over the steps that have links to predict."""

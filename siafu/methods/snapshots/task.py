@@ -68,10 +68,6 @@ class TemporalTask:
         """The scores of some samples, given (samples, num_counts + 1)."""
         raise NotImplementedError
 
-    def ranking_work(self, width: int) -> float:
-        """The work of ranking the pairs of a sample, whose head is so wide; see :class:`EpochWork`."""
-        return 0.0
-
     def scores(self, counts: Tensor, split: str) -> dict[str, float | None]:
         """The scores of a split, given the counts of validation and test samples; none for training samples."""
         return self.scores_from_counts(self._of_split(counts, split))

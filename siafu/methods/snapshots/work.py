@@ -1,5 +1,7 @@
 """The work of an epoch over time and that of scoring the validation samples."""
 
+import torch
+
 from siafu.dynamic import DynamicGraph
 from siafu.methods.snapshots.config import SnapshotsConfig
 from siafu.methods.snapshots.task import TemporalTask
@@ -7,6 +9,7 @@ from siafu.nn.config import ModelConfig
 from siafu.nn.temporal import TemporalLayer, build_temporal
 from siafu.nn.temporal.recurrent import Recurrent
 from siafu.training.link.config import LinkConfig
+from siafu.training.link.scores import ranking_work
 from siafu.training.scoring_interval import EpochWork
 
 _TRAIN_PASSES = 4.0  # forward, once more for gradient checkpointing, and backward, in forward passes
@@ -19,9 +22,11 @@ def epoch_work(
     graph: DynamicGraph, task: TemporalTask, config: SnapshotsConfig, model: ModelConfig, *, link: LinkConfig
 ) -> EpochWork:
     """Count the work of a run: of training on its samples, and of scoring those of validation and test."""
-    steps, ranking = _StepWork(graph, config, model), task.ranking_work(link.width or model.hidden)
+    steps, width = _StepWork(graph, config, model), link.width or model.hidden
+    ranked = task.kind == "link" and link.evaluation == "all"
     score, test = (
-        steps.of_samples(task.samples[split]) + len(task.samples[split]) * ranking
+        steps.of_samples(task.samples[split])
+        + (steps.of_ranking(task.samples[split], link, width=width) if ranked else 0.0)
         for split in ("val", "test")
     )
     untrained = (
@@ -54,6 +59,25 @@ class _StepWork:
         if self._window:
             return sum(self._of_steps(range(each - self._window, each + 1)) for each in samples)
         return self._of_steps(range(samples.stop))
+
+    def of_ranking(self, samples: range, link: LinkConfig, *, width: int) -> float:
+        """The work of ranking the links of some samples among all pairs."""
+        distinct = [self._distinct_nodes(each, all_steps=link.recency) for each in samples]
+        return sum(ranking_work(each, each, width, rows=2 * self._graph.num_nodes) for each in distinct)
+
+    def _distinct_nodes(self, sample: int, *, all_steps: bool) -> int:
+        """Estimate how many nodes differ in their outputs: those with an event that the pass of a sample reads.
+
+        All others are equal, unless nodes have features. With ``all_steps`` events before the window are read too.
+        """
+        graph = self._graph
+        if graph.x is not None:
+            return graph.num_nodes
+        first = sample - self._window - self._life + 1 if self._window and not all_steps else 0
+        events, active = graph.events(max(0, first), sample + 1), torch.zeros(graph.num_nodes)
+        for ends in (graph.src, graph.dst):
+            active[ends[events].long()] = 1
+        return min(graph.num_nodes, 1 + int(active.sum()))
 
     def _of_steps(self, steps: range) -> float:
         graph, both = self._graph, 2 if self._graph.undirected else 1

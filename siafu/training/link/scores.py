@@ -16,8 +16,11 @@ from siafu.native import Csr, Factors, RankCounts
 from siafu.nn.link import LinkHead
 from siafu.sampling.negatives import edge_codes, find_sorted
 
-MAX_PAIRS = 10**10  # of a step, which takes minutes; more has to be asked for
-_COLUMN_WORK, _COUNT_WORK = 2.0, 20.0  # of one pair: for each column, and of counting its score
+MAX_PAIRS = 10**10  # of a step, half a minute of a core if all nodes differ; more has to be asked for
+# In multiplications of a product that take as long, measured on one core:
+_COLUMN_WORK = 0.8  # one column of a pair
+_COUNT_WORK, _ROW_COUNT_WORK = 45.0, 3.0  # to count the score of a pair among all pairs, or in its row alone
+_FACTOR_WORK = 30.0  # one number of the factors, whose equal rows are found
 HITS = (1, 3, 10, 50)
 NAMES = ("map", "mrr", "roc_auc", *(f"hits_{k}" for k in HITS))
 
@@ -62,7 +65,7 @@ def check_all_pairs(num_nodes: int, *, steps: int = 1, width: int = 64, most: in
     """Refuse an evaluation over all pairs that would take too long; the error says how long."""
     pairs = num_nodes**2
     if pairs > most:
-        hours = pairs * steps * width / 4e9 / 3600  # a core scores about so many columns of pairs a second
+        hours = pairs * steps * width / 2e10 / 3600  # a core scores about so many columns of pairs a second
         raise ValueError(
             f"all pairs of {num_nodes:,} nodes are {pairs:.3g} a step, {pairs * steps:.3g} in {steps:,} steps: about "
             f"{hours:.1f} hours of one core each time; set link.evaluation=1000 to rank each edge among 1000 sampled "
@@ -70,9 +73,13 @@ def check_all_pairs(num_nodes: int, *, steps: int = 1, width: int = 64, most: in
         )
 
 
-def ranking_work(num_src: int, num_dst: int, width: int) -> float:
-    """The work of ranking among all pairs, in the multiplications of a product that take as long."""
-    return num_src * num_dst * (_COLUMN_WORK * width + _COUNT_WORK)
+def ranking_work(num_src: int, num_dst: int, width: int, *, rows: int = 0, overall: bool = True) -> float:
+    """The work of ranking among all pairs of distinct rows, in the multiplications of a product that take as long.
+
+    ``rows`` is the number of rows of all factors, equal ones included; ``overall`` as in :func:`native.count_ranks`.
+    """
+    of_pair = _COLUMN_WORK * width + (_COUNT_WORK if overall else _ROW_COUNT_WORK)
+    return num_src * num_dst * of_pair + max(rows, num_src + num_dst) * width * _FACTOR_WORK
 
 
 def rank_factors(
@@ -163,7 +170,7 @@ def rank_targets(factors: Factors, src: Tensor, dst: Tensor, *, known: Csr) -> t
     _check_finite(score)
     left_out = torch.full((there.indices.numel(),), -torch.inf)
     rows = Factors(factors.a_src[source], factors.b_dst, factors.weight)
-    found = native.count_ranks(rows, indptr, score, given=(there, left_out))
+    found = native.count_ranks(rows, indptr, score, given=(there, left_out), overall=False)
     return found.row_above, found.row_same + 1
 
 

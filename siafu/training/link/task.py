@@ -170,8 +170,9 @@ class LinkTask(Task):
         """The work of ranking the scored edges of all splits among all targets of their sources."""
         if self.link.evaluation != "all":
             return 0.0
-        sources = sum(pairs[0].unique().numel() for pairs in self._scored_pairs.values())
-        return ranking_work(sources, self.all_edges.num_nodes, self.head.source.shape[1])
+        nodes, width = self.all_edges.num_nodes, self.head.source.shape[1]
+        sources = [pairs[0].unique().numel() for pairs in self._scored_pairs.values()]
+        return sum(ranking_work(each, nodes, width, overall=False) for each in sources)
 
     def metrics(self) -> dict[str, Any]:
         """The protocol by which edges are ranked."""
