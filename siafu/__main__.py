@@ -1,15 +1,21 @@
 """The command ``siafu``, also ``python -m siafu``; signals are handled before the command line is loaded."""
 
+from siafu.interpreter import run_and_exit
 from siafu.signals import exit_on_signal
 
 
 def main() -> None:
-    """Run the command."""
+    """Run the command in this process, which goes on."""
     with exit_on_signal():
         from siafu import cli
 
         cli.main()
 
 
+def command() -> None:
+    """Run the command and end this process."""
+    run_and_exit(main)
+
+
 if __name__ == "__main__":
-    main()
+    command()

@@ -25,6 +25,7 @@ ORDER = [
         "signals",
         "extras",
         "machine",
+        "interpreter",
     ],
     ["sparse_input"],
     ["graph", "event_log", "cost"],

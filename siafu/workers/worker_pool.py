@@ -19,7 +19,7 @@ from siafu.workers.result_check import ResultChecker
 from siafu.workers.session import WorkerUsage
 from siafu.workers.setup import Setup
 from siafu.workers.shared_memory import Segments
-from siafu.workers.signing import lease_key
+from siafu.workers.signing import BILLED_KINDS, lease_key
 from siafu.workers.supervisor import LeaseEnd, LeaseSupervisor, WorkerPlatform
 from siafu.workers.task import ComputeFn
 from siafu.workers.task_queue import TaskQueue
@@ -29,7 +29,6 @@ from siafu.workers.worker_processes import ProcessPlatform
 LEASE_S = 840.0  # a function may run for 15 minutes
 MANUAL_LEASE_S = 30 * 86_400.0  # of a lease for workers that people start
 MAX_LEASES = 2000  # of functions at a time
-BILLED_KINDS = ("lambda", "http")  # kinds of workers that are paid by their time
 
 
 @dataclass(frozen=True)
