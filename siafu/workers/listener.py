@@ -10,8 +10,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from ipaddress import ip_address
 
-from siafu.wire.certificates import self_signed
 from siafu.wire.heartbeats import FailureDetector
+from siafu.wire.tls import Certificate
 from siafu.workers.admission import AdmissionRefused, admit_worker
 from siafu.workers.connection import FrameConnection
 from siafu.workers.event_loop import EventLoop
@@ -56,7 +56,7 @@ class WorkerListener:
         self._checker, self._say = checker, say
         self._limits = limits or SessionLimits()
         self._token = secrets.token_hex(32)
-        self._certificate = self_signed() if (not is_loopback(host) if tls is None else tls) else None
+        self._certificate = _certificate() if (not is_loopback(host) if tls is None else tls) else None
         self._context = self._certificate.server_context() if self._certificate else None
         self._changed = threading.Condition()
         self._sessions: dict[str, WorkerSession] = {}
@@ -258,6 +258,13 @@ class WorkerListener:
             self._changed.notify_all()
         if session.dismissal:
             self._say(f"{session.worker}: {session.dismissal}")
+
+
+def _certificate() -> Certificate:
+    """Make a certificate; the library for that is imported here alone."""
+    from siafu.wire.certificates import self_signed
+
+    return self_signed()
 
 
 def is_loopback(host: str) -> bool:
