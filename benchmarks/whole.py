@@ -31,7 +31,7 @@ from run import write_arrays
 from siafu.data import community
 from siafu.store import write_store
 
-MAIN = ("-c", "from siafu.cli import main; main()")
+MAIN = ("-m", "siafu")
 HIDDEN, EPOCHS = 128, 20
 _DATA = Path(os.environ.get("SIAFU_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
