@@ -14,7 +14,7 @@ from run import write_arrays
 from siafu.data import community
 from siafu.store import write_store
 
-MAIN = ("-c", "from siafu.cli import main; main()")
+MAIN = ("-m", "siafu")
 _SIZE = ("--hidden", "128", "--epochs", "20")
 DATA_HOME = Path(os.environ.get("SIAFUDATA_HOME", Path(__file__).parents[2] / "shared" / "data"))
 

@@ -276,6 +276,29 @@ void bind_rows(nb::module_& m) {
 }
 
 template <typename T>
+void bind_adam(nb::module_& m) {
+    m.def("adam_moments",
+          [](Array<const T, 1> grad, Optional<const T, 1> parameter, Array<T, 1> mean, Array<T, 1> square, double decay, double mean_rate,
+             double square_keep, double square_rate) {
+              const Fits fits{"adam_moments"};
+              const int64_t size = length(grad);
+              fits.size("parameter", parameter, size), fits.size("mean", mean, size), fits.size("square", square, size);
+              rows<T>().adam_moments({grad.data(), pointer(parameter), mean.data(), square.data(), size, T(decay), T(mean_rate),
+                                      T(square_keep), T(square_rate)});
+          },
+          "grad"_array, "parameter"_maybe, "mean"_array, "square"_array, "decay"_a, "mean_rate"_a, "square_keep"_a, "square_rate"_a,
+          released);
+    m.def("adam_move",
+          [](Array<const T, 1> mean, Array<const T, 1> root, Array<T, 1> parameter, double divisor, double eps, double rate) {
+              const Fits fits{"adam_move"};
+              const int64_t size = length(parameter);
+              fits.size("mean", mean, size), fits.size("root", root, size);
+              rows<T>().adam_move({mean.data(), root.data(), parameter.data(), size, T(divisor), T(eps), T(rate)});
+          },
+          "mean"_array, "root"_array, "parameter"_array, "divisor"_a, "eps"_a, "rate"_a, released);
+}
+
+template <typename T>
 void bind_attention(nb::module_& m) {
     m.def("attend",
           [](Ids indptr, Nodes indices, Within<const T> z, Within<const T> score_src, Within<const T> score_dst, AttentionArgs args,
@@ -1124,7 +1147,9 @@ NB_MODULE(_core, m) {
           "For tests: run the kernels of the lowest instruction set.");
     bind_rows<float>(m);
     bind_rows<double>(m);
+    bind_adam<float>(m);
     bind_attention<float>(m);
+    bind_adam<double>(m);
     bind_attention<double>(m);
     m.def("spmm_bf16",
           [](Ids indptr, Nodes indices, Array<const uint16_t, 2> x, Optional<const float, 1> weight, Optional<const float, 1> pre,

@@ -8,7 +8,8 @@ namespace {
 
 template <typename T>
 constexpr RowKernelsOf<T> kernels_of{spmm<T, T>,   segment_max<T>,     segment_max_backward<T>, epilogue<T>,  epilogue_backward<T>,
-                                     attend<T>, attend_backward<T>, attend_v2<T>,            attend_v2_backward<T>};
+                                     attend<T>, attend_backward<T>, attend_v2<T>,            attend_v2_backward<T>,
+                                     adam_moments<T>, adam_move<T>};
 
 }  // namespace
 

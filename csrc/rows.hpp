@@ -1,6 +1,7 @@
 // The row kernels of one instruction set, as a table of functions.
 #pragma once
 
+#include "adam.hpp"
 #include "argmax.hpp"
 #include "attention.hpp"
 #include "attention_v2.hpp"
@@ -26,6 +27,8 @@ struct RowKernelsOf {
     void (*attend_backward)(const AttendBackward<T>&, int step);
     void (*attend_v2)(const AttendV2<T>&);
     void (*attend_v2_backward)(const AttendV2Backward<T>&, int step);
+    void (*adam_moments)(const AdamMoments<T>&);
+    void (*adam_move)(const AdamMove<T>&);
 };
 
 struct RowKernels {

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 import torch
 
 from siafu.dynamic import DynamicGraph, Steps
@@ -254,5 +253,7 @@ def _node_names(nodes: list[Any]) -> Any:
     """Return the ids to show for nodes, or None where they are the row numbers anyway."""
     if nodes == list(range(len(nodes))):
         return None
+    import pyarrow as pa
+
     whole = all(isinstance(node, int) and not isinstance(node, bool) for node in nodes)
     return pa.array(nodes if whole else [str(node) for node in nodes])

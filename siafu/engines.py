@@ -7,11 +7,13 @@ cluster, ``TorchrunEngine`` the process group that torchrun started this process
 import copy
 import json
 import sys
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import nn
 
@@ -30,6 +32,10 @@ from siafu.store_partitions import PARTS, partition_home
 from siafu.training import inputs
 from siafu.training.procedure import Callbacks
 
+if TYPE_CHECKING:
+    from siafu.launch.elastic import RankProcesses
+
+_RANK_PROCESS = (sys.executable, "-m", "siafu.rank_process")
 EVENT_STORE = "graph"  # the store, within the run's folder, of a dynamic graph that is in no other store
 
 
@@ -118,9 +124,11 @@ class ProcessEngine:
 
     Attributes:
         partitions: the folder of partitions.
+        waiting: processes that were started before, for the first training; see :func:`start_early`.
     """
 
     partitions: Path
+    waiting: "deque[RankProcesses]"
 
     def train(self, job: TrainingJob, callbacks: Callbacks) -> RankResult:
         """Start the rank processes, follow their events, and read the metrics and weights that they leave."""
@@ -129,25 +137,42 @@ class ProcessEngine:
         parts = _write_parts(job, self.partitions, callbacks)
         folder, config = job.folder, job.config
         folder.measured.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "siafu.rank_process", str(folder.path), str(parts)]
-        if job.resumed:
-            command.append("--resumed")
+        arguments = [str(folder.path), str(parts), *["--resumed"] * job.resumed]
+        first = self.waiting.popleft() if self.waiting else None
+        if first is not None:
+            first.send(arguments)
         follower = EventFollower(folder, callbacks, total=config.max_epochs)
         callbacks.on_training()
         run_with_restarts(
-            command,
+            [*_RANK_PROCESS, *arguments],
             ranks=config.ranks,
             threads=config.threads,
             progress=follower.safe,
             watch=lambda: follower.poll() is not None,
             say=callbacks.say,
             deadline_s=config.comm.deadline,
+            first=first,
         )
         metrics = json.loads(folder.measured.read_text("utf-8"))
         folder.measured.unlink()
         if not metrics["finished"]:  # ranks get SIGTERM, whatever signal this process got
             metrics["stopped_by"] = callbacks.should_stop() or metrics["stopped_by"]
         return metrics, load_weights(folder, config, None) if metrics["finished"] else None
+
+
+@contextmanager
+def start_early(config: Config) -> "Iterator[deque[RankProcesses]]":
+    """Start the rank processes of a run's first training, if it has any: they import while this one reads the graph."""
+    if config.engine != "processes":
+        yield deque()
+        return
+    from siafu.launch.elastic import started_ranks
+
+    processes = started_ranks(
+        _RANK_PROCESS, ranks=config.ranks, threads=config.threads, deadline_s=config.comm.deadline
+    )
+    with processes as waiting:
+        yield deque([waiting])
 
 
 class EventFollower:

@@ -13,7 +13,6 @@ from siafu.dynamic import DynamicGraph
 from siafu.graph import Graph
 from siafu.load_graph import AnyGraph
 from siafu.methods import METHODS
-from siafu.methods.snapshots.build import build_task
 from siafu.methods.snapshots.config import task_config_of
 from siafu.methods.snapshots.task import TemporalTask
 from siafu.nn.link import get_link_head
@@ -31,6 +30,8 @@ def preview_task(graph: AnyGraph, config: Config, module: nn.Module | None) -> A
     if isinstance(graph, DynamicGraph):
         if module is not None:
             raise ValueError("method snapshots trains siafu's own models over time, not a module of your own")
+        from siafu.methods.snapshots.build import build_task
+
         return build_task(graph, task_config_of(config), single_rank_comm())
     if config.task != "node":
         return _preview_link_task(graph, config, module)

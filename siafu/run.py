@@ -9,10 +9,11 @@ import inspect
 import os
 import shlex
 import sys
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -30,6 +31,7 @@ from siafu.engines import (
     TorchrunEngine,
     TrainingJob,
     partitions_folder,
+    start_early,
 )
 from siafu.event_log import EventLog
 from siafu.inference import Run, open_run
@@ -43,6 +45,9 @@ from siafu.results.read import across_seeds
 from siafu.run_folder import RunFolder, existing_folder, new_folder
 from siafu.signals import resume_hint
 from siafu.training.procedure import Callbacks
+
+if TYPE_CHECKING:
+    from siafu.launch.elastic import RankProcesses
 
 _BASELINE_METRICS = ("model", "test_score", "val_score", "epochs", "epoch_seconds")
 
@@ -81,8 +86,8 @@ def train(
         _warn_without_core()
         if chosen.engine == "torchrun":
             return _train_in_torchrun(graph, chosen, module, folder, shown)
-        with _new_run(graph, chosen, module, folder, shown) as job:
-            return _train(job, _engine(job), shown)
+        with start_early(chosen) as ranks, _new_run(graph, chosen, module, folder, shown) as job:
+            return _train(job, _engine(job, ranks=ranks), shown)
 
 
 def resume(
@@ -111,9 +116,10 @@ def resume(
                 f"{folder.path}: trained by a group that torchrun started; start it again with the same command and "
                 f"--out {folder.path}"
             )
-        graph = _load_same_graph(folder, config, graph, shown)
-        job = _resumed_job(folder, config, graph, model, shown)
-        return _train(job, _engine(job), shown)
+        with start_early(config) as ranks:
+            graph = _load_same_graph(folder, config, graph, shown)
+            job = _resumed_job(folder, config, graph, model, shown)
+            return _train(job, _engine(job, ranks=ranks), shown)
 
 
 def resume_command(run: Run) -> str:
@@ -242,14 +248,21 @@ def _train_as_rank_0(
         return _train(job, _engine(job, comm), callbacks)
 
 
-def _engine(job: TrainingJob, group: Comm | None = None) -> Engine:
-    """Return the engine of a run; ``group`` is the group that torchrun started, on its rank 0."""
+def _engine(
+    job: TrainingJob, group: Comm | None = None, *, ranks: "deque[RankProcesses] | None" = None
+) -> Engine:
+    """Return the engine of a run.
+
+    ``group`` is the group that torchrun started, on its rank 0; ``ranks`` are processes that were started before.
+    """
     if job.config.engine == "local":
         return LocalEngine()
     partitions = partitions_folder(job.config, job.folder)
     if group is not None:
         return TorchrunEngine(group, partitions)
-    return RayEngine(partitions) if job.config.engine == "ray" else ProcessEngine(partitions)
+    return (
+        RayEngine(partitions) if job.config.engine == "ray" else ProcessEngine(partitions, ranks or deque())
+    )
 
 
 def _warn_without_core() -> None:

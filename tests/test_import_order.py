@@ -26,6 +26,7 @@ ORDER = [
         "signals",
         "extras",
         "machine",
+        "interpreter",
     ],
     ["sparse_input"],
     ["graph", "event_log", "cost"],

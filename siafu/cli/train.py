@@ -10,6 +10,7 @@ import typer
 from siafu.cli.callbacks import command_callbacks, exit_if_stopped, print_metrics
 from siafu.cli.errors import WrongUse
 from siafu.cli.output import Json
+from siafu.interpreter import quick_imports
 from siafu.signals import resume_hint
 from siafu.sites.cli import address_of
 
@@ -48,7 +49,8 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Train a model and print its metrics."""
-    from siafu import run
+    with quick_imports():
+        from siafu import run
 
     flags = {
         "model": {"kind": model, "hidden": hidden, "layers": layers, "dropout": dropout},
@@ -69,7 +71,8 @@ def resume(path: RunPath, as_json: Json = False) -> None:
     with resume_hint(
         f"siafu resume {shlex.quote(str(path))}"
     ):  # imports take time: a signal then gets the hint, too
-        from siafu import run
+        with quick_imports():
+            from siafu import run
 
         with command_callbacks() as callbacks:
             trained = run.resume(path, callbacks=callbacks)

@@ -27,7 +27,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
-import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
@@ -308,6 +307,8 @@ def read_names(path: Path, arrays: dict[str, Array], rows: int) -> dict[str, Any
         names = arrays["node_names"]
         if names.shape != (rows,) or names.dtype.kind not in "iuU":
             _refuse(path, "node_names", names, f"a string or an integer for each of {rows} nodes")
+        import pyarrow as pa
+
         found["node_names"] = pa.array(names)
     if "class_names" in arrays:
         names = arrays["class_names"]

@@ -7,17 +7,12 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from siafu.context import Context
-from siafu.data.pair_table import read_pairs
 from siafu.dynamic import DynamicGraph
 from siafu.graph import Graph
-from siafu.inference.export import check_out, write_pairs, write_predictions
 from siafu.inference.trained_run import Run, open_run, source_graph
 from siafu.load_graph import AnyGraph
 from siafu.methods import METHODS
-from siafu.methods.snapshots.build import Predictor, build_link_memory, build_timeline
 from siafu.methods.snapshots.config import task_config_of
-from siafu.methods.snapshots.labels import node_outputs
-from siafu.methods.snapshots.last_step import last_step_embeddings
 from siafu.methods.static import make_room
 from siafu.nn.embedded import Embedded
 from siafu.nn.link import LinkHead, get_link_head
@@ -54,6 +49,8 @@ def predict(
         pairs: (2, P) node numbers, sources above targets.
     """
     if out is not None:
+        from siafu.inference.export import check_out
+
         check_out(Path(out))
     run = run if isinstance(run, Run) else _open(run)
     if run.model is None:
@@ -61,6 +58,8 @@ def predict(
     graph = _graph_of(run, graph)
     predicted = _predict(run, graph, embeddings=embeddings, pairs=pairs)
     if out is not None:
+        from siafu.inference.export import write_predictions
+
         write_predictions(
             Path(out), graph, predicted, kind=run.metrics["task"], names=run.settings.class_names
         )
@@ -114,7 +113,7 @@ def _predict(
 def _check_kind(run: Run, graph: AnyGraph) -> None:
     """Refuse a dynamic graph for a static model, and a static graph for a dynamic one."""
     changes = isinstance(graph, DynamicGraph)
-    if changes != isinstance(run.model, Predictor):
+    if changes != METHODS[run.settings.method].over_time:
         found, wanted = ("changes", "does not") if changes else ("does not change", "does")
         raise ValueError(
             f"{graph.name}: {found} over time, but the model was trained on a graph that {wanted}; give such a graph"
@@ -126,6 +125,10 @@ def _predict_last_step(
     run: Run, graph: DynamicGraph, *, embeddings: bool, pairs: ArrayLike | Tensor | None
 ) -> dict[str, Tensor]:
     """Predict for the last step of a dynamic graph."""
+    from siafu.methods.snapshots.build import Predictor, build_link_memory, build_timeline
+    from siafu.methods.snapshots.labels import node_outputs
+    from siafu.methods.snapshots.last_step import last_step_embeddings
+
     model, config = run.model, run.settings
     assert isinstance(model, Predictor)
     timeline = build_timeline(graph, config.snapshots, config.model)
@@ -147,6 +150,9 @@ def _predict_last_step(
 
 def predict_pairs(run: Run, graph: AnyGraph, pairs: Path, *, out: Path) -> int:
     """Score the pairs of a file and write the scores to a Parquet or CSV file; returns the number of pairs."""
+    from siafu.data.pair_table import read_pairs
+    from siafu.inference.export import write_pairs
+
     given = read_pairs(pairs, graph)
     write_pairs(out, given.src, given.dst, predict(run, graph, pairs=given.rows)["score"])
     return given.rows.shape[1]

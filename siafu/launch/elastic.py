@@ -32,6 +32,7 @@ from siafu.comm import Comm, GroupConfig, single_rank_comm
 from siafu.comm.socket_transport import connect_sockets
 from siafu.cores import thread_environ
 from siafu.launch.failures import LAUNCHER, RanksFailed, describe_error, write_report
+from siafu.launch.late_arguments import ARGUMENTS, arguments_file, send_arguments
 from siafu.launch.network_addresses import choose_bind_address, listen_for_rendezvous, wait_until_reachable
 from siafu.launch.rank_environment import RankEnvironment, read_rank_environment
 from siafu.launch.rank_supervisor import RankSupervisor
@@ -226,17 +227,47 @@ def launch(
     rank outlives this call or this process. A rank that is suspended (SIGSTOP) for longer than the deadline is killed.
     The standard output of ranks goes to this process's standard error.
     """
+    with started_ranks(command, ranks=ranks, threads=threads, deadline_s=deadline_s) as processes:
+        processes.wait(watch)
+
+
+@contextmanager
+def started_ranks(
+    command: Sequence[str], *, ranks: int, threads: int, deadline_s: float = 30.0
+) -> Iterator["RankProcesses"]:
+    """Start the processes of :func:`launch`, and kill those that are left when the context ends.
+
+    A command that calls :func:`siafu.launch.late_arguments.wait_for_arguments` imports its modules while the caller is
+    busy, and starts its work at :meth:`RankProcesses.send`.
+    """
     with _report_folder() as folder, _silenced_torch_logs():
         supervisor = RankSupervisor(folder, deadline_s=deadline_s)
-        running = _BackgroundCall(lambda: _run_agent(command, ranks, threads, supervisor))
-        running.start()
+        agent = _BackgroundCall(lambda: _run_agent(command, ranks, threads, supervisor))
+        agent.start()
         try:
-            _wait_for_agent(running, supervisor, watch)
+            yield RankProcesses(folder, agent, supervisor, ranks)
         finally:
-            supervisor.kill()  # ranks are left only after an exception
-            running.join()
-        running.result()
-        if failures := supervisor.failures():
+            supervisor.kill()  # ranks are left only after an exception, or if they were never waited for
+            agent.join()
+
+
+class RankProcesses:
+    """Rank processes that torch's agent has started."""
+
+    def __init__(
+        self, folder: Path, agent: "_BackgroundCall", supervisor: RankSupervisor, ranks: int
+    ) -> None:
+        self._folder, self._agent, self._supervisor, self._ranks = folder, agent, supervisor, ranks
+
+    def send(self, arguments: Sequence[str]) -> None:
+        """Send the arguments that ranks wait for."""
+        send_arguments(self._folder, arguments, ranks=self._ranks)
+
+    def wait(self, watch: StopCheck) -> None:
+        """Wait until all ranks have ended; raises RanksFailed unless all succeed."""
+        _wait_for_agent(self._agent, self._supervisor, watch)
+        self._agent.result()
+        if failures := self._supervisor.failures():
             raise RanksFailed(failures)
 
 
@@ -272,7 +303,7 @@ def _run_agent(command: Sequence[str], ranks: int, threads: int, supervisor: Ran
         args=tuple(arguments),
         rdzv_handler=rendezvous,
         max_restarts=0,
-        monitor_interval=_POLL_S,
+        monitor_interval=1e-3,  # the supervisor waits
         local_addr=_LOOPBACK,
     )
     _SupervisedAgent(spec, _RankEnvironments(supervisor, threads), supervisor).run()
@@ -286,7 +317,9 @@ class _SupervisedAgent(LocalElasticAgent):
         self._supervisor = supervisor
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        self._supervisor.poll({worker.global_rank: worker.id for worker in worker_group.workers})
+        pids = {worker.global_rank: worker.id for worker in worker_group.workers}
+        self._supervisor.wait(pids, _POLL_S)
+        self._supervisor.poll(pids)
         result = super()._monitor_workers(worker_group)
         for rank, failure in result.failures.items():  # those that ended since the poll
             self._supervisor.record_exit(rank, failure.exitcode)
@@ -334,7 +367,7 @@ class _SingleNodeRendezvous(RendezvousHandler):
 
 
 class _RankEnvironments(LogsSpecs):
-    """Sets the environment of each rank: report file, number of threads, secret. Output is not redirected."""
+    """Sets the environment of each rank: its files, number of threads, secret. Output is not redirected."""
 
     def __init__(self, supervisor: RankSupervisor, threads: int) -> None:
         super().__init__()
@@ -350,6 +383,7 @@ class _RankEnvironments(LogsSpecs):
             environ["OMP_NUM_THREADS"] = str(self._threads)
             environ.update(thread_environ(os.environ | environ))
             environ[LAUNCHER] = str(os.getpid())
+            environ[ARGUMENTS] = str(arguments_file(self._supervisor.reports, rank))
             environ[SECRET] = self._secret  # only its user can read a process's environment
         here = dict.fromkeys(envs, "")
         return LogsDest(stdouts=here, stderrs=here, error_files=reports)

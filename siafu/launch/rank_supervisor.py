@@ -4,12 +4,13 @@ It knows process ids and signals, and not how the processes were started. It nev
 """
 
 import os
+import select
 import signal
 import socket
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,10 +24,14 @@ _MAX_POLL_GAP_S = 1.0  # counted at most between two polls: this process may hav
 
 
 class RankSupervisor:
-    """Follows ranks to their end. ``stop`` and ``kill`` may be called from any thread, ``poll`` only from one."""
+    """Follows ranks to their end. ``stop`` and ``kill`` may be called from any thread, the others only from one.
+
+    Attributes:
+        reports: the folder of the ranks' files.
+    """
 
     def __init__(self, reports: Path, *, deadline_s: float) -> None:
-        self._reports = reports
+        self.reports = reports
         self._deadline_s = deadline_s
         self._stop = threading.Event()
         self._kill = threading.Event()
@@ -40,7 +45,7 @@ class RankSupervisor:
 
     def report(self, rank: int) -> Path:
         """Return the path of a rank's error report."""
-        return self._reports / f"rank-{rank}.json"
+        return self.reports / f"rank-{rank}.json"
 
     def stop(self) -> None:
         """Ask ranks to end normally: SIGTERM, once."""
@@ -49,6 +54,18 @@ class RankSupervisor:
     def kill(self) -> None:
         """Kill all ranks at once."""
         self._kill.set()
+
+    def wait(self, pids: Mapping[int, int], seconds: float) -> None:
+        """Wait until another rank ends, for at most ``seconds``."""
+        with ExitStack() as opened:
+            ends = select.poll()
+            for rank, pid in pids.items():
+                if rank not in self._exit_codes:
+                    with suppress(OSError):  # reaped, or a kernel without such descriptors
+                        descriptor = os.pidfd_open(pid)
+                        opened.callback(os.close, descriptor)
+                        ends.register(descriptor, select.POLLIN)
+            ends.poll(1000 * seconds)
 
     def poll(self, pids: Mapping[int, int]) -> None:
         """Check all ranks. Once one has failed, the others have a moment to end by themselves; then they are killed.

@@ -2,9 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from siafu.launch.failures import RankFailure, RanksFailed
+
+if TYPE_CHECKING:
+    from siafu.launch.elastic import RankProcesses
 
 _MAX_ATTEMPTS_WITHOUT_PROGRESS = 3
 
@@ -49,9 +52,11 @@ def run_with_restarts(
     watch: Callable[[], bool],
     say: Callable[[str], None],
     deadline_s: float = 30.0,
+    first: "RankProcesses | None" = None,
 ) -> None:
     """Launch ``command`` until it succeeds; raises RanksFailed if another restart would not help.
 
+    ``first`` are processes of the first attempt, which were started before and do the same as ``command``.
     ``progress`` returns the position of the last checkpoint. ``say`` is called with a message at each restart. The
     other parameters are those of ``launch``.
     """
@@ -61,7 +66,9 @@ def run_with_restarts(
     while True:
         before = progress()
         try:
-            return launch(command, ranks=ranks, threads=threads, watch=watch, deadline_s=deadline_s)
+            if first is None:
+                return launch(command, ranks=ranks, threads=threads, watch=watch, deadline_s=deadline_s)
+            return first.wait(watch)
         except RanksFailed as error:
             after = progress()
             attempts_without_progress = 0 if after > before else attempts_without_progress + 1
@@ -78,4 +85,5 @@ def run_with_restarts(
                         f"{attempts_without_progress} attempts in a row got no further than {after}"
                     )
                 raise
+            first = None
             say(f"{error.summary}; starting again from the last checkpoint, {after}")

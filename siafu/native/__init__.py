@@ -5,10 +5,11 @@ runs where the core was not compiled (``reference`` and the ``*_reference`` modu
 
 Reading order: ``values`` (what kernels take and return), ``core`` (the compiled library), ``memory``, ``structure``
 (CSR graphs), ``sparse`` (sums and maxima over neighbours), ``dense_rows``, ``products``, ``sparse_rows``,
-``attention``, ``recurrent``, ``sampling``, ``pairs``, ``partition``, ``varint`` and ``splitmix``.
+``attention``, ``recurrent``, ``adam``, ``sampling``, ``pairs``, ``partition``, ``varint`` and ``splitmix``.
 """
 
 from siafu.native import core
+from siafu.native.adam import adam_moments, adam_move
 from siafu.native.attention import (
     AttendBackward,
     AttendV2Backward,
@@ -92,6 +93,8 @@ __all__ = [
     "SampledRows",
     "SparseRows",
     "Term",
+    "adam_moments",
+    "adam_move",
     "apply_delta",
     "argmax_rows",
     "arrays_reused",

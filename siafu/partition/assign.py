@@ -12,7 +12,6 @@ from siafu.graph import Graph
 from siafu.native.splitmix import GOLDEN_GAMMA, splitmix64
 from siafu.partition.config import PartitionConfig
 from siafu.partition.external import by_kaminpar, by_metis
-from siafu.partition.part_file import read_parts
 from siafu.partition.quality import PartLoads, part_loads
 
 PARTITIONERS = ("stream", "metis", "kaminpar", "hash")
@@ -51,7 +50,7 @@ def assign(
         case "hash":
             part_of_node = _by_hash(graph, parts, seed)
         case _:
-            part_of_node = read_parts(part_file_path(by), graph, parts=parts)
+            part_of_node = _read_parts(part_file_path(by), graph, parts=parts)
     _report_balance(graph, part_loads(graph, part_of_node, parts=parts), say)
     return part_of_node
 
@@ -63,7 +62,7 @@ def resolve(config: PartitionConfig, graph: Graph, *, parts: int) -> PartitionCo
         return config
     path = part_file_path(config.by).absolute()
     if parts > 1:
-        read_parts(path, graph, parts=parts)
+        _read_parts(path, graph, parts=parts)
     return config.model_copy(update={"by": str(path)})
 
 
@@ -95,6 +94,13 @@ def _by_hash(graph: Graph, parts: int, seed: int) -> Tensor:
 def _hash_rows(row: np.ndarray, seed: int) -> np.ndarray:
     """Hash each row and the seed to 64 bits."""
     return splitmix64((row - np.uint64(1)) * GOLDEN_GAMMA + np.uint64(seed % 2**64))
+
+
+def _read_parts(path: Path, graph: Graph, *, parts: int) -> Tensor:
+    """Read a user's file of parts; the readers of tables are imported here alone."""
+    from siafu.partition.part_file import read_parts
+
+    return read_parts(path, graph, parts=parts)
 
 
 def part_file_path(by: str) -> Path:

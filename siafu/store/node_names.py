@@ -1,20 +1,27 @@
-"""Store the user's node ids as raw arrays: integers as they are, strings as offsets and bytes."""
+"""Store the user's node ids as raw arrays: integers as they are, strings as offsets and bytes.
 
-from typing import Any
+Arrow is imported where there are ids: most stores have none.
+"""
+
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 
-_STRINGS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
-def is_string(kind: pa.DataType) -> bool:
+def is_string(kind: "pa.DataType") -> bool:
     """Return whether an Arrow type is a string type."""
-    return any(test(kind) for test in _STRINGS)
+    from pyarrow import types
+
+    return any(test(kind) for test in (types.is_string, types.is_large_string, types.is_string_view))
 
 
 def names_to_arrays(names: Any) -> dict[str, np.ndarray]:
     """Convert ids (an Arrow array or a sequence of strings or integers) to the arrays of a store."""
+    import pyarrow as pa
+
     names = names if isinstance(names, pa.Array | pa.ChunkedArray) else pa.array(names)
     names = names.combine_chunks() if isinstance(names, pa.ChunkedArray) else names
     if names.null_count:
@@ -32,12 +39,14 @@ def names_to_arrays(names: Any) -> dict[str, np.ndarray]:
     return {"node_names_offsets": starts - starts[0], "node_names_bytes": text}
 
 
-def names_from_arrays(arrays: dict[str, np.ndarray]) -> pa.Array | None:
+def names_from_arrays(arrays: dict[str, np.ndarray]) -> "pa.Array | None":
     """Rebuild the ids from the arrays of a store; None where the store has none."""
+    if not {"node_names", "node_names_offsets"} & arrays.keys():
+        return None
+    import pyarrow as pa
+
     if "node_names" in arrays:
         return pa.array(arrays["node_names"])
-    if "node_names_offsets" not in arrays:
-        return None
     offsets, text = arrays["node_names_offsets"], arrays["node_names_bytes"]
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(text)]
     names = pa.Array.from_buffers(pa.large_string(), offsets.size - 1, buffers)

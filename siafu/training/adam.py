@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from siafu import native
+
 _BETAS, _EPS = (0.9, 0.999), 1e-8
 
 
@@ -60,9 +62,7 @@ class Adam:
             state = self.state[place] = {"step": torch.zeros(()), **rows}
         state["step"] += 1
         t, mean, square = int(state["step"]), state["exp_avg"], state["exp_avg_sq"]
-        if weight_decay:
-            grad = grad.add(parameter, alpha=weight_decay)
-        mean.lerp_(grad, 1 - _BETAS[0])
-        square.mul_(_BETAS[1]).addcmul_(grad, grad, value=1 - _BETAS[1])
-        root = (square.sqrt() / (1 - _BETAS[1] ** t) ** 0.5).add_(_EPS)
-        parameter.addcdiv_(mean, root, value=-self.lr / (1 - _BETAS[0] ** t))
+        decayed = parameter if weight_decay else None
+        native.adam_moments(grad, decayed, mean, square, decay=weight_decay, betas=_BETAS)
+        divisor, rate = (1 - _BETAS[1] ** t) ** 0.5, -self.lr / (1 - _BETAS[0] ** t)
+        native.adam_move(mean, square.sqrt(), parameter, divisor=divisor, eps=_EPS, rate=rate)

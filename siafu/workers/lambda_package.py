@@ -21,7 +21,10 @@ from siafu.workers.signing import KEY
 Architecture = Literal["x86_64", "arm64"]
 HANDLER = "siafu.workers.handler"
 MAX_BYTES = 50_000_000  # of a zip that Lambda takes directly
-_LEFT_OUT = "siafu.workers.torch_compute"  # it needs torch, which is too large for Lambda's zip
+_LEFT_OUT = (
+    "siafu.workers.torch_compute",
+    "siafu.interpreter",
+)  # they serve processes with torch, too large for a zip
 _WHEELS = {"x86_64": "x86_64", "arm64": "aarch64"}
 _GLIBC = (
     "manylinux2014",

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from ipaddress import ip_address
 
-from siafu.wire.certificates import self_signed
 from siafu.wire.heartbeats import FailureDetector
+from siafu.wire.tls import Certificate
 from siafu.workers.admission import AdmissionRefused, admit_worker
 from siafu.workers.connection import FrameConnection
 from siafu.workers.event_loop import EventLoop
@@ -56,7 +56,7 @@ class WorkerListener:
         self._checker, self._say = checker, say
         self._limits = limits or SessionLimits()
         self._token = secrets.token_hex(32)
-        self._certificate = self_signed() if (not is_loopback(host) if tls is None else tls) else None
+        self._certificate = _certificate() if (not is_loopback(host) if tls is None else tls) else None
         self._context = self._certificate.server_context() if self._certificate else None
         self._changed = threading.Condition()
         self._sessions: dict[str, WorkerSession] = {}
@@ -107,11 +107,21 @@ class WorkerListener:
         with self._changed:
             return sum(session.ready for session in self._sessions.values())
 
-    def wait_ready(self, wait_s: float, *, or_else: Callable[[], bool]) -> None:
-        """Wait until a worker is ready, until ``or_else()`` is true after :meth:`notify`, or for ``wait_s`` seconds."""
+    def wait_ready(
+        self, wait_s: float | None = None, *, count: int = 1, or_else: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Wait until ``count`` workers are ready, or until :meth:`close`.
+
+        The wait also ends when ``or_else()`` is true after :meth:`notify`, or after ``wait_s`` seconds.
+        """
         with self._changed:
             self._changed.wait_for(
-                lambda: or_else() or any(session.ready for session in self._sessions.values()), wait_s
+                lambda: (
+                    self._closing
+                    or or_else()
+                    or sum(session.ready for session in self._sessions.values()) >= count
+                ),
+                wait_s,
             )
 
     def notify(self) -> None:
@@ -143,14 +153,17 @@ class WorkerListener:
         """Admit no more workers, stop those that are connected, and wait for their end. Their tasks wait again."""
         with self._changed:
             self._closing = True
+            self._changed.notify_all()
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._acceptor.join()
         self._listener.close()
         with self._changed:
             sessions = dict(self._sessions)
-        for worker in sessions:
+        for worker, session in sessions.items():
             self._tasks.dismiss(worker)
+            if not session.ready:  # it is still starting, and has no task
+                session.connection.shut()
         if not self._wait_empty(self._limits.close_s):
             for session in sessions.values():
                 session.connection.shut()
@@ -245,6 +258,13 @@ class WorkerListener:
             self._changed.notify_all()
         if session.dismissal:
             self._say(f"{session.worker}: {session.dismissal}")
+
+
+def _certificate() -> Certificate:
+    """Make a certificate; the library for that is imported here alone."""
+    from siafu.wire.certificates import self_signed
+
+    return self_signed()
 
 
 def is_loopback(host: str) -> bool:

@@ -18,6 +18,7 @@ from siafu.workers.allowlist import ADDRESSES_VARIABLE, first_allowed, parse_all
 from siafu.workers.lease import Lease
 
 KEY, KEY_FILE = "SIAFU_LEASE_KEY", "SIAFU_LEASE_KEY_FILE"
+BILLED_KINDS = ("lambda", "http")  # kinds of workers that get signed leases and are paid by their time
 MAX_BYTES = 4096  # of a signed lease
 _MAX_KEY_BYTES = 2048
 _PURPOSE = b"siafu lease\0"

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -30,6 +30,24 @@ class _ForwardPass(NamedTuple):
     def num_bytes(self) -> int:
         """The memory that keeping it takes, about."""
         return sum(each.nbytes for each in (*self.rows.values(), self.h, self.z))
+
+
+class _Ending(torch.autograd.Function):
+    """A number from which backward passes start with given gradients of several tensors.
+
+    Torch imports its compiler's symbols, half a second of every process, where it is handed such gradients itself.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, grads: Sequence[Tensor], *values: Tensor) -> Tensor:
+        """Keep the gradients (one per value); returns 0."""
+        ctx.grads = grads
+        return values[0].new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of the values."""
+        return None, *ctx.grads
 
 
 class TorchCompute:
@@ -116,7 +134,7 @@ class TorchCompute:
         names = self._setup.program(task.key.stage).weights
         reads = [rows[name] for name in inputs] + [self._weights[name] for name in names]
         ending, grads = [end.value for end in ends], [end.grad for end in ends]
-        of_reads = torch.autograd.grad(ending, reads, grads, allow_unused=True)
+        of_reads = torch.autograd.grad(_Ending.apply(grads, *ending), reads, allow_unused=True)
         found = {f"grad_{name}": grad for name, grad in zip(inputs, of_reads, strict=False)}
         if loss is not None:
             found["loss"] = loss.detach().double().reshape(1)

@@ -113,8 +113,10 @@ def _connect(lease: Lease, inherited: InheritedSockets | None = None) -> FrameCo
 
 def _load_backend(backend: Backend, setup: Setup) -> ComputeFn:
     if backend == "torch":
-        from siafu.workers.torch_compute import TorchCompute
+        from siafu.interpreter import quick_imports
 
+        with quick_imports():
+            from siafu.workers.torch_compute import TorchCompute
         return TorchCompute(setup)
     from siafu.workers.numpy_backend.compute import compute as compute_numpy
 
@@ -404,4 +406,6 @@ def _die_with(parent: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    from siafu.interpreter import run_and_exit
+
+    run_and_exit(lambda: sys.exit(main(sys.argv[1:])))

@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from siafu.workers.result_check import ResultChecker
 from siafu.workers.session import WorkerUsage
 from siafu.workers.setup import Setup
 from siafu.workers.shared_memory import Segments
-from siafu.workers.signing import lease_key
+from siafu.workers.signing import BILLED_KINDS, lease_key
 from siafu.workers.supervisor import LeaseEnd, LeaseSupervisor, WorkerPlatform
 from siafu.workers.task import ComputeFn
 from siafu.workers.task_queue import TaskQueue
@@ -29,7 +29,6 @@ from siafu.workers.worker_processes import ProcessPlatform
 LEASE_S = 840.0  # a function may run for 15 minutes
 MANUAL_LEASE_S = 30 * 86_400.0  # of a lease for workers that people start
 MAX_LEASES = 2000  # of functions at a time
-BILLED_KINDS = ("lambda", "http")  # kinds of workers that are paid by their time
 
 
 @dataclass(frozen=True)
@@ -80,6 +79,7 @@ class WorkerPool:
             None  # the thread of this process that computes tasks for want of workers
         )
         self._num_stand_ins = 0
+        self._first_threads = list[str]()  # threads of this process that compute tasks while workers start
         self._closing = False
         self.gave_up = False  # no more workers are started
         match spec.kind:
@@ -133,14 +133,18 @@ class WorkerPool:
             thread.join()
 
     def _start_threads(self) -> None:
+        self._run_torch_threads([f"thread {number}" for number in range(self.spec.count)])
+        self._threads.append(start_fallback_thread(self._tasks, TorchCompute(self._setup)))
+
+    def _run_torch_threads(self, names: Sequence[str]) -> None:
+        """Compute tasks in threads of this process, each with one thread of torch."""
         before = torch.get_num_threads()  # a new thread takes over the number that was set last
-        for number in range(self.spec.count):
-            target = partial(_run_torch_thread, self._tasks, f"thread {number}", self._setup)
-            thread = threading.Thread(target=target, name=f"siafu worker {number}", daemon=True)
+        for name in names:
+            target = partial(_run_torch_thread, self._tasks, name, self._setup)
+            thread = threading.Thread(target=target, name=f"siafu {name}", daemon=True)
             self._threads.append(thread)
             thread.start()
         torch.set_num_threads(before)
-        self._threads.append(start_fallback_thread(self._tasks, TorchCompute(self._setup)))
 
     def _start_listener(self) -> None:
         spec = self.spec
@@ -157,6 +161,22 @@ class WorkerPool:
         self._threads.append(start_fallback_thread(self._tasks, self._make_compute()))
         self._supervisor = LeaseSupervisor(_platform(spec, self._listener), on_end=self._on_lease_end)
         self.resize(spec.count)
+        if spec.kind == "processes":
+            self._compute_until_ready()
+
+    def _compute_until_ready(self) -> None:
+        """Compute tasks in as many threads of this process as there are workers; each ends when a worker is ready."""
+        self._first_threads = [f"start {number}" for number in range(self.spec.count)]
+        self._run_torch_threads(self._first_threads)
+        thread = threading.Thread(target=self._hand_over, name="siafu-hand-over", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _hand_over(self) -> None:
+        assert self._listener is not None
+        for count in range(1, self.spec.count + 1):
+            self._listener.wait_ready(count=count)
+            self._tasks.dismiss(self._first_threads.pop())
 
     def resize(self, count: int) -> None:
         """Have ``count`` workers from now on; with none, this process computes the tasks."""
@@ -171,12 +191,12 @@ class WorkerPool:
 
     def wait_for_worker(self, seconds: float) -> None:
         """Wait until a worker is ready or this process computes tasks itself, for at most ``seconds``."""
-        if self._listener is not None and self._stand_in is None:
+        if self._listener is not None and self._stand_in is None and not self._first_threads:
             self._listener.wait_ready(seconds, or_else=lambda: self._stand_in is not None)
 
     def ensure_progress(self) -> None:
         """Have this process compute tasks if some wait and no worker is connected. Called after a while of silence."""
-        if self._listener is None or self._stand_in is not None:
+        if self._listener is None or self._stand_in is not None or self._first_threads:
             return
         if self._listener.num_ready or not self._tasks.backlog:
             return

@@ -593,6 +593,16 @@ def gather(m: Maker) -> Call:
     return Call("take", num_bytes=m.some(2**20))
 
 
+def adam(m: Maker) -> Call:
+    size, rates = m.size(99), {name: 0.5 for name in ("decay", "mean_rate", "square_keep", "square_rate")}
+    grad, mean, more = m.floats(size), m.floats(size), m.floats(size)
+    if m.chance.random() < 0.5:
+        return Call(
+            "adam_moments", grad=grad, parameter=m.maybe(m.floats(size)), mean=mean, square=more, **rates
+        )
+    return Call("adam_move", mean=mean, root=more, parameter=grad, divisor=0.5, eps=1e-8, rate=-0.1)
+
+
 def switches(m: Maker) -> Call:
     if m.chance.random() < 0.5:
         return Call("use_baseline", on=m.chance.random() < 0.5)
@@ -613,7 +623,7 @@ MAKERS = (
     meeting,
     pairs,
 )
-MAKERS += (product, sparse_rows, sparse_rows, lstm, gather, switches)
+MAKERS += (product, sparse_rows, sparse_rows, lstm, gather, adam, switches)
 UNMADE = {"isa", "keep_given_back"}  # without arguments, and the one that counts who asked
 
 

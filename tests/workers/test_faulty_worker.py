@@ -177,6 +177,7 @@ def test_a_run_with_faulty_workers_ends_as_one_without_workers(
     messages: list[str] = []
     program = [sys.executable, str(Path(__file__).with_name("faulty_worker.py"))]
     monkeypatch.setattr(worker_pool, "ProcessPlatform", lambda adopt: ProcessPlatform(program, adopt=adopt))
+    monkeypatch.setattr(worker_pool.WorkerPool, "_compute_until_ready", lambda _: None)
     for workers in ("processes", "inline"):
         siafu.train(
             siafu.load("karate"),
@@ -191,5 +192,27 @@ def test_a_run_with_faulty_workers_ends_as_one_without_workers(
             callbacks=Callbacks(say=messages.append),
         )
     assert any("it was dismissed after 3 failures; the last: a " in text for text in messages), messages
+    weights = [(tmp_path / workers / "model.safetensors").read_bytes() for workers in ("processes", "inline")]
+    assert weights[0] == weights[1]
+
+
+def test_a_run_does_not_wait_for_its_worker_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages: list[str] = []
+    program = [sys.executable, "-c", "import time; time.sleep(1000)"]
+    monkeypatch.setattr(worker_pool, "ProcessPlatform", lambda adopt: ProcessPlatform(program, adopt=adopt))
+    for workers in ("processes", "inline"):
+        siafu.train(
+            siafu.load("karate"),
+            method="pipeline",
+            workers=workers,
+            num_workers=2,
+            intervals=4,
+            epochs=20,
+            out=tmp_path / workers,
+            callbacks=Callbacks(say=messages.append),
+        )
+    assert not [text for text in messages if "no worker is there" in text]
     weights = [(tmp_path / workers / "model.safetensors").read_bytes() for workers in ("processes", "inline")]
     assert weights[0] == weights[1]

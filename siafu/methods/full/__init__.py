@@ -1,12 +1,11 @@
 """Synchronous full-graph training, on one rank or many."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from siafu.dynamic import DynamicGraph
 from siafu.graph import Graph
-from siafu.methods.full.procedure import FullProcedure
 from siafu.methods.method import ConfigLike, Method, RankContext
 from siafu.methods.static import build_static_model, node_inputs, static_inputs
 from siafu.methods.static_work import (
@@ -20,6 +19,9 @@ from siafu.nn.norm import BatchNorm
 from siafu.nn.streamed import Rows, Streamed
 from siafu.training.scoring_interval import EpochWork
 
+if TYPE_CHECKING:
+    from siafu.methods.full.procedure import FullProcedure
+
 
 class Full(Method):
     """Every epoch is one step on the whole graph."""
@@ -27,8 +29,10 @@ class Full(Method):
     tasks = ("node", "link")
     trains_modules = True
 
-    def build(self, rank: RankContext) -> FullProcedure:
+    def build(self, rank: RankContext) -> "FullProcedure":
         """Build the procedure of one rank. Collective."""
+        from siafu.methods.full.procedure import FullProcedure
+
         config = rank.config
         if rank.module is not None:
             return _build_custom(rank, rank.module)
@@ -56,7 +60,9 @@ class Full(Method):
         )
 
 
-def _build_custom(rank: RankContext, module: nn.Module) -> FullProcedure:
+def _build_custom(rank: RankContext, module: nn.Module) -> "FullProcedure":
+    from siafu.methods.full.procedure import FullProcedure
+
     config = rank.config
     part, context, x, task = node_inputs(rank)
     _check_module(module, x, part.own.name, ranks=rank.comm.world_size)

@@ -10,15 +10,9 @@ of rows and of parameters). The frugal recipe: ``frugal``, ``frugal_procedure``,
 import torch
 from torch import Tensor, nn
 
-from siafu.methods.lazy.clients import ClientsProcedure, assign_clients
 from siafu.methods.lazy.config import DEFAULTS, LazyConfig
-from siafu.methods.lazy.frugal_clients import FrugalClientsProcedure
-from siafu.methods.lazy.frugal_procedure import FrugalProcedure, unfitted_model
-from siafu.methods.lazy.procedure import LazyProcedure
-from siafu.methods.lazy.stage_specs import build_staged
 from siafu.methods.method import ConfigLike, Method, RankContext
 from siafu.methods.static import NodeInputs, node_inputs
-from siafu.nn.staged import Staged
 from siafu.nn.streamed import DenseRows, Streamed, dense
 from siafu.training.procedure import Procedure
 
@@ -52,6 +46,10 @@ class Lazy(Method):
     def _build_frugal(
         self, config: ConfigLike, lazy: LazyConfig, inputs: NodeInputs, x: DenseRows
     ) -> Procedure:
+        from siafu.methods.lazy.clients import assign_clients
+        from siafu.methods.lazy.frugal_clients import FrugalClientsProcedure
+        from siafu.methods.lazy.frugal_procedure import FrugalProcedure
+
         part, context, _, task = inputs
         if lazy.clients != "none" and not isinstance(x, Streamed):
             owner = assign_clients(part.own, lazy.clients, by=config.partition.by, ranks=config.ranks)
@@ -59,6 +57,10 @@ class Lazy(Method):
         return FrugalProcedure(part, context, x, task, seed=config.seed, features=lazy.features)
 
     def _build_staged(self, config: ConfigLike, lazy: LazyConfig, inputs: NodeInputs, x: Tensor) -> Procedure:
+        from siafu.methods.lazy.clients import ClientsProcedure, assign_clients
+        from siafu.methods.lazy.procedure import LazyProcedure
+        from siafu.nn.staged import Staged
+
         part, context, _, task = inputs
         model = self.build_model(
             config, in_features=x.shape[1], out_features=task.num_outputs, num_nodes=part.num_nodes
@@ -87,6 +89,9 @@ class Lazy(Method):
         self, config: ConfigLike, *, in_features: int, out_features: int, num_nodes: int
     ) -> nn.Module:
         """Build the model of a run, without its weights."""
+        from siafu.methods.lazy.frugal_procedure import unfitted_model
+        from siafu.methods.lazy.stage_specs import build_staged
+
         lazy = config.of(LazyConfig)
         if lazy.recipe == "frugal":
             return unfitted_model(in_features, out_features)

@@ -6,17 +6,19 @@ the weights; ``server`` runs the tasks of a rank, ``procedure`` trains.
 """
 
 import os
+from typing import TYPE_CHECKING
 
 from torch import nn
 
 from siafu.cores import usable_cores
 from siafu.methods.method import ConfigLike, Method, RankContext
 from siafu.methods.pipeline.config import PipelineConfig
-from siafu.methods.pipeline.procedure import PipelineProcedure
 from siafu.methods.static import build_static_model, require_features, static_inputs
 from siafu.nn.streamed import dense
-from siafu.workers.signing import lease_key
-from siafu.workers.worker_pool import BILLED_KINDS
+from siafu.workers.signing import BILLED_KINDS, lease_key
+
+if TYPE_CHECKING:
+    from siafu.methods.pipeline.procedure import PipelineProcedure
 
 
 class Pipeline(Method):
@@ -38,8 +40,10 @@ class Pipeline(Method):
                 "fp32"
             )
 
-    def build(self, rank: RankContext) -> PipelineProcedure:
+    def build(self, rank: RankContext) -> "PipelineProcedure":
         """Build the procedure of one rank. Collective."""
+        from siafu.methods.pipeline.procedure import PipelineProcedure
+
         config, pipeline = rank.config, rank.config.of(PipelineConfig)
         part, context, x, task, model = static_inputs(rank)
         return PipelineProcedure(

@@ -45,9 +45,10 @@ from siafu.training.residuals import load_residuals, residuals_of
 from siafu.training.task import Task
 from siafu.workers.setup import Setup
 from siafu.workers.shared_memory import Segments
+from siafu.workers.signing import BILLED_KINDS
 from siafu.workers.task_queue import TaskQueue
 from siafu.workers.trace import trace
-from siafu.workers.worker_pool import BILLED_KINDS, MAX_LEASES, WorkerPool, WorkerSpec
+from siafu.workers.worker_pool import MAX_LEASES, WorkerPool, WorkerSpec
 
 _MAX_INTERVALS, _MIN_ROWS = 32, 4096  # by default; smaller intervals cost more than they hide
 _FIRST_WORKER_S = 30.0  # how long the start waits for the first worker

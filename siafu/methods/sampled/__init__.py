@@ -1,6 +1,6 @@
 """Sampled minibatches, several of them merged into one exchange (BatchGNN)."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -8,11 +8,12 @@ from siafu.dynamic import DynamicGraph
 from siafu.graph import Graph
 from siafu.methods.method import ConfigLike, Method, RankContext
 from siafu.methods.sampled.config import SampledConfig
-from siafu.methods.sampled.procedure import SampledProcedure
-from siafu.methods.sampled.work import training_work
 from siafu.methods.static import build_static_model, layer_room, require_features, static_inputs
 from siafu.methods.static_work import build_for_work, epoch_work, layer_works, whole_graph_work
 from siafu.training.scoring_interval import EpochWork
+
+if TYPE_CHECKING:
+    from siafu.methods.sampled.procedure import SampledProcedure
 
 
 class Sampled(Method):
@@ -28,8 +29,10 @@ class Sampled(Method):
                 "on one rank"
             )
 
-    def build(self, rank: RankContext) -> SampledProcedure:
+    def build(self, rank: RankContext) -> "SampledProcedure":
         """Build the procedure of one rank. Collective."""
+        from siafu.methods.sampled.procedure import SampledProcedure
+
         config, sampled = rank.config, rank.config.of(SampledConfig)
         part, context, x, task, model = static_inputs(rank)
         if config.task == "node":
@@ -58,6 +61,8 @@ class Sampled(Method):
 
     def epoch_work(self, config: ConfigLike, graph: Graph | DynamicGraph, task: Any) -> EpochWork:
         """Minibatches, and passes over the whole graph to score."""
+        from siafu.methods.sampled.work import training_work
+
         assert isinstance(graph, Graph)
         sampled, model = config.of(SampledConfig), build_for_work(config, graph, task)
         layers = layer_works(model, graph, config, keeps=sampled.cache_aggregate)
