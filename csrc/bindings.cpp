@@ -939,6 +939,7 @@ void bind_sparse_rows(nb::module_& m) {
               const int64_t num_dst = fits.csr(indptr, indices);
               SparseSum a{{indptr.data(), indices.data(), num_dst}, sparse_of(fits, x), pointer(weight), pointer(pre), pointer(post),
                           pointer(loop), loop ? length(*loop) : 0, out_indptr.data(), pointer(out_indices), pointer(out_values)};
+              fits.within("indices", indices.data(), length(indices), a.x.rows);
               fits.size("weight", weight, length(indices)), fits.size("pre", pre, a.x.rows), fits.size("post", post, num_dst);
               fits.between("the length of loop", a.num_loop, 0, std::min(a.x.rows, num_dst));
               fits.size("out_indptr", out_indptr, num_dst + 1);

@@ -82,6 +82,15 @@ def test_rows_that_a_call_names_are_looked_at() -> None:
         native.transpose(native.Csr(INDPTR, INDICES[:2]), num_cols=2)
 
 
+def test_a_sum_of_fewer_sparse_rows_than_the_columns_name_is_refused() -> None:
+    none = (torch.zeros(1, dtype=torch.int64), torch.empty(0, dtype=torch.int32), torch.empty(0), 2)
+    counts = torch.zeros(3, dtype=torch.int64)
+    with pytest.raises(IndexError, match=r"sparse_sum: indices\[0\] is 1; expected 0 to -1"):
+        native.core.kernels.sparse_sum(
+            INDPTR, INDICES, (*none, None, 0, 0, 1.0), None, None, None, None, counts, None, None
+        )
+
+
 def test_infinite_scores_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     factors = native.Factors(torch.tensor([[1.0], [float("inf")]]), torch.tensor([[1.0], [2.0]]), None)
     args = factors, torch.tensor([0, 1, 2]), torch.tensor([1.0, float("inf")])
