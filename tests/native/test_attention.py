@@ -101,7 +101,9 @@ def expect_v2(block: Block, z_src: Tensor, vector: Tensor, grad_dst: Tensor, how
 
 def assert_close(found: list[Tensor], wanted: list[Tensor]) -> None:
     for one, other in zip(found, wanted, strict=True):
-        tolerance = 1e-5 if one.dtype == torch.float32 else 1e-12
+        tolerance = (
+            2e-5 if one.dtype == torch.float32 else 1e-12
+        )  # sums of hundreds of numbers, in another order
         torch.testing.assert_close(
             one, other, rtol=tolerance, atol=tolerance * (1 + float(other.abs().max()))
         )

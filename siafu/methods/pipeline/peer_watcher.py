@@ -8,20 +8,30 @@ from siafu.comm import Comm
 
 
 class PeerWatcher:
-    """A thread that waits for the end message of every peer, and reports the loss of one to the inbox at once."""
+    """A thread for each peer, which waits for the peer's end message and reports its loss to the inbox at once.
+
+    Attributes:
+        ended: whether the end message of every peer has arrived.
+    """
 
     def __init__(self, comm: Comm, peers: list[int], inbox: "SimpleQueue[tuple[Any, ...]]") -> None:
         self.ended = not peers
-        self._comm, self._peers, self._inbox = comm, peers, inbox
-        if peers:
-            threading.Thread(target=self._wait, name="siafu pipeline watcher", daemon=True).start()
+        self._comm, self._inbox = comm, inbox
+        self._lock, self._left = threading.Lock(), len(peers)
+        for peer in peers:
+            threading.Thread(
+                target=self._wait, args=(peer,), name=f"siafu pipeline watcher of rank {peer}", daemon=True
+            ).start()
 
-    def _wait(self) -> None:
+    def _wait(self, peer: int) -> None:
         try:
-            for peer in self._peers:
-                self._comm.receive(peer, label="pipeline end")
+            self._comm.receive(peer, label="pipeline end")
         except Exception as error:
             self._inbox.put(("lost", error))
             return
-        self.ended = True
+        with self._lock:
+            self._left -= 1
+            if self._left:
+                return
+            self.ended = True
         self._inbox.put(("end",))
