@@ -30,7 +30,7 @@ from core import require_core
 from siafu.data.generate import rmat_edges
 from siafu.store import open_store
 
-SIAFU = [sys.executable, "-c", "from siafu.cli import main; main()"]
+SIAFU = [sys.executable, "-m", "siafu"]
 FEATURES, CLASSES, HIDDEN, PARTS = 32, 4, 16, 4
 _CHUNK, _SAMPLE_S = 1 << 18, 0.1
 

@@ -22,7 +22,7 @@ from chaos_draw import EPOCHS, Setup
 from emulators import emulators, listening
 from namespaces import Host, hosts_on_a_switch
 
-SIAFU = (sys.executable, "-c", "from siafu.cli import main; main()")
+SIAFU = (sys.executable, "-m", "siafu")
 MARK = "SIAFU_CHAOS"
 DEADLINE_S = 5.0
 LIMIT_S = 120.0  # of each command; one that takes longer hangs

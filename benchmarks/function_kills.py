@@ -28,7 +28,7 @@ from emulators import emulators, listening, set_lease_key
 from siafu.workers.handler import handler
 from siafu.workers.lambda_package import write_package
 
-SIAFU = [sys.executable, "-c", "from siafu.cli import main; main()"]
+SIAFU = [sys.executable, "-m", "siafu"]
 HANDLER = f"{handler.__module__}.{handler.__name__}"
 
 

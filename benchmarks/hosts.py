@@ -60,7 +60,7 @@ def train_across(hosts: Sequence[Host], arguments: Sequence[str], *, timeout_s: 
 def _torchrun(hosts: Sequence[Host], place: int, arguments: Sequence[str]) -> list[str]:
     meeting = ["--master-addr", hosts[0].address, "--master-port", str(_PORT)]
     group = ["--nnodes", str(len(hosts)), "--nproc-per-node", "1", "--node-rank", str(place), *meeting]
-    siafu = [sys.executable, "-c", "from siafu.cli import main; main()", "train"]
+    siafu = [sys.executable, "-m", "siafu", "train"]
     own = ["--local-addr", hosts[place].address, "--no-python"]
     return [
         *(sys.executable, "-m", "torch.distributed.run", *group, *own),

@@ -26,7 +26,7 @@ from pathlib import Path
 import psutil
 from core import require_core
 
-SIAFU = [sys.executable, "-c", "from siafu.cli import main; main()"]
+SIAFU = [sys.executable, "-m", "siafu"]
 MARK = "SIAFU_BENCHMARK"  # in the environment of all that belongs to a run
 RANKS, FRUITLESS, SHORTER = 2, 2, 0.75
 LOOK_S, HUNG_S = 0.02, 150.0

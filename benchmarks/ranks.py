@@ -27,7 +27,7 @@ from siafu.partition.parts import open_partition
 from siafu.store import write_store
 from siafu.store_partitions import PARTS, list_partitions
 
-SIAFU = [sys.executable, "-c", "from siafu.cli import main; main()"]
+SIAFU = [sys.executable, "-m", "siafu"]
 FEATURES, CLASSES, HIDDEN = 100, 47, 256
 FLOAT, SCALE = 4, 8  # bytes of an element of a row, and of the scale of a row
 

@@ -188,7 +188,7 @@ def _measure(folder: Path, address: str, served: "subprocess.Popen[bytes]", coun
 def _serve(folder: Path, log: Any) -> "subprocess.Popen[bytes]":
     own = folder / "a"
     command = ["site", "serve", "--data", str(own / "store"), "--config", str(own / "site.toml")]
-    program = [sys.executable, "-c", "from siafu.cli import main; main()"]
+    program = [sys.executable, "-m", "siafu"]
     return subprocess.Popen([*program, *command, "--listen", "127.0.0.1:0"], stderr=log, stdout=log)
 
 

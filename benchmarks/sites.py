@@ -49,7 +49,7 @@ NAMES = ("a", "b", "c")
 PORT = 7400
 _ROOT = Path(__file__).resolve().parents[1]
 _BEHIND = "127.0.0.1:7401"  # where a site listens that has a relay before it
-_SIAFU = [sys.executable, "-c", "from siafu.cli import main; main()"]
+_SIAFU = [sys.executable, "-m", "siafu"]
 
 
 @dataclass

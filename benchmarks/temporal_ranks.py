@@ -25,7 +25,7 @@ from namespaces import Host, refusal, two_hosts
 from siafu.data.transactions import Transactions
 from siafu.store import write_dynamic
 
-SIAFU = [sys.executable, "-c", "from siafu.cli import main; main()", "train"]
+SIAFU = [sys.executable, "-m", "siafu", "train"]
 
 
 def alone(arguments: Sequence[str]) -> None:

@@ -7,6 +7,7 @@ apart object by object. Together that is half a second of every process.
 import atexit
 import gc
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -40,6 +41,9 @@ def run_and_exit(main: Callable[[], None]) -> None:
             raise  # a message, which Python prints
         code = ended.code or 0
     if sys.gettrace() is None and sys.getprofile() is None and not _awaited_threads():
+        signal.pthread_sigmask(
+            signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT)
+        )  # all is done: the exit code stands
         atexit._run_exitfuncs()
         if _flush():
             os._exit(code & 0xFF)

@@ -45,6 +45,11 @@ def test_the_end_keeps_exit_codes_output_and_exit_handlers() -> None:
     assert "ZeroDivisionError" in run(" 1 / 0", code=1).stderr
 
 
+def test_a_signal_at_the_end_does_not_change_the_exit_code() -> None:
+    lines = " import atexit, os, signal\n atexit.register(lambda: os.kill(os.getpid(), signal.SIGTERM))\n print('done')"
+    assert run(lines).stdout == "done\n"
+
+
 def test_the_end_awaits_threads_as_python_does() -> None:
     lines = " import threading, time\n threading.Thread(target=lambda: (time.sleep(0.2), print('thread'))).start()"
     assert run(lines).stdout == "thread\n"

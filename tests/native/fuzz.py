@@ -27,6 +27,7 @@ REFUSALS = (TypeError, ValueError, IndexError, OverflowError, MemoryError, Runti
 TRUSTED = {"indptr", "indices", "t_indptr", "t_indices", "origin", "add_indptr", "add_indices", "drop_indptr"}
 TRUSTED |= {"drop_indices", "other_indptr", "other_indices", "out_indptr", "ends", "first_src", "name"}
 TRUSTED |= {"fanout", "replace"}  # out_indptr is what count_draws said for the same
+COUNTS = {"by_cell", "between", "same", "row_above", "row_same"}  # to which a kernel adds; they come as zeros
 CHECKED_CSR = {
     "transpose_csr",
     "sort_rows",
@@ -665,9 +666,11 @@ def _out_of_range(m: Maker, array: Tensor) -> Tensor:
 def mutate(m: Maker, call: Call) -> None:
     """Put one argument wrong."""
     name = m.chance.choice(list(call.arguments))
-    value, trusted = call.arguments[name], name in TRUSTED and call.name not in CHECKED_CSR
+    value = call.arguments[name]
+    trusted = name in COUNTS or (name in TRUSTED and call.name not in CHECKED_CSR)
     if isinstance(value, Tensor):
         rows_trusted = call.name in ROW_KERNELS and name in ("x", "grad")
+        rows_trusted |= call.name == "draw_met" and name == "indptr"  # its columns are nodes with a row each
         value = wrong_array(m, value, values=not trusted, fewer=not rows_trusted)
     elif isinstance(value, list | tuple) and value and name != "span":
         place = m.chance.randrange(len(value))
