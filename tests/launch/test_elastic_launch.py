@@ -44,7 +44,7 @@ def test_ranks_get_the_set_up_of_openmp(
 ) -> None:
     for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
         monkeypatch.delenv(name, raising=False)
-    command = script("import os\nprint(os.environ['GOMP_SPINCOUNT'])\n")
+    command = script("import os\nos.write(1, os.environb[b'GOMP_SPINCOUNT'] + b'\\n')\n")  # one write each
     launch(command, ranks=2, threads=1, watch=lambda: False)
     assert capfd.readouterr().err.split() == [thread_environ({})["GOMP_SPINCOUNT"]] * 2
 
