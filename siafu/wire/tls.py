@@ -62,8 +62,11 @@ def do_handshake(secure: ssl.SSLSocket, *, until: float) -> None:
             event = select.POLLIN
         except ssl.SSLWantWriteError:
             event = select.POLLOUT
+        descriptor = secure.fileno()
+        if descriptor < 0:  # by another thread
+            raise ConnectionAbortedError("the connection was closed during the TLS handshake")
         poll = select.poll()
-        poll.register(secure.fileno(), event)
+        poll.register(descriptor, event)
         if not poll.poll(1000 * max(0.0, until - time.monotonic())):
             raise TimeoutError("no TLS handshake in time")
 

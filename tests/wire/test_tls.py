@@ -1,12 +1,13 @@
 """TLS between peers: version 1.3 only, and certificates that are checked by their fingerprint."""
 
 import ssl
+import time
 
 import pytest
 from connections import both, plain_pair, secure_pair
 
 from siafu.wire.certificates import self_signed
-from siafu.wire.tls import WrongCertificate, dial
+from siafu.wire.tls import WrongCertificate, accept, dial, do_handshake
 
 
 def test_a_listener_with_another_certificate_is_refused() -> None:
@@ -45,3 +46,18 @@ def test_a_certificate_does_not_show_its_key() -> None:
     assert "PRIVATE" not in repr(made)
     with pytest.raises(AttributeError):
         made.key = b""  # type: ignore[misc]
+
+
+def test_a_connection_that_another_thread_closes_during_the_handshake_is_an_error_of_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with plain_pair() as (_, listener):
+        secure = accept(listener, self_signed().server_context())
+
+        def closed_meanwhile(self: ssl.SSLSocket) -> None:
+            self.close()
+            raise ssl.SSLWantReadError
+
+        monkeypatch.setattr(ssl.SSLSocket, "do_handshake", closed_meanwhile)
+        with pytest.raises(ConnectionAbortedError, match="closed during the TLS handshake"):
+            do_handshake(secure, until=time.monotonic() + 10)
