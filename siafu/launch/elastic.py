@@ -32,7 +32,7 @@ from siafu.comm import Comm, GroupConfig, single_rank_comm
 from siafu.comm.socket_transport import connect_sockets
 from siafu.cores import thread_environ
 from siafu.launch.failures import LAUNCHER, RanksFailed, describe_error, write_report
-from siafu.launch.late_arguments import ARGUMENTS, arguments_file, send_arguments
+from siafu.launch.late_arguments import ARGUMENTS, LateArguments, late_arguments
 from siafu.launch.network_addresses import choose_bind_address, listen_for_rendezvous, wait_until_reachable
 from siafu.launch.rank_environment import RankEnvironment, read_rank_environment
 from siafu.launch.rank_supervisor import RankSupervisor
@@ -240,12 +240,13 @@ def started_ranks(
     A command that calls :func:`siafu.launch.late_arguments.wait_for_arguments` imports its modules while the caller is
     busy, and starts its work at :meth:`RankProcesses.send`.
     """
-    with _report_folder() as folder, _silenced_torch_logs():
+    with _report_folder() as folder, late_arguments() as arguments, _silenced_torch_logs():
         supervisor = RankSupervisor(folder, deadline_s=deadline_s)
-        agent = _BackgroundCall(lambda: _run_agent(command, ranks, threads, supervisor))
+        environments = _RankEnvironments(supervisor, threads, arguments)
+        agent = _BackgroundCall(lambda: _run_agent(command, ranks, environments, supervisor))
         agent.start()
         try:
-            yield RankProcesses(folder, agent, supervisor, ranks)
+            yield RankProcesses(arguments, agent, supervisor)
         finally:
             supervisor.kill()  # ranks are left only after an exception, or if they were never waited for
             agent.join()
@@ -255,13 +256,13 @@ class RankProcesses:
     """Rank processes that torch's agent has started."""
 
     def __init__(
-        self, folder: Path, agent: "_BackgroundCall", supervisor: RankSupervisor, ranks: int
+        self, arguments: LateArguments, agent: "_BackgroundCall", supervisor: RankSupervisor
     ) -> None:
-        self._folder, self._agent, self._supervisor, self._ranks = folder, agent, supervisor, ranks
+        self._arguments, self._agent, self._supervisor = arguments, agent, supervisor
 
     def send(self, arguments: Sequence[str]) -> None:
         """Send the arguments that ranks wait for."""
-        send_arguments(self._folder, arguments, ranks=self._ranks)
+        self._arguments.send(arguments)
 
     def wait(self, watch: StopCheck) -> None:
         """Wait until all ranks have ended; raises RanksFailed unless all succeed."""
@@ -288,7 +289,9 @@ def _wait_for_agent(running: threading.Thread, supervisor: RankSupervisor, watch
         running.join(_POLL_S)
 
 
-def _run_agent(command: Sequence[str], ranks: int, threads: int, supervisor: RankSupervisor) -> None:
+def _run_agent(
+    command: Sequence[str], ranks: int, environments: "_RankEnvironments", supervisor: RankSupervisor
+) -> None:
     """Run torch's agent, in the thread to whose life the ranks are bound.
 
     Ranks inherit that SIGTERM and SIGINT are blocked here. Otherwise a rank that still imports torch would die of them.
@@ -306,7 +309,7 @@ def _run_agent(command: Sequence[str], ranks: int, threads: int, supervisor: Ran
         monitor_interval=1e-3,  # the supervisor waits
         local_addr=_LOOPBACK,
     )
-    _SupervisedAgent(spec, _RankEnvironments(supervisor, threads), supervisor).run()
+    _SupervisedAgent(spec, environments, supervisor).run()
 
 
 class _SupervisedAgent(LocalElasticAgent):
@@ -367,11 +370,11 @@ class _SingleNodeRendezvous(RendezvousHandler):
 
 
 class _RankEnvironments(LogsSpecs):
-    """Sets the environment of each rank: its files, number of threads, secret. Output is not redirected."""
+    """Sets the environment of each rank: report, number of threads, secret. Output is not redirected."""
 
-    def __init__(self, supervisor: RankSupervisor, threads: int) -> None:
+    def __init__(self, supervisor: RankSupervisor, threads: int, arguments: LateArguments) -> None:
         super().__init__()
-        self._supervisor = supervisor
+        self._supervisor, self._arguments = supervisor, arguments
         self._threads = threads
         self._secret = secrets.token_hex(32)
 
@@ -383,7 +386,7 @@ class _RankEnvironments(LogsSpecs):
             environ["OMP_NUM_THREADS"] = str(self._threads)
             environ.update(thread_environ(os.environ | environ))
             environ[LAUNCHER] = str(os.getpid())
-            environ[ARGUMENTS] = str(arguments_file(self._supervisor.reports, rank))
+            environ[ARGUMENTS] = self._arguments.path
             environ[SECRET] = self._secret  # only its user can read a process's environment
         here = dict.fromkeys(envs, "")
         return LogsDest(stdouts=here, stderrs=here, error_files=reports)

@@ -1,40 +1,52 @@
-"""Arguments for rank processes that were started before the arguments were known, in a private file for each rank.
+"""Arguments for rank processes that were started before the arguments were known, in memory of the launcher.
 
-A rank imports its modules while the launcher still loads the graph. It deletes its file, so that a launcher that is
-killed later leaves none.
+A rank imports its modules while the launcher still loads the graph. The memory has no name in any folder and ends with
+the launcher, so that one that is killed leaves nothing. Ranks open it below ``/proc``, which lets only its user.
 """
 
 import json
+import os
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-
-from siafu.files import write_atomically
 
 ARGUMENTS = "SIAFU_RANK_ARGUMENTS"
 _POLL_S = 0.01
+_END = b"\n"
 
 
-def arguments_file(folder: Path, rank: int) -> Path:
-    """Return the path of a rank's file."""
-    return folder / f"arguments-{rank}.json"
+class LateArguments:
+    """The memory in which a launcher hands arguments to its ranks."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    @property
+    def path(self) -> str:
+        """The path by which ranks open it."""
+        return f"/proc/{os.getpid()}/fd/{self._descriptor}"
+
+    def send(self, arguments: Sequence[str]) -> None:
+        """Hand all ranks their arguments, once."""
+        text = json.dumps(arguments).encode() + _END
+        while text:
+            text = text[os.write(self._descriptor, text) :]
 
 
-def send_arguments(folder: Path, arguments: Sequence[str], *, ranks: int) -> None:
-    """Write the file of each rank. The folder must have a name that nobody can guess."""
-    folder.mkdir(mode=0o700, exist_ok=True)
-    for rank in range(ranks):
-        write_atomically(arguments_file(folder, rank), json.dumps(arguments).encode())
+@contextmanager
+def late_arguments() -> Iterator[LateArguments]:
+    """Make the memory for the ranks of one launch."""
+    descriptor = os.memfd_create("siafu-arguments")
+    try:
+        yield LateArguments(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def wait_for_arguments(environ: Mapping[str, str]) -> list[str]:
     """Wait for this rank's arguments. The wait ends with the launcher at the latest, which kills its ranks."""
     path = Path(environ[ARGUMENTS])
-    while not path.exists():
+    while not (text := path.read_bytes()).endswith(_END):
         time.sleep(_POLL_S)
-    arguments = list[str](json.loads(path.read_text("utf-8")))
-    path.unlink()
-    with suppress(OSError):  # other ranks have not read theirs
-        path.parent.rmdir()
-    return arguments
+    return list[str](json.loads(text))

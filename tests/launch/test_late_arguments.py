@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -35,6 +36,20 @@ def test_each_rank_gets_the_arguments_and_leaves_no_file(tmp_path: Path, tempora
         ranks.send([str(tmp_path), "a", "b c"])
         ranks.wait(lambda: False)
     assert [(tmp_path / str(rank)).read_text() for rank in range(3)] == ["a b c"] * 3
+    assert not list(temporary.iterdir())
+
+
+def test_a_launcher_that_is_killed_leaves_no_file(temporary: Path) -> None:
+    program = (
+        "import os, signal, sys\n"
+        "from siafu.launch.elastic import started_ranks\n"
+        "with started_ranks([sys.executable, '-c', 'import time; time.sleep(600)'], ranks=2, threads=1) as ranks:\n"
+        "    ranks.send(['never', 'read'])\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    environ = os.environ | {"TMPDIR": str(temporary)}
+    ended = subprocess.run([sys.executable, "-c", program], env=environ, check=False, timeout=TIMEOUT_S)
+    assert ended.returncode == -signal.SIGKILL
     assert not list(temporary.iterdir())
 
 
