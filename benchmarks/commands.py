@@ -16,7 +16,7 @@ from siafu.store import write_store
 
 MAIN = ("-m", "siafu")
 _SIZE = ("--hidden", "128", "--epochs", "20")
-DATA_HOME = Path(os.environ.get("SIAFUDATA_HOME", Path(__file__).parents[2] / "shared" / "data"))
+DATA_HOME = Path(os.environ.get("SIAFU_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,8 @@ def write_data(folder: Path) -> None:
 
 def run_command(command: Sequence[str]) -> dict[str, Any]:
     """The metrics that a command prints, and the seconds until it ended."""
-    environ = os.environ | {"SIAFUDATA_HOME": str(DATA_HOME)}
+    environ = os.environ | {"SIAFU_DATA": str(DATA_HOME)}
+    environ.pop("PYTHONDONTWRITEBYTECODE", None)  # checkouts would be compiled in every run, installed packages not
     began_s = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
     seconds = time.perf_counter() - began_s
