@@ -59,7 +59,9 @@ def write_data(folder: Path) -> None:
 def run_command(command: Sequence[str]) -> dict[str, Any]:
     """The metrics that a command prints, and the seconds until it ended."""
     environ = os.environ | {"SIAFU_DATA": str(DATA_HOME)}
-    environ.pop("PYTHONDONTWRITEBYTECODE", None)  # checkouts would be compiled in every run, installed packages not
+    environ.pop(
+        "PYTHONDONTWRITEBYTECODE", None
+    )  # checkouts would be compiled in every run, installed packages not
     began_s = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
     seconds = time.perf_counter() - began_s
