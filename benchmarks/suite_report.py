@@ -66,6 +66,11 @@ class Row:
         """The set and the split."""
         return f"{self.set} {self.split}"
 
+    @property
+    def metric(self) -> str:
+        """The name of the score."""
+        return self.any["metrics"].get("metric", "accuracy")
+
     def scores(self, kind: str) -> dict[tuple[int, int], float]:
         """The test scores of a kind, in points."""
         scores = {key: record["metrics"]["test_score"] for key, record in self.records[kind].items()}
@@ -89,9 +94,9 @@ class Row:
 
     @property
     def test_error(self) -> float | None:
-        """The standard error of one test score, which comes from the number of test nodes, in points."""
+        """The standard error of one test accuracy, which comes from the number of test nodes, in points."""
         scores = list(self.scores("default").values())
-        if not scores or not self.any["test_nodes"]:
+        if not scores or not self.any["test_nodes"] or self.metric != "accuracy":
             return None
         share = min(max(statistics.fmean(scores) / 100, 0.0), 1.0)
         return 100 * sqrt(share * (1 - share) / self.any["test_nodes"])
@@ -144,8 +149,7 @@ def _table(rows: Sequence[Row], kinds: Sequence[str]) -> list[str]:
 
 
 def _cells(row: Row, kinds: Sequence[str]) -> list[str]:
-    metric = row.any["metrics"].get("metric", "accuracy")
-    name = row.set if metric == "accuracy" else f"{row.set} ({metric})"
+    name = row.set if row.metric == "accuracy" else f"{row.set} ({row.metric})"
     differences = [row.difference("tune", "default"), row.difference("default", "kipf")]
     return [
         name,
@@ -189,6 +193,8 @@ def _summary(rows: Sequence[Row]) -> list[str]:
     ]
     small = [row for row in rows if row.any["nodes"] < _LARGE_NODES]
     large = [row for row in rows if row.any["nodes"] >= _LARGE_NODES]
+    blind = [row.name for row in rows if not row.any["val_nodes"]]
+    lines += [f"no validation nodes, so no tune: {', '.join(blind)}" if blind else ""]
     lines += [_ratio(f"below {_LARGE_NODES:,} nodes", small), _ratio(f"from {_LARGE_NODES:,} nodes", large)]
     return [line for line in lines if line]
 

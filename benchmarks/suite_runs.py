@@ -28,6 +28,7 @@ KINDS = {
     "smooth": ("--set", "train.smooth=on"),
     "tune": (),
 }
+_BOX = " │╭╮╰╯─"  # around messages about wrong use
 _MASKS = ("train_mask", "val_mask", "test_mask")
 
 
@@ -125,6 +126,7 @@ def plan_runs(
 ) -> list[SuiteRun]:
     """All runs, in order; tunes, which take longest, come last and are of the first fold alone.
 
+    Splits without validation nodes have no tune, which would have nothing to choose by.
     Fold f of a set with several public splits is its stored split f, with seed 0. Fold f of a set with one is seed f.
     Fold f of the random splits has a split and a seed of its own; there are always RANDOM_FOLDS.
     """
@@ -137,7 +139,12 @@ def plan_runs(
         for split in splits:
             for fold, seed in places[split]:
                 runs += [SuiteRun(each.name, split, fold, seed, kind) for kind in kinds if kind != "tune"]
-    tunes = [SuiteRun(each.name, split, 0, 0, "tune", trials) for each in sets for split in splits]
+    tunes = [
+        SuiteRun(each.name, split, 0, 0, "tune", trials)
+        for each in sets
+        for split in splits
+        if each.counts(split, 0)["val_nodes"]
+    ]
     return runs + (tunes if "tune" in kinds else [])
 
 
@@ -167,12 +174,17 @@ def run_one(run: SuiteRun, each: DataSet, work: Path) -> Record:
     try:
         metrics = run_command(command)
     except (RuntimeError, ValueError, IndexError) as error:
-        lines = [line for line in str(error).splitlines() if line.strip()]
-        return record | {"error": lines[-1] if lines else repr(error)}
+        return record | {"error": _last_line(str(error)) or repr(error)}
     record |= {"seconds": metrics.pop("whole_seconds"), "metrics": metrics}
     record |= {"settings": _settings(Path(metrics.get("run") or folder))}
     shutil.rmtree(folder, ignore_errors=True)
     return record
+
+
+def _last_line(messages: str) -> str:
+    """The last line that has words, without the box that may be around it."""
+    lines = [line.strip(_BOX) for line in messages.splitlines()]
+    return next((line for line in reversed(lines) if line), "")
 
 
 def _settings(folder: Path) -> Record:

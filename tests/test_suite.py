@@ -17,13 +17,15 @@ from suite_runs import DataSet, SuiteRun, plan_runs
 from siafu.config import build, read_toml
 
 
-def write_set(path: Path, *, folds: int = 0, features: bool = True, labels: int = 0) -> None:
+def write_set(
+    path: Path, *, folds: int = 0, features: bool = True, labels: int = 0, validation: bool = True
+) -> None:
     """A ring of 20 nodes, of which the last has no label; ``folds`` 0: one split."""
     nodes = np.arange(20)
     y = np.where(nodes < 19, nodes % 2, -1)
     shape = (20, folds) if folds else (20,)
     masks = {name: np.zeros(shape, dtype=bool) for name in ("train_mask", "val_mask", "test_mask")}
-    masks["train_mask"][:8], masks["val_mask"][8:12], masks["test_mask"][12:] = True, True, True
+    masks["train_mask"][:8], masks["val_mask"][8:12], masks["test_mask"][12:] = True, validation, True
     arrays: dict[str, Any] = {"x": np.eye(20, dtype=np.float32)} if features else {}
     arrays["y"] = (nodes[:, None] % (labels + 1) == np.arange(labels)).astype(np.uint8) if labels else y
     np.savez(path, edge_index=np.stack([nodes, (nodes + 1) % 20]), num_nodes=20, **arrays, **masks)
@@ -92,6 +94,15 @@ def test_public_folds_are_stored_splits_or_seeds_and_random_ones_are_three(home:
     assert places("one", "random", "default") == [(0, 0), (1, 1), (2, 2)]
     assert places("several", "random", "tune") == places("one", "public", "tune") == [(0, 0)]
     assert [run.kind for run in runs[-6:]] == ["tune"] * 6
+
+
+def test_a_split_without_validation_nodes_has_no_tune(tmp_path: Path) -> None:
+    write_set(tmp_path / "blind.npz", validation=False)
+    how: dict[str, Any] = {"kinds": ("default", "tune"), "splits": ("public", "random"), "trials": 5}
+    runs = plan_runs(sets_of(tmp_path).values(), folds=1, **how)
+    assert [run.split for run in runs if run.kind == "tune"] == ["random"]
+    text = suite_report.report([record("default", 0.8, val_nodes=0), record("default", 0.8, set="b")])
+    assert "no validation nodes, so no tune: a public\n" in text
 
 
 def test_commands_are_those_that_a_user_types(tmp_path: Path) -> None:
@@ -168,7 +179,7 @@ def test_the_table_and_its_summary() -> None:
         in lines
     )
     assert (
-        "default - kipf, more than 1,000 training nodes: mean +4.00 over 1 rows; worst +4.00 (b public, test ±0.6)"
+        "default - kipf, more than 1,000 training nodes: mean +4.00 over 1 rows; worst +4.00 (b public)"
         in lines
     )
     assert "seconds of default / off, below 100,000 nodes: median 2.00, most 2.00 (a public)" in lines
@@ -229,6 +240,11 @@ def test_a_command_without_a_result_is_a_failure(
     monkeypatch.setattr(suite_runs, "run_command", lambda command: json.loads("no JSON"))
     found = suite_runs.run_one(SuiteRun("one", "public", 0, 0, "default"), sets_of(home)["one"], tmp_path)
     assert "Expecting value" in found["error"]
+
+
+def test_the_error_of_wrong_use_is_read_from_its_box() -> None:
+    box = "ended with exit code 2:\n╭─ Error ───╮\n│ No such command 'tune'. │\n╰───────────╯\n"
+    assert suite_runs._last_line(box) == "No such command 'tune'."
 
 
 @pytest.mark.parametrize(
