@@ -102,11 +102,11 @@ class Row:
         return 100 * sqrt(share * (1 - share) / self.any["test_nodes"])
 
     @property
-    def choices(self) -> str:
-        """The choices that the default runs made, with their numbers."""
-        made = [record["metrics"].get("choice") for record in self.records["default"].values()]
-        counts = {str(choice): made.count(choice) for choice in made if choice is not None}
-        return ", ".join(f"{choice} x{count}" for choice, count in counts.items())
+    def recipes(self) -> str:
+        """The recipes that the default runs chose, each with the number of runs."""
+        chosen = [record["metrics"].get("recipe") for record in self.records["default"].values()]
+        counts = {str(recipe): chosen.count(recipe) for recipe in chosen if recipe is not None}
+        return ", ".join(f"{recipe} x{count}" for recipe, count in counts.items())
 
 
 def rows_of(records: Sequence[Record]) -> list[Row]:
@@ -143,7 +143,7 @@ def _key(record: Record) -> tuple[Any, ...]:
 def _table(rows: Sequence[Row], kinds: Sequence[str]) -> list[str]:
     """A table in Markdown."""
     head = ["set", "split", "train", *kinds, "test ±", "tune - default", "default - kipf"]
-    head += ["published", *(f"{kind}, s" for kind in kinds), "choice of default"]
+    head += ["published", *(f"{kind}, s" for kind in kinds), "recipe of default"]
     bars = ["---", "---", *["---:"] * (len(head) - 2)]
     return [f"| {' | '.join(line)} |" for line in (head, bars, *(_cells(row, kinds) for row in rows))]
 
@@ -160,7 +160,7 @@ def _cells(row: Row, kinds: Sequence[str]) -> list[str]:
         *("" if each is None else str(each) for each in differences),
         PUBLISHED.get(row.set, "") if row.split == "public" else "",
         *(_number(row.seconds(kind)) for kind in kinds),
-        row.choices,
+        row.recipes,
     ]
 
 

@@ -25,7 +25,7 @@ KINDS = {
     "kipf": ("--config", str(KIPF), *_SEARCH_OFF),
     "off": _SEARCH_OFF,
     "ensemble": ("--set", "train.ensemble=5"),
-    "smooth": ("--set", "train.smooth=on"),
+    "smooth": ("--set", "correct_and_smooth.enabled=true"),
     "tune": (),
 }
 _BOX = " │╭╮╰╯─"  # around messages about wrong use

@@ -148,7 +148,7 @@ def test_differences_are_paired_and_have_standard_errors() -> None:
 
 
 def test_the_table_and_its_summary() -> None:
-    choice = {"test_score": 0.9, "metric": "micro_f1", "choice": "wide"}
+    recipe = {"test_score": 0.9, "metric": "micro_f1", "recipe": "wide"}
     records = [
         record("default", 0.80, seconds=3),
         record("default", 0.84, seed=1, seconds=5),
@@ -156,7 +156,7 @@ def test_the_table_and_its_summary() -> None:
         record("off", 0.80, seed=1, seconds=2),
         record("kipf", 0.81),
         record("tune", 0.83),
-        record("default", 0.9, set="b", train_nodes=5000, nodes=200_000, metrics=choice),
+        record("default", 0.9, set="b", train_nodes=5000, nodes=200_000, metrics=recipe),
         record("off", 0.9, set="b", train_nodes=5000, nodes=200_000, seconds=1.6),
         record("kipf", 0.86, set="b", train_nodes=5000, nodes=200_000),
         record("tune", 0.91, set="b", train_nodes=5000, nodes=200_000),
