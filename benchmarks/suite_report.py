@@ -106,7 +106,7 @@ class Row:
         """The recipes that the default runs chose, each with the number of runs."""
         chosen = [record["metrics"].get("recipe") for record in self.records["default"].values()]
         counts = {str(recipe): chosen.count(recipe) for recipe in chosen if recipe is not None}
-        return ", ".join(f"{recipe} x{count}" for recipe, count in counts.items())
+        return "; ".join(f"{recipe} x{count}" for recipe, count in counts.items())
 
 
 def rows_of(records: Sequence[Record]) -> list[Row]:
