@@ -174,6 +174,7 @@ def run_one(run: SuiteRun, each: DataSet, work: Path) -> Record:
     try:
         metrics = run_command(command)
     except (RuntimeError, ValueError, IndexError) as error:
+        shutil.rmtree(folder, ignore_errors=True)
         return record | {"error": _last_line(str(error)) or repr(error)}
     record |= {"seconds": metrics.pop("whole_seconds"), "metrics": metrics}
     record |= {"settings": _settings(Path(metrics.get("run") or folder))}

@@ -238,7 +238,10 @@ def test_a_command_without_a_result_is_a_failure(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(suite_runs, "run_command", lambda command: json.loads("no JSON"))
-    found = suite_runs.run_one(SuiteRun("one", "public", 0, 0, "default"), sets_of(home)["one"], tmp_path)
+    run = SuiteRun("one", "public", 0, 0, "tune", 5)
+    run.folder(tmp_path).mkdir(parents=True)
+    found = suite_runs.run_one(run, sets_of(home)["one"], tmp_path)
+    assert not run.folder(tmp_path).exists()  # another attempt begins anew
     assert "Expecting value" in found["error"]
 
 
