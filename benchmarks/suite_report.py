@@ -13,8 +13,8 @@ Record = dict[str, Any]
 _LARGE_NODES = 100_000
 _MANY_TRAIN_NODES = 1_000
 
-# Test scores in points on the public split, from the table of DATASETS.md in the data folder; "tuned" is the best GCN
-# of Luo et al., "Classic GNNs are Strong Baselines", NeurIPS 2024 (arXiv 2406.08993).
+# Test scores in points on the public split, from the table of DATASETS.md in the data folder; "tuned" is the GCN of Luo
+# et al., "Classic GNNs are Strong Baselines", NeurIPS 2024 (arXiv 2406.08993; its settings: LUOyk1999/tunedGNN).
 PUBLISHED = {
     "actor": "GCN 30.3 (Zhu 2020)",
     "aifb_rdf": "R-GCN 95.8 (Schlichtkrull 2018)",
