@@ -40,7 +40,9 @@ def added_epochs(count: int, rounds: tuple[int, ...]) -> int:
 
 @pytest.mark.parametrize(("num_nodes", "share"), [(LARGE - 1, SHARE), (LARGE, SHARE_LARGE)])
 @pytest.mark.parametrize("count", [2, 3, 4, 6])
-def test_a_race_adds_at_most_its_share_of_the_work_of_the_run(num_nodes: int, share: float, count: int) -> None:
+def test_a_race_adds_at_most_its_share_of_the_work_of_the_run(
+    num_nodes: int, share: float, count: int
+) -> None:
     race = plan_race(candidates(*[HEAVY] * count, epochs=1000), num_nodes=num_nodes, steps_per_epoch=1)
     assert race is not None
     assert len(race.rounds) == num_rounds(len(race.candidates))
