@@ -148,7 +148,15 @@ def test_a_run_on_two_ranks_prints_and_writes_its_metrics(whole: tuple[Path, dic
     written = json.loads((run / "metrics.json").read_text())
     assert {key: written[key] for key in found} == found
     assert sorted(path.name for path in run.iterdir() if not path.name.startswith(".")) == sorted(
-        ["checkpoint", "config.toml", "events.jsonl", "metrics.json", "model.safetensors", "parts"]
+        [
+            "checkpoint",
+            "config.toml",
+            "events.jsonl",
+            "inputs.safetensors",
+            "metrics.json",
+            "model.safetensors",
+            "parts",
+        ]
     )
     assert not (run / ".measured.json").exists()
 
@@ -227,6 +235,7 @@ def test_ranks_killed_while_they_sample_go_on_within_the_epoch_and_end_with_the_
         "comm.gradients=bf16",
     )
     arguments += ("--set", "sampled.batch_size=2", "--set", "sampled.macrobatch=4", "--epochs", "2")
+    arguments += ("--set", "train.search=off")
     run, seen = tmp_path / "run", list[psutil.Process]()
     process = start(*SIAFU, "train", DATA, *SETTINGS, *arguments, "--out", str(run))
     wait_for(lambda: num_kept(run) >= 3, process)

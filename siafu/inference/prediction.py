@@ -99,8 +99,10 @@ def _predict(
     resolved = inputs.resolve(data, graph, reads_sparse=reads_sparse)
     config = run.settings.model_copy(update={"data": resolved})
     prepared = inputs.prepare(graph, config.data)
-    standard = resolved.normalize == "standard" and graph.x is not None
-    scaling = load_scaling(run.directory) if standard else None
+    scaling = None
+    if resolved.normalize == "standard" and graph.x is not None:
+        scaling = load_scaling(run.directory)
+        _check_width(scaling.mean.numel(), graph.x.shape[1], graph)
     x = inputs.input_rows(prepared, resolved, config.model, scratch=run.directory, scaling=scaling)
     if resolved.inputs == "stream" and isinstance(run.model, Model):
         room = make_room(ranks=config.ranks, budget_mb=config.sampled.budget_mb, scratch=run.directory)
