@@ -16,6 +16,7 @@ class TrainConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     epochs: int = Field(200, ge=1)
+    ensemble: int = Field(1, ge=1, le=1000)  # number of members, whose outputs are averaged
     lr: float = Field(0.01, gt=0)
     weight_decay: float = Field(5e-4, ge=0)
     dense_weight_decay: float | None = Field(
