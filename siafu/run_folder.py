@@ -70,12 +70,16 @@ class RunFolder:
     @property
     def trained(self) -> bool:
         """Whether at least one epoch of the run, or of a run in a folder within, was trained."""
-        events = [path for path in (self.events, *self.path.glob("*/events.jsonl")) if path.is_file()]
+        events = [path for path in (self.events, *self.path.glob("*/**/events.jsonl")) if path.is_file()]
         return self.checkpoint.is_file() or any(_EPOCH in path.read_bytes() for path in events)
 
     def seed(self, place: int) -> Path:
         """Return the folder of one of several seeds."""
         return self.path / f"seed-{place}"
+
+    def member(self, place: int) -> Path:
+        """Return the folder of one of the members of an ensemble."""
+        return self.path / f"member-{place}"
 
     def write_config(self, text: str) -> None:
         """Write the config; its last line holds its checksum."""
