@@ -15,7 +15,7 @@ _ROWS_PER_RANGE = 1 << 16
 
 
 class Ensemble(nn.Module):
-    """Several models; the output is the average of :func:`averaged`.
+    """Several trained models; the output is the average of :func:`averaged`, without gradients.
 
     Attributes:
         members: the models.
@@ -43,6 +43,7 @@ class Ensemble(nn.Module):
         return averaged((member(block, x_src) for member in self.members), self.kind)
 
 
+@torch.no_grad()
 def averaged(outputs: Iterable[Tensor], kind: str, *, table: Spill = torch.empty) -> Tensor:
     """Average the outputs of several models: each (D, C) -> (D, C).
 
