@@ -17,7 +17,7 @@ from siafu.store import write_store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 ON = {"correct_and_smooth": {"enabled": True}}
-SOME: dict[str, Any] = {"epochs": 5, "hidden": 8, **ON}
+SOME: dict[str, Any] = {"epochs": 5, "hidden": 8, "search": "off", **ON}
 METHODS: dict[str, dict[str, Any]] = {
     "full": {},
     "sampled": {"method": "sampled", "batch_size": 40},

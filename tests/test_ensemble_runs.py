@@ -20,7 +20,7 @@ from siafu.training.procedure import Callbacks
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 COMMUNITY = "community:nodes=240,degree=8,classes=3,features=12"
-SOME: dict[str, Any] = {"epochs": 4, "hidden": 8, "ensemble": 3}
+SOME: dict[str, Any] = {"epochs": 4, "hidden": 8, "ensemble": 3, "search": "off"}
 METHODS: dict[str, dict[str, Any]] = {
     "full": {},
     "sampled": {"method": "sampled", "batch_size": 40},
@@ -129,6 +129,18 @@ def test_a_killed_ensemble_keeps_the_members_that_are_done(graph: Graph, tmp_pat
     (tmp_path / "run" / "metrics.json").unlink()  # killed after the members were averaged
     again = siafu.resume(tmp_path / "run", graph=graph)
     assert again.metrics["test_score"] == whole.metrics["test_score"]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_one_race_chooses_the_recipe_of_all_members(graph: Graph, tmp_path: Path, ranks: int) -> None:
+    settings = {"epochs": 40, "hidden": 8, "ranks": ranks, "engine": "local"}
+    run = siafu.train(graph, out=tmp_path / "run", ensemble=2, **settings)
+    assert run.metrics["candidates"] > 1
+    assert not list((tmp_path / "run").glob("member-*/race")), "members do not race"
+    each = [siafu.open(tmp_path / "run" / f"member-{place}") for place in range(2)]
+    assert {one.settings.model for one in each} == {run.settings.model}
+    alone = siafu.train(graph, out=tmp_path / "alone", **settings)
+    assert weights(alone.directory) == weights(tmp_path / "run" / "member-0")
 
 
 def test_seeds_of_ensembles_next_to_each_other_share_no_member(graph: Graph, tmp_path: Path) -> None:
