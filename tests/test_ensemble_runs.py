@@ -1,6 +1,10 @@
 """Whole runs of ensembles: members, averages, scores, predictions, kills, reports, refusals."""
 
 import json
+import os
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -141,6 +145,30 @@ def test_one_race_chooses_the_recipe_of_all_members(graph: Graph, tmp_path: Path
     assert {one.settings.model for one in each} == {run.settings.model}
     alone = siafu.train(graph, out=tmp_path / "alone", **settings)
     assert weights(alone.directory) == weights(tmp_path / "run" / "member-0")
+
+
+def test_a_command_that_is_killed_in_its_second_member_resumes_to_the_same_bytes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train = ("train", COMMUNITY, "--epochs", "30", "--set", "train.ensemble=3", "--set", "train.patience=0")
+    train = (*train, "--set", "train.search=off", "--set", "train.checkpoint_seconds=0", "--json", "--out")
+    run, second = tmp_path / "run", tmp_path / "run" / "member-1" / "checkpoint" / "latest.safetensors"
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    killed = subprocess.Popen(
+        [sys.executable, "-m", "siafu", *train, str(run)], stderr=subprocess.DEVNULL, env=environment
+    )
+    while not second.is_file() and killed.poll() is None:
+        time.sleep(0.002)  # no file tells that it changed
+    killed.kill()
+    killed.wait()
+    assert (run / "member-0" / "metrics.json").is_file()
+    done = (run / "member-0" / "events.jsonl").read_bytes()
+    code, out, err = command("resume", run, "--json", capsys=capsys)
+    assert code == 0, err
+    assert (run / "member-0" / "events.jsonl").read_bytes() == done
+    assert command(*train, tmp_path / "whole", capsys=capsys)[0] == 0
+    assert weights(run) == weights(tmp_path / "whole")
+    assert json.loads(out)["members"][2]["epochs"] == 30
 
 
 def test_seeds_of_ensembles_next_to_each_other_share_no_member(graph: Graph, tmp_path: Path) -> None:
