@@ -119,7 +119,7 @@ def test_worse_validation_scores_are_not_used(
     assert run.metrics["smoothed"] is False
     assert run.metrics["smoothed_val_score"] < run.metrics["unsmoothed_val_score"] == run.metrics["val_score"]
     output = siafu.predict(run, heterophilous)["output"]
-    assert share_right(output, heterophilous, "test") == run.test_accuracy > 0.9
+    assert share_right(output, heterophilous, "test") == run.test_accuracy > 0.8
 
 
 @pytest.mark.parametrize("method", METHODS)
