@@ -203,6 +203,7 @@ def test_the_command_line_trains_reports_and_predicts_an_ensemble(
     page = (tmp_path / "r.html").read_text()
     assert "<h2>Members</h2>" in page
     assert "the average of their outputs" in page
+    assert "The outputs of 2 members, trained for 6 epochs in all, were averaged." in page
     assert "No epoch was trained" not in page
     members = (run / "member-0", run / "member-1")
     assert command("report", *members, "--out", tmp_path / "m.html", capsys=capsys)[0] == 0

@@ -102,6 +102,9 @@ def _notes(record: RunRecord) -> Html:
         if reason
         else f"At epoch {epoch}: still running, or killed."
     ]
+    if count := len(members_of(record)):
+        epochs = summaries([record])[0].epochs
+        lines = [f"The outputs of {count} members, trained for {epochs} epochs in all, were averaged."]
     resumed = [str(event.get("epoch")) for event in record.events if event["phase"] == "resume"]
     lines += [f"ResumePoint from epoch {', '.join(resumed)}."] if resumed else []
     lines += [f"Note: {note}." for note in record.notes]
