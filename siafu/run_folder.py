@@ -77,6 +77,10 @@ class RunFolder:
         """Return the folder of one of several seeds."""
         return self.path / f"seed-{place}"
 
+    def member(self, place: int) -> Path:
+        """Return the folder of one of the members of an ensemble."""
+        return self.path / f"member-{place}"
+
     def write_config(self, text: str) -> None:
         """Write the config; its last line holds its checksum."""
         write_atomically(self.config, add_text_checksum(text))

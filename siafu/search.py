@@ -104,7 +104,8 @@ def run_race(job: TrainingJob, engine: Engine, callbacks: Callbacks) -> tuple[Tr
         result, _ = engine.train(job, callbacks)
         if not result["finished"]:
             return job, result
-    goes_on = METHODS[job.config.method].race_method == job.config.method and job.config.seeds == 1
+    is_one_training = job.config.seeds == 1 and job.config.train.ensemble == 1
+    goes_on = METHODS[job.config.method].race_method == job.config.method and is_one_training
     folder.install(result["chosen"], goes_on=goes_on)
     if goes_on:
         EventFollower(job.folder, callbacks, total=job.config.max_epochs, from_start=True).poll()

@@ -461,6 +461,19 @@ def test_all_ranks_of_a_group_get_the_metrics(graph: Graph, tmp_path: Path, in_g
         assert weights(out / part) == weights(tmp_path / "local" / part)
 
 
+def test_all_ranks_of_a_group_get_the_ensemble(graph: Graph, tmp_path: Path, in_group: Grouped) -> None:
+    out, settings = tmp_path / "run", {**SOME, "ensemble": 2, "correct_and_smooth": {"enabled": True}}
+    first, second = in_group(lambda _: siafu.train(graph, out=out, engine="torchrun", **settings))
+    assert first.metrics == second.metrics
+    assert first.model is not None
+    assert second.model is not None
+    for name, value in first.model.state_dict().items():
+        assert torch.equal(value, second.model.state_dict()[name]), name
+    local = siafu.train(graph, out=tmp_path / "local", ranks=2, engine="local", **settings)
+    assert weights(out) == weights(tmp_path / "local")
+    assert first.metrics["test_score"] == local.metrics["test_score"]
+
+
 def test_a_group_that_is_started_again_after_the_end_finds_the_metrics(
     graph: Graph, tmp_path: Path, in_group: Grouped
 ) -> None:

@@ -42,7 +42,7 @@ def predict(
             f"wrote the scores of {count:,} pairs to {out}",
         )
         return
-    inference.predict(run, graph, embeddings=embeddings, out=out)
+    inference.predict(run, graph, embeddings=embeddings, out=out, say=say)
     found = {"run": str(path), "out": str(out), "nodes": graph.num_nodes}
     print_result(found, as_json, f"wrote the predictions of {graph.num_nodes:,} nodes to {out}")
 
