@@ -39,7 +39,14 @@ from siafu.load_graph import AnyGraph, load
 from siafu.methods import METHODS
 from siafu.preview import AnyTask, describe, preview_task
 from siafu.rank import end_jobs, follow_rank_0
-from siafu.resolve import fingerprint, load_source, resolve_config, resolve_engine, resolve_scoring
+from siafu.resolve import (
+    LoadedGraph,
+    fingerprint,
+    load_source,
+    resolve_config,
+    resolve_engine,
+    resolve_scoring,
+)
 from siafu.results.progress import TrainingProgress, in_notebook
 from siafu.results.read import across_seeds
 from siafu.run_folder import RunFolder, existing_folder, new_folder
@@ -53,7 +60,7 @@ _BASELINE_METRICS = ("model", "test_score", "val_score", "epochs", "epoch_second
 
 
 def train(
-    graph: AnyGraph | str | Path,
+    graph: AnyGraph | LoadedGraph | str | Path,
     *,
     model: str | nn.Module | None = None,
     out: Path | str | None = None,
@@ -138,7 +145,7 @@ def _resume_command(path: Path, config: Config) -> str:
 
 @contextmanager
 def _new_run(
-    graph: AnyGraph | str | Path,
+    graph: AnyGraph | LoadedGraph | str | Path,
     config: Config,
     module: nn.Module | None,
     out: Path | None,
@@ -161,7 +168,7 @@ def _new_run(
 
 
 def _resolve(
-    graph: AnyGraph | str | Path, config: Config, module: nn.Module | None, callbacks: Callbacks
+    graph: AnyGraph | LoadedGraph | str | Path, config: Config, module: nn.Module | None, callbacks: Callbacks
 ) -> tuple[AnyGraph, Config, AnyTask]:
     """Load the graph of a run, resolve every setting that depends on it, and build its task."""
     graph, source = load_source(graph, config, callbacks.progress)
@@ -190,7 +197,7 @@ def _warn(graph: AnyGraph, task: AnyTask, callbacks: Callbacks) -> tuple[str, ..
 
 
 def _train_in_torchrun(
-    graph: AnyGraph | str | Path,
+    graph: AnyGraph | LoadedGraph | str | Path,
     config: Config,
     module: nn.Module | None,
     out: Path | None,
@@ -224,7 +231,7 @@ def _train_in_torchrun(
 
 
 def _train_as_rank_0(
-    graph: AnyGraph | str | Path,
+    graph: AnyGraph | LoadedGraph | str | Path,
     config: Config,
     module: nn.Module | None,
     out: Path,
