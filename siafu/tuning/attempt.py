@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from siafu import run as runs
 from siafu.inference import Run
@@ -10,7 +10,9 @@ from siafu.training.procedure import Callbacks
 from siafu.tuning.budget import Budget
 from siafu.tuning.folder import SearchFolder
 from siafu.tuning.problem import Problem
-from siafu.tuning.study import Proposal, Study
+
+if TYPE_CHECKING:
+    from siafu.tuning.study import Proposal, Study
 
 PRUNED, TIME = "pruned", "time"
 _NO_MEMORY = "can't allocate memory"  # torch has no error of its own
@@ -20,7 +22,7 @@ _NO_MEMORY = "can't allocate memory"  # torch has no error of its own
 class Watcher:
     """Reports the scores of a trial as it trains, and gives a reason to stop it."""
 
-    study: Study
+    study: "Study"
     problem: Problem
     budget: Budget
     callbacks: Callbacks
@@ -71,10 +73,10 @@ class Attempt:
 
 
 def attempt(
-    proposal: Proposal,
+    proposal: "Proposal",
     problem: Problem,
     folder: SearchFolder,
-    study: Study,
+    study: "Study",
     budget: Budget,
     callbacks: Callbacks,
 ) -> Attempt:
@@ -84,6 +86,7 @@ def attempt(
     def attempted(stopped_by: str | None) -> Attempt:
         return Attempt(stopped_by, watcher.epoch, time.time() - began)
 
+    study.begin()
     watched = Callbacks(
         watcher.on_epoch, watcher.reason, callbacks.progress, on_training=callbacks.on_training
     )
@@ -102,14 +105,14 @@ def attempt(
     return attempted(_tell(run, problem, study))
 
 
-def _run(proposal: Proposal, problem: Problem, folder: SearchFolder, callbacks: Callbacks) -> Run:
+def _run(proposal: "Proposal", problem: Problem, folder: SearchFolder, callbacks: Callbacks) -> Run:
     path = folder.trial(proposal.number)
     if (path / "config.toml").is_file():
         return runs.resume(path, graph=problem.graph, callbacks=callbacks)
     return runs.train(problem.loaded, out=path, config=problem.tables(proposal.settings), callbacks=callbacks)
 
 
-def _tell(run: Run, problem: Problem, study: Study) -> str | None:
+def _tell(run: Run, problem: Problem, study: "Study") -> str | None:
     """Tell the study how a run has ended; returns the reason if it can go on later."""
     metrics = run.metrics
     if metrics["finished"]:

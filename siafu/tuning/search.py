@@ -1,37 +1,34 @@
 """``tune``: search recipes and models for a graph, trial after trial, alone or with other processes."""
 
 import sys
-import time as clock
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from siafu.config import from_keywords, merge
 from siafu.data_warnings import data_warnings
-from siafu.inference import Run, open_run
+from siafu.inference import Run
 from siafu.load_graph import AnyGraph
 from siafu.preview import describe
 from siafu.results.progress import in_notebook
 from siafu.results.record import flatten
 from siafu.signals import resume_hint
 from siafu.training.procedure import Callbacks
-from siafu.tuning.attempt import TIME, Attempt, attempt
+from siafu.tuning.attempt import TIME
 from siafu.tuning.budget import Budget, Wanted
 from siafu.tuning.folder import SearchFolder, search_folder
-from siafu.tuning.lines import trial_line
+from siafu.tuning.loop import SearchLoop
 from siafu.tuning.problem import Problem, pose
 from siafu.tuning.space_file import space_from_plain, space_to_plain
-from siafu.tuning.study import Proposal, Study
-from siafu.tuning.trial import Trial, best_of, count
+from siafu.tuning.trial import Trial, count
 
-_MOST_REPEATS = 50  # settings that were tried before, one after another, until a space counts as exhausted
-_HOPELESS = 10  # failed trials, if no other has ended
+if TYPE_CHECKING:
+    from siafu.tuning.study import Study
+
 _PRUNE_FROM = 20  # epochs; at least a quarter of those that a run has by default
-_POLL_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -138,14 +135,24 @@ def search(
 
     ``given`` are tables of settings, ``hint`` returns the command or call that goes on after an interrupt.
     """
+    from siafu.tuning.study import Study  # first: it needs an optional package
+
     problem = pose(graph, given=given, space=space, callbacks=callbacks)
     folder = search_folder(out, name=f"tune-{problem.graph.name}")
     with resume_hint(hint(folder.path), outermost=True):
-        study, problem = _join(problem, folder)
+        study, problem = _join(problem, folder, Study)
         _introduce(problem, folder, study, callbacks)
         budget = Budget.of(wanted, spent=study.seconds())
-        loop = _Loop(problem, folder, study, budget, callbacks)
-        return loop.result(loop.run())
+        loop = SearchLoop(problem, folder, study, budget, callbacks)
+        stopped_by = loop.run()
+        with folder.locked():
+            best = loop.write_results(test_score=True)
+        if best is None and stopped_by == TIME:  # trials of other processes run
+            raise ValueError(
+                f"{folder.path}: the time budget is spent, but no trial is completed; give more --time"
+            )
+        trials = tuple(study.trials())
+        return Search(best, trials, folder.path, problem.task.metric, study.seconds(), stopped_by)
 
 
 def _default_callbacks() -> Callbacks:
@@ -153,7 +160,7 @@ def _default_callbacks() -> Callbacks:
     return Callbacks(say=lambda text: print(text, file=sys.stderr, flush=True)) if shown else Callbacks()
 
 
-def _join(problem: Problem, folder: SearchFolder) -> tuple[Study, Problem]:
+def _join(problem: Problem, folder: SearchFolder, open_study: "type[Study]") -> "tuple[Study, Problem]":
     """Start the search in the folder, or join it if it was started with the same data and settings."""
     with folder.locked():
         header = folder.read_header()
@@ -165,7 +172,7 @@ def _join(problem: Problem, folder: SearchFolder) -> tuple[Study, Problem]:
             folder.write_header(header)
         _check_same(problem, header, folder)
         problem = replace(problem, space=space_from_plain(header["space"]))
-        study = Study(
+        study = open_study(
             folder.journal,
             problem.space,
             kind=problem.kind,
@@ -199,7 +206,7 @@ def _check_same(problem: Problem, header: Mapping[str, Any], folder: SearchFolde
         )
 
 
-def _introduce(problem: Problem, folder: SearchFolder, study: Study, callbacks: Callbacks) -> None:
+def _introduce(problem: Problem, folder: SearchFolder, study: "Study", callbacks: Callbacks) -> None:
     callbacks.say(describe(problem.graph, problem.config, problem.task))
     for text in data_warnings(problem.graph, problem.task):
         callbacks.say(f"warning: {text}")
@@ -208,143 +215,3 @@ def _introduce(problem: Problem, folder: SearchFolder, study: Study, callbacks: 
     fixed = ", ".join(f"{key} = {value}" for key, value in flatten(problem.fixed).items())
     names = ", ".join(dict.fromkeys(entry.key for entry in problem.space))
     callbacks.say(f"searching {names} in {folder.path}{begun}" + (f"; fixed: {fixed}" if fixed else ""))
-
-
-@dataclass(frozen=True)
-class _Loop:
-    """The loop of one process over the trials of a search."""
-
-    problem: Problem
-    folder: SearchFolder
-    study: Study
-    budget: Budget
-    callbacks: Callbacks
-
-    def run(self) -> str:
-        """Run trials until the budget is spent or a stop is requested; returns the reason."""
-        said_waiting = False
-        while (reason := self.callbacks.should_stop() or self._over()) is None:
-            with ExitStack() as held:
-                started = self._start(held)
-                if isinstance(started, str):
-                    return started
-                if started is not None:
-                    done = attempt(
-                        started, self.problem, self.folder, self.study, self.budget, self.callbacks
-                    )
-                    self._after(started, done)
-                    if done.stopped_by is not None:
-                        return done.stopped_by
-                    continue
-            if not said_waiting:
-                self.callbacks.say("waiting for trials of other processes")
-            said_waiting = True
-            clock.sleep(_POLL_S)
-        return reason
-
-    def result(self, stopped_by: str) -> Search:
-        """Write the results, with the test score of the best trial, and return the search."""
-        with self.folder.locked():
-            best = self._write(test_score=True)
-        trials = tuple(self.study.trials())
-        if best is None and stopped_by == TIME:  # another process may have trials that run
-            raise ValueError(
-                f"{self.folder.path}: the time budget is spent, but no trial is completed; give more --time"
-            )
-        metric = self.problem.task.metric
-        return Search(best, trials, self.folder.path, metric, self.study.seconds(), stopped_by)
-
-    def _over(self) -> str | None:
-        """Return the reason why no further trial is to start, or None."""
-        trials = self.study.trials()
-        counted, failed = count(trials, "completed", "pruned"), count(trials, "failed")
-        if self.budget.trials is not None and counted >= self.budget.trials:
-            return "trials"
-        if not counted and failed >= _HOPELESS:
-            first = next(trial.message for trial in trials if trial.state == "failed")
-            raise ValueError(f"all {failed} trials failed; the first: {first}")
-        if self.budget.trials is not None and failed > 2 * self.budget.trials + _HOPELESS:
-            return "failures"
-        return TIME if self.budget.is_over() else None
-
-    def _start(self, held: ExitStack) -> Proposal | str | None:
-        """Start a trial, or take one over whose process has stopped; ``held`` then holds its lock.
-
-        Returns the reason to end where the space is exhausted, and None where other processes run all trials left.
-        """
-        with self.folder.locked():
-            trials = self.study.trials()
-            running = count(trials, "completed", "pruned")
-            for trial in trials:
-                if trial.state != "interrupted":
-                    continue
-                lock = self.folder.try_lock(trial.number)
-                if lock is not None:
-                    held.push(lock)
-                    return self.study.take_over(trial.number)
-                running += 1
-            if self.budget.trials is not None and running >= self.budget.trials:
-                return None
-            return self._ask(held)
-
-    def _ask(self, held: ExitStack) -> Proposal | str:
-        """Start the next trial whose settings were not tried before."""
-        for _ in range(_MOST_REPEATS):
-            proposal = self.study.ask()
-            if proposal.recipe or proposal.settings not in self.study.tried(proposal.number):
-                lock = self.folder.try_lock(proposal.number)
-                assert lock is not None, "a trial that has just been made"
-                held.push(lock)
-                return proposal
-            self.study.skip()
-        return "space"
-
-    def _after(self, proposal: Proposal, done: Attempt) -> None:
-        """Write the results after a trial, and say what came of it."""
-        if done.stopped_by is not None:
-            self._check_first(proposal, done)
-            return
-        with self.folder.locked():
-            self._write()
-        trials = self.study.trials()
-        best = best_of(trials, higher_is_better=self.problem.task.higher_is_better)
-        spare = count(trials, "failed") + self.study.num_repeated()
-        total = None if self.budget.trials is None else self.budget.trials + spare
-        trial = next(trial for trial in trials if trial.number == proposal.number)
-        self.callbacks.say(trial_line(trial, best, metric=self.problem.task.metric, total=total))
-
-    def _check_first(self, proposal: Proposal, done: Attempt) -> None:
-        """Refuse a time budget that ends before the first trial does."""
-        if done.stopped_by == TIME and not count(self.study.trials(), "completed"):
-            epochs = self.problem.config.max_epochs
-            raise ValueError(
-                f"the time budget of {self.budget.wanted.seconds:g} s is too short for one trial: trial "
-                f"{proposal.number} had run {done.seconds:.1f} s and {done.epochs} of at most {epochs} epochs; give more --time (with --out "
-                f"{self.folder.path} the search goes on from there), or fewer epochs (--epochs)"
-            )
-
-    def _write(self, *, test_score: bool = False) -> Run | None:
-        """Write the trials and the link to the best one; returns its run if the ``test_score`` is wanted."""
-        trials = self.study.trials()
-        best = best_of(trials, higher_is_better=self.problem.task.higher_is_better)
-        run = None
-        if best is not None:
-            self.folder.link_best(best.number)
-            run = open_run(self.folder.trial(best.number)) if test_score else None
-        graph, config = self.problem.graph, self.problem.config
-        self.folder.write_trials(
-            {
-                "data": graph.name,
-                "method": config.method,
-                "metric": self.problem.task.metric,
-                "higher_is_better": self.problem.task.higher_is_better,
-                "fixed": flatten(self.problem.fixed),
-                "space": space_to_plain(self.problem.space),
-                "trials": [trial.to_json() for trial in trials],
-                "best": None if best is None else best.number,
-                "test_score": None if run is None else run.metrics["test_score"],
-                "importance": self.study.importance(),
-                "seconds": self.study.seconds(),
-            }
-        )
-        return run

@@ -116,6 +116,20 @@ class Study:
         known = self._curve_of(self._running.number)
         return known[max(known)] if known else None
 
+    def begin(self) -> None:
+        """Record that a process runs the trial."""
+        self._running.set_user_attr("starts", int(self._running.user_attrs.get("starts", 0)) + 1)
+
+    @property
+    def num_losses(self) -> int:
+        """The number of processes that were lost while they ran the trial."""
+        attributes = self._running.user_attrs
+        return int(attributes.get("starts", 0)) - len(attributes.get("spans", []))
+
+    def is_running(self, number: int) -> bool:
+        """Return whether a trial has neither ended nor failed."""
+        return self._frozen()[number - 1].state == TrialState.RUNNING
+
     def add_time(self, began: float, ended: float) -> None:
         """Record when this process ran the trial, in seconds since 1970."""
         spans = self._running.user_attrs.get("spans", [])
