@@ -6,20 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
+
+from torch import Tensor
 
 from siafu.config import Config, build, merge
+from siafu.data.config import DataConfig
 from siafu.dynamic import DynamicGraph
 from siafu.graph import chunks
 from siafu.load_graph import AnyGraph
 from siafu.machine import usable_memory_bytes
-from siafu.methods import METHODS
 from siafu.methods.lazy.config import LazyConfig
 from siafu.native import SparseRows
-from siafu.preview import AnyTask, preview_task
-from siafu.resolve import LoadedGraph, load_source, resolve_config, resolve_engine
+from siafu.preview import AnyTask
+from siafu.resolve import LoadedGraph, load_source, resolve_engine
 from siafu.results.record import flatten
-from siafu.training.config import TrainConfig
+from siafu.search import resolve_run
 from siafu.training.procedure import Callbacks
 from siafu.tuning.space import (
     RECIPES,
@@ -38,7 +40,7 @@ from siafu.tuning.space_file import nested, read_space, space_to_plain
 Tables = dict[str, Any]
 Recipe = tuple[str, Settings, Settings]
 _REPORTS = 20  # of a trial's score, over as many epochs as a run has by default
-_OFF: Tables = {"train": {"search": "off"}} if "search" in TrainConfig.model_fields else {}
+_OFF: Tables = {"train": {"search": "off"}}  # a trial trains one recipe
 
 
 @dataclass(frozen=True)
@@ -130,14 +132,13 @@ def pose(
     callbacks: Callbacks,
 ) -> Problem:
     """Load the graph, resolve the settings, and check that there is something to search."""
-    chosen = resolve_engine(build(_OFF, given), os.environ)
-    _check(chosen, given)
-    fixed = merge(given)
+    fixed = _without_auto(given)
+    chosen = resolve_engine(build(_OFF, fixed), os.environ)
+    _check(chosen, fixed)
     own = None if space is None else read_space(space, fixed=fixed)
     loaded = LoadedGraph(*load_source(graph, chosen, callbacks.progress))
-    config = resolve_config(chosen, *loaded)
-    METHODS[config.method].check(config)
-    task = preview_task(loaded.graph, config, None)
+    resolved = resolve_run(loaded, chosen, None, callbacks)
+    config, task = resolved.config, resolved.task
     if not task.count["val"]:
         raise ValueError(
             f"{loaded.graph.name}: no validation nodes, by which a search chooses; give a split with some "
@@ -147,6 +148,14 @@ def pose(
     found = without_fixed(whole, flatten(fixed), kind=config.model.kind)
     _check_space(found, own, space, config)
     return Problem(loaded, fixed, config, task, found, own is not None)
+
+
+def _without_auto(given: Tables) -> Tables:
+    """Leave out ``model.kind = "auto"``: the search chooses the kind anyway."""
+    model = given.get("model", {})
+    if not isinstance(model, Mapping) or model.get("kind") != "auto":
+        return merge(given)
+    return merge(given) | {"model": {key: value for key, value in model.items() if key != "kind"}}
 
 
 def _check(config: Config, given: Tables) -> None:
@@ -189,12 +198,17 @@ def _limits(graph: AnyGraph, config: Config) -> Limits:
     return Limits(
         method=config.method,
         num_nodes=graph.num_nodes,
-        has_features=x is not None,
-        has_negative_features=x is not None and _has_negative(x),
+        normalize=() if x is None else _suitable(x, config),
         memory_bytes=usable_memory_bytes(),
     )
 
 
-def _has_negative(x: Any) -> bool:
-    values = x.values if isinstance(x, SparseRows) else None
-    return bool((values < 0).any()) if values is not None else any(bool((c < 0).any()) for c in chunks(x))
+def _suitable(x: Tensor | SparseRows, config: Config) -> tuple[str, ...]:
+    """Return the ways to prepare features: none divides by sums around zero, or makes sparse rows dense."""
+    unsuitable = {"auto"}
+    if config.data.layout == "sparse":
+        unsuitable.add("standard")
+    if any(bool((part < 0).any()) for part in ([x.values] if isinstance(x, SparseRows) else chunks(x))):
+        unsuitable.add("rows")
+    known = get_args(DataConfig.model_fields["normalize"].annotation)
+    return tuple(value for value in known if value not in unsuitable)

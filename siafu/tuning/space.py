@@ -5,8 +5,9 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
+from siafu.data.config import DataConfig
 from siafu.nn.config import TEMPORAL
 
 Value = bool | int | float | str
@@ -131,7 +132,7 @@ ENTRIES: Space = (
     Entry(
         "train.epochs", Choices((500,))
     ),  # low learning rates need them; train.patience ends the others early
-    Entry("data.normalize", Choices(("rows", "none"))),
+    Entry("data.normalize", Choices(get_args(DataConfig.model_fields["normalize"].annotation))),
 )
 
 # Of method snapshots, whose models have no dropout and read features as they are.
@@ -208,14 +209,13 @@ class Limits:
     Attributes:
         method: the method of the runs.
         num_nodes: the nodes of the graph.
-        has_features, has_negative_features: whether there are features, and whether some of them are below zero.
+        normalize: the values of ``data.normalize`` that suit the features; empty for a graph without.
         memory_bytes: the memory of the machine.
     """
 
     method: str
     num_nodes: int
-    has_features: bool
-    has_negative_features: bool
+    normalize: tuple[str, ...]
     memory_bytes: int
 
 
@@ -229,8 +229,8 @@ def default_space(limits: Limits) -> Space:
     if limits.method == "snapshots":
         return TEMPORAL_ENTRIES
     left_out = {
-        "model.input_dropout": not limits.has_features,
-        "data.normalize": not limits.has_features or limits.has_negative_features,
+        "model.input_dropout": not limits.normalize,
+        "data.normalize": not limits.normalize,
         "model.jump": limits.method == "lazy",
         "train.epochs": limits.method == "lazy" or limits.num_nodes >= _LARGE_FROM,
     }
@@ -245,6 +245,8 @@ def _within(entry: Entry, limits: Limits) -> Entry:
         domain = Choices(tuple(v for v in domain.values if int(v) <= widest) or domain.values[:1])
     if entry.key == "model.layers" and isinstance(domain, Range) and limits.num_nodes < _LARGE_FROM:
         domain = Range(domain.low, 4)
+    if entry.key == "data.normalize":
+        domain = Choices(limits.normalize)
     refused = {
         ("model.norm", "pipeline"): ("batch",),
         ("model.norm", "lazy"): ("batch",),
