@@ -62,17 +62,21 @@ class Study:
         """
         self._space, self._kind = space, kind
         journal: Any = Journal(path)
+        how: Any = {
+            "study_name": _NAME,
+            "storage": optuna.storages.JournalStorage(journal),
+            "sampler": CountedSampler(seed),
+            "pruner": optuna.pruners.MedianPruner(
+                n_startup_trials=_UNPRUNED_TRIALS, n_warmup_steps=prune_from, n_min_trials=3
+            ),
+        }
         with _quiet():
-            self._study = optuna.create_study(
-                storage=optuna.storages.JournalStorage(journal),
-                sampler=CountedSampler(seed),
-                pruner=optuna.pruners.MedianPruner(
-                    n_startup_trials=_UNPRUNED_TRIALS, n_warmup_steps=prune_from, n_min_trials=3
-                ),
-                study_name=_NAME,
-                direction="maximize" if higher_is_better else "minimize",
-                load_if_exists=True,
-            )
+            if any(journal.read_logs(0)):
+                self._study = optuna.load_study(**how)
+            else:
+                self._study = optuna.create_study(
+                    **how, direction="maximize" if higher_is_better else "minimize"
+                )
         self._trial: optuna.trial.Trial | None = None
 
     def queue(self, recipes: Sequence[tuple[str, Settings, Settings]]) -> None:
