@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 TIMEOUT_S = 240
 DATA = "community:nodes=90,degree=6,classes=3,features=8"
 SPACE = {"model.hidden": [4, 8], "train.lr": {"low": 0.001, "high": 0.1, "log": True}}
-SETTINGS = ("--model", "gcn", "--set", "train.checkpoint_seconds=0", "--set", "train.patience=0")
+SETTINGS = ("--model", "gcn", "--set", "train.patience=0")
 
 
 @contextmanager
@@ -66,10 +66,9 @@ def wait_for(process: "subprocess.Popen[str]", events: Path, text: bytes, *, cou
 
 def tune(out: Path, *, epochs: int, trials: int, said: list[str]) -> dict[str, Any]:
     """The same search in this process."""
-    settings = {"epochs": epochs, "checkpoint_seconds": 0, "patience": 0}
     shown = Callbacks(say=said.append)
     return siafu.tune(
-        DATA, model="gcn", space=SPACE, trials=trials, out=out, callbacks=shown, **settings
+        DATA, model="gcn", space=SPACE, trials=trials, out=out, callbacks=shown, epochs=epochs, patience=0
     ).summary
 
 
@@ -84,7 +83,7 @@ def trials(folder: Path) -> list[tuple[Any, ...]]:
 def test_processes_that_search_at_once_share_the_trials(tmp_path: Path) -> None:
     said: list[str] = []
     with started(tmp_path, "--epochs", "100", "--trials", "5", "--json") as process:
-        wait_for(process, tmp_path / "s" / "trial-1" / "events.jsonl", b'"epoch"', count=3)
+        wait_for(process, tmp_path / "s" / "trial-1" / "events.jsonl", b'"phase":"epoch"', count=3)
         here = tune(tmp_path / "s", epochs=100, trials=5, said=said)
         out, err = process.communicate(timeout=TIMEOUT_S)
     there = json.loads(out)
@@ -100,14 +99,14 @@ def test_processes_that_search_at_once_share_the_trials(tmp_path: Path) -> None:
 
 
 def test_a_search_that_is_killed_in_a_trial_ends_like_one_that_was_not(tmp_path: Path) -> None:
-    with started(tmp_path, "--epochs", "80", "--trials", "3") as process:
+    with started(tmp_path, "--epochs", "200", "--trials", "3") as process:
         events = tmp_path / "s" / "trial-2" / "events.jsonl"
-        wait_for(process, events, b'"checkpoint"', count=4)
+        wait_for(process, events, b'"phase":"epoch"', count=30)
         process.send_signal(signal.SIGKILL)
         process.communicate()
-    assert tune(tmp_path / "s", epochs=80, trials=3, said=[])["trials"] == 3
+    assert tune(tmp_path / "s", epochs=200, trials=3, said=[])["trials"] == 3
     assert b'"phase":"resume"' in events.read_bytes()
-    tune(tmp_path / "whole", epochs=80, trials=3, said=[])
+    tune(tmp_path / "whole", epochs=200, trials=3, said=[])
     assert trials(tmp_path / "s") == trials(tmp_path / "whole")
     for number in (1, 2, 3):
         one, other = (tmp_path / name / f"trial-{number}" / "model.safetensors" for name in ("s", "whole"))
