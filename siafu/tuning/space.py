@@ -99,8 +99,8 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """The name of the parameter in the search; a key may have other values for other kinds."""
-        return f"{self.key} of {', '.join(self.kinds)}" if self.kinds else self.key
+        """The name of the parameter in the search; a key may have other values for one kind than for the others."""
+        return f"{self.key} of {self.kinds[0]}" if len(self.kinds) == 1 else self.key
 
     def holds_for(self, kind: str) -> bool:
         """Return whether a model of this kind has the setting, with these values."""

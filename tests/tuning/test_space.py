@@ -1,5 +1,6 @@
 """The default search space: its values are valid settings, and published tuned models lie in it."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from siafu.tuning.space import (
     restrict,
     without_fixed,
 )
-from siafu.tuning.space_file import nested, space_from_plain, space_to_plain
+from siafu.tuning.space_file import nested, read_space, space_from_plain, space_to_plain
 
 GIB = 2**30
 
@@ -66,6 +67,19 @@ def test_published_tuned_models_lie_in_the_default_space(
     settings = {f"model.{key}": value for key, value in model.items()}
     settings |= {f"train.{key}": value for key, value in train.items()} | {"model.kind": kind}
     assert restrict(settings, space, kind="gcn") == settings
+
+
+def test_every_parameter_has_a_name_of_its_own() -> None:
+    names = [entry.name for entry in ENTRIES]
+    assert len(set(names)) == len(names)
+
+
+def test_the_docs_list_every_setting_and_their_example_is_a_space(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "tuning.md").read_text()
+    for entry in ENTRIES:
+        assert f"`{entry.key}`" in text, entry.key
+    (tmp_path / "space.toml").write_text(text.partition("```toml\n")[2].partition("```")[0])
+    assert len(read_space(tmp_path / "space.toml", fixed={})) == 5
 
 
 def test_the_recipes_lie_in_the_default_space() -> None:
