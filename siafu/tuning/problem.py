@@ -19,12 +19,14 @@ from siafu.machine import usable_memory_bytes
 from siafu.methods.lazy.config import LazyConfig
 from siafu.native import SparseRows
 from siafu.preview import AnyTask
+from siafu.recipes.recipe import FEW_LABELS
 from siafu.resolve import LoadedGraph, load_source, resolve_engine
 from siafu.results.record import flatten
 from siafu.search import resolve_run
 from siafu.training.procedure import Callbacks
 from siafu.tuning.space import (
     RECIPES,
+    RECIPES_FEW_LABELS,
     Limits,
     Settings,
     Space,
@@ -102,7 +104,8 @@ class Problem:
         """Return the trials to queue: of each its name, the settings to try, and their place in the space."""
         defaults = flatten(self.config.model_dump())
         found, seen = [], set[str]()
-        for name, recipe in RECIPES.items():
+        few = self.task.count["train"] < FEW_LABELS
+        for name, recipe in (RECIPES_FEW_LABELS if few else RECIPES).items():
             settings = restrict(recipe, self.space, kind=self.kind)
             place = restrict(defaults | settings, self.space, kind=self.kind)
             key = json.dumps(place | settings, sort_keys=True)

@@ -114,7 +114,7 @@ _RATES = Choices((0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8))
 ENTRIES: Space = (
     Entry("model.kind", Choices(("gcn", "sage", "gat", "gcn2", "appnp"))),
     Entry("model.hidden", Choices((64, 128, 256, 512)), (*STACKS, "appnp", "gcn2")),
-    Entry("model.layers", Range(1, 6), STACKS),
+    Entry("model.layers", Choices((1, 2, 3, 4, 5, 6, 9)), STACKS),
     Entry("model.layers", Choices((1, 2, 3)), ("appnp",)),
     Entry("model.layers", Choices((1, 2, 3, 4)), ("sgc",)),
     Entry("model.layers", Choices((2, 4, 8, 16)), ("gcn2",)),
@@ -143,64 +143,55 @@ TEMPORAL_ENTRIES: Space = (
     Entry("train.weight_decay", Choices((0.0, 1e-5, 1e-4, 5e-4, 1e-3))),
 )
 
-# Settings that are known to be good, with the defaults for all others; the figures of the few-label recipes are those
-# of Luo et al. 2024 (arXiv 2406.08993) for Cora, Citeseer and PubMed.
+# Settings that are known to be good, with the defaults for all others. Those for few labels are of Luo et al. 2024
+# (arXiv 2406.08993) for Cora and Citeseer, the deep one follows theirs for heterophilous graphs.
+_WIDE: Settings = {
+    "model.kind": "gcn",
+    "model.hidden": 256,
+    "model.dropout": 0.3,
+    "model.input_dropout": 0.3,
+    "train.weight_decay": 0.0,
+    "data.normalize": "none",
+}
+_NORMED: Settings = {
+    "model.kind": "gcn",
+    "model.hidden": 256,
+    "model.layers": 3,
+    "model.dropout": 0.5,
+    "model.input_dropout": 0.2,
+    "model.norm": "layer",
+    "model.residual": True,
+    "train.lr": 0.005,
+    "train.weight_decay": 0.0,
+    "train.epochs": 500,
+    "data.normalize": "none",
+}
+_FEW: Settings = {
+    "model.kind": "gcn",
+    "model.hidden": 512,
+    "model.input_dropout": 0.0,
+    "train.lr": 0.001,
+    "train.epochs": 500,
+    "data.normalize": "none",
+}
+RECIPES_FEW_LABELS: Mapping[str, Settings] = {
+    "defaults": {},
+    "few labels, 3 layers": {**_FEW, "model.layers": 3, "model.dropout": 0.7, "train.weight_decay": 5e-4},
+    "few labels, 2 layers": {**_FEW, "model.layers": 2, "model.dropout": 0.5, "train.weight_decay": 1e-2},
+    "wide, no weight decay": _WIDE,
+    "layer norm and residual": _NORMED,
+}
 RECIPES: Mapping[str, Settings] = {
     "defaults": {},
-    "wide, no weight decay": {
-        "model.kind": "gcn",
-        "model.hidden": 256,
-        "model.dropout": 0.3,
-        "model.input_dropout": 0.3,
-        "train.weight_decay": 0.0,
-        "data.normalize": "none",
-    },
-    "layer norm and residual": {
-        "model.kind": "gcn",
-        "model.hidden": 256,
-        "model.layers": 3,
-        "model.dropout": 0.5,
-        "model.input_dropout": 0.2,
-        "model.norm": "layer",
-        "model.residual": True,
-        "train.lr": 0.005,
-        "train.weight_decay": 0.0,
-        "train.epochs": 500,
-        "data.normalize": "none",
-    },
-    "few labels, 3 layers": {
-        "model.kind": "gcn",
-        "model.hidden": 512,
-        "model.layers": 3,
-        "model.dropout": 0.7,
+    "wide, no weight decay": _WIDE,
+    "layer norm and residual": _NORMED,
+    "deep, batch norm and residual": {
+        **_NORMED,
+        "model.layers": 9,
+        "model.norm": "batch",
         "model.input_dropout": 0.0,
-        "train.lr": 0.001,
-        "train.weight_decay": 5e-4,
-        "train.epochs": 500,
     },
-    "few labels, strong weight decay": {
-        "model.kind": "gcn",
-        "model.hidden": 512,
-        "model.layers": 2,
-        "model.dropout": 0.5,
-        "model.input_dropout": 0.0,
-        "train.lr": 0.001,
-        "train.weight_decay": 1e-2,
-        "train.epochs": 500,
-    },
-    "GraphSAGE, layer norm and residual": {
-        "model.kind": "sage",
-        "model.hidden": 256,
-        "model.layers": 3,
-        "model.dropout": 0.5,
-        "model.input_dropout": 0.2,
-        "model.norm": "layer",
-        "model.residual": True,
-        "train.lr": 0.005,
-        "train.weight_decay": 0.0,
-        "train.epochs": 500,
-        "data.normalize": "none",
-    },
+    "GraphSAGE, layer norm and residual": {**_NORMED, "model.kind": "sage"},
 }
 
 
@@ -221,7 +212,8 @@ class Limits:
     memory_bytes: int
 
 
-_LARGE_FROM = 10_000  # nodes; from here on stacks of more than 4 layers are searched, and not more epochs
+_LARGE_FROM = 10_000  # nodes; from here on deeper stacks are searched, and not more epochs than by default
+_HUGE_FROM = 100_000  # nodes; from here on the deepest stacks cost too much
 _COPIES = 24  # arrays of one hidden width that training a deep model on the whole graph holds
 _WHOLE_GRAPH = ("full", "pipeline", "lazy")
 
@@ -245,8 +237,9 @@ def _within(entry: Entry, limits: Limits) -> Entry:
     if entry.key == "model.hidden" and isinstance(domain, Choices) and limits.method in _WHOLE_GRAPH:
         widest = limits.memory_bytes / 2 / (4 * _COPIES * limits.num_nodes)
         domain = Choices(tuple(v for v in domain.values if int(v) <= widest) or domain.values[:1])
-    if entry.key == "model.layers" and isinstance(domain, Range) and limits.num_nodes < _LARGE_FROM:
-        domain = Range(domain.low, 4)
+    if entry.key == "model.layers" and entry.kinds == STACKS and isinstance(domain, Choices):
+        most = 4 if limits.num_nodes < _LARGE_FROM else 6 if limits.num_nodes >= _HUGE_FROM else 9
+        domain = Choices(tuple(value for value in domain.values if int(value) <= most))
     if entry.key == "data.normalize":
         domain = Choices(limits.normalize)
     refused = {

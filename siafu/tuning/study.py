@@ -188,8 +188,8 @@ class Study:
         completed = [trial for trial in self._frozen() if trial.state == TrialState.COMPLETE]
         if len(completed) < 8 or len({trial.value for trial in completed}) < 2:
             return {}
-        evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=0.25)
         with _quiet():
+            evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=0.25)
             found = optuna.importance.get_param_importances(self._study, evaluator=evaluator)
         return {name: float(value) for name, value in found.items() if math.isfinite(value)}
 

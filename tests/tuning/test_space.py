@@ -9,6 +9,7 @@ from siafu.config import build
 from siafu.tuning.space import (
     ENTRIES,
     RECIPES,
+    RECIPES_FEW_LABELS,
     TEMPORAL_ENTRIES,
     Choices,
     Limits,
@@ -83,14 +84,18 @@ def test_the_docs_list_every_setting_and_their_example_is_a_space(tmp_path: Path
 
 
 def test_the_recipes_lie_in_the_default_space() -> None:
-    space = default_space(limits())
-    for name, settings in RECIPES.items():
-        assert restrict(settings, space, kind="gcn") == settings, name
+    for nodes, recipes in ((2_708, RECIPES_FEW_LABELS), (20_000, RECIPES)):
+        space = default_space(limits(nodes=nodes))
+        for name, settings in recipes.items():
+            expected = {
+                key: value for key, value in settings.items() if nodes < 10_000 or key != "train.epochs"
+            }
+            assert restrict(settings, space, kind="gcn") == expected, name
 
 
 def test_a_setting_is_searched_for_the_kinds_of_models_that_have_it() -> None:
     space = default_space(limits())
-    assert domain(space, "model.layers", "gcn") == Range(1, 4)
+    assert domain(space, "model.layers", "gcn") == Choices((1, 2, 3, 4))
     assert 16 in domain(space, "model.layers", "gcn2")
     assert domain(space, "model.heads", "gcn") is None
     assert domain(space, "model.norm", "appnp") is None
@@ -105,8 +110,9 @@ def test_widths_whose_activations_would_not_fit_are_left_out() -> None:
 
 
 def test_deep_stacks_are_searched_on_large_graphs_and_many_epochs_on_small_ones() -> None:
-    small, large = default_space(limits()), default_space(limits(nodes=20_000))
-    assert (domain(small, "model.layers"), domain(large, "model.layers")) == (Range(1, 4), Range(1, 6))
+    small, large, huge = (default_space(limits(nodes=nodes)) for nodes in (2_708, 20_000, 100_000))
+    deepest = [domain(space, "model.layers").values[-1] for space in (small, large, huge)]
+    assert deepest == [4, 9, 6]
     assert (domain(small, "train.epochs"), domain(large, "train.epochs")) == (Choices((500,)), None)
 
 
