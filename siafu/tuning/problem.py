@@ -207,9 +207,10 @@ def _limits(graph: AnyGraph, config: Config) -> Limits:
 
 
 def _suitable(x: Tensor | SparseRows, config: Config) -> tuple[str, ...]:
-    """Return the ways to prepare features: none divides by sums around zero, or makes sparse rows dense."""
+    """Return the ways to prepare features: none divides by sums around zero, or needs dense rows in memory
+    where there are none."""
     unsuitable = {"auto"}
-    if config.data.layout == "sparse":
+    if config.data.layout == "sparse" or config.data.inputs == "stream":
         unsuitable.add("standard")
     if any(bool((part < 0).any()) for part in ([x.values] if isinstance(x, SparseRows) else chunks(x))):
         unsuitable.add("rows")

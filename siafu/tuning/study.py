@@ -189,7 +189,7 @@ class Study:
         if len(completed) < 8 or len({trial.value for trial in completed}) < 2:
             return {}
         with _quiet():
-            evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=0.25)
+            evaluator = optuna.importance.PedAnovaImportanceEvaluator()
             found = optuna.importance.get_param_importances(self._study, evaluator=evaluator)
         return {name: float(value) for name, value in found.items() if math.isfinite(value)}
 
