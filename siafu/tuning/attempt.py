@@ -87,9 +87,7 @@ def attempt(
         return Attempt(stopped_by, watcher.epoch, time.time() - began)
 
     study.begin()
-    watched = Callbacks(
-        watcher.on_epoch, watcher.reason, callbacks.progress, on_training=callbacks.on_training
-    )
+    watched = Callbacks(watcher.on_epoch, watcher.reason, on_training=callbacks.on_training)
     try:
         run = _run(proposal, problem, folder, watched)
     except (ValueError, MemoryError, RuntimeError) as error:

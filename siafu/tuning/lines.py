@@ -7,15 +7,14 @@ from siafu.results.format import fmt_score, fmt_value
 from siafu.tuning.trial import Trial
 
 _WORDS = {"model.hidden": "columns", "model.layers": "layers", "model.hops": "hops", "model.heads": "heads"}
+_UNSAID = (("model.norm", "none"), ("model.jump", "none"), ("model.residual", False))
 
 
 def describe_settings(settings: Mapping[str, Any], recipe: str = "") -> str:
     """Describe the settings of a trial: "gcn, 256 columns, dropout 0.3"."""
     if recipe == "defaults":
         return "the defaults"
-    said = [
-        key for key, value in settings.items() if value is not None and value is not False and value != "none"
-    ]
+    said = [key for key, value in settings.items() if value is not None and (key, value) not in _UNSAID]
     order = sorted(said, key=lambda key: key != "model.kind")
     return ", ".join(_describe(key, settings[key]) for key in order) or "the defaults"
 

@@ -207,8 +207,7 @@ def _limits(graph: AnyGraph, config: Config) -> Limits:
 
 
 def _suitable(x: Tensor | SparseRows, config: Config) -> tuple[str, ...]:
-    """Return the ways to prepare features: none divides by sums around zero, or needs dense rows in memory
-    where there are none."""
+    """Return the ways to prepare features that neither divide by sums around zero nor make sparse rows dense."""
     unsuitable = {"auto"}
     if config.data.layout == "sparse" or config.data.inputs == "stream":
         unsuitable.add("standard")

@@ -169,15 +169,20 @@ _NORMED: Settings = {
 _FEW: Settings = {
     "model.kind": "gcn",
     "model.hidden": 512,
-    "model.input_dropout": 0.0,
     "train.lr": 0.001,
     "train.epochs": 500,
-    "data.normalize": "none",
 }
 RECIPES_FEW_LABELS: Mapping[str, Settings] = {
     "defaults": {},
     "few labels, 3 layers": {**_FEW, "model.layers": 3, "model.dropout": 0.7, "train.weight_decay": 5e-4},
-    "few labels, 2 layers": {**_FEW, "model.layers": 2, "model.dropout": 0.5, "train.weight_decay": 1e-2},
+    "few labels, 2 layers": {
+        **_FEW,
+        "model.layers": 2,
+        "model.dropout": 0.5,
+        "model.input_dropout": 0.0,
+        "train.weight_decay": 1e-2,
+        "data.normalize": "none",
+    },
     "wide, no weight decay": _WIDE,
     "layer norm and residual": _NORMED,
 }
