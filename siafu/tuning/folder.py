@@ -8,6 +8,7 @@ best            a link to the run of the best trial
 """
 
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -15,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from siafu.checksums import add_fields_checksum, verify_fields_checksum
+from siafu.engines import EVENT_STORE
 from siafu.files import lock_file, write_atomically
 from siafu.results.search import SEARCH, TRIALS
 from siafu.run_folder import numbered_folder, safe_name
+from siafu.store_partitions import PARTS
 
 _WAIT_S = 120.0
 
@@ -80,6 +83,11 @@ class SearchFolder:
         """Write the trials for reports."""
         write_atomically(self.path / TRIALS, add_fields_checksum(fields))
 
+    @property
+    def linked(self) -> Path | None:
+        """The run that ``best`` stands for, or None."""
+        return self.path / self.best.readlink().name if self.best.is_symlink() else None
+
     def link_best(self, number: int) -> None:
         """Let the name ``best`` stand for the run of a trial."""
         temporary = self.path / f".best.{secrets.token_hex(8)}"
@@ -102,3 +110,9 @@ def search_folder(out: Path | None, *, name: str) -> SearchFolder:
         raise ValueError(f"{out}: holds {holds} and no search; choose another --out")
     out.mkdir(parents=True, exist_ok=True)
     return SearchFolder(out)
+
+
+def shrink(run: Path) -> None:
+    """Delete what only a run in progress needs: its checkpoint, and its copies of the graph."""
+    for name in ("checkpoint", PARTS, EVENT_STORE):
+        shutil.rmtree(run / name, ignore_errors=True)

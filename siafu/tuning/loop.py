@@ -10,7 +10,7 @@ from siafu.results.record import flatten
 from siafu.training.procedure import Callbacks
 from siafu.tuning.attempt import TIME, Attempt, attempt
 from siafu.tuning.budget import Budget
-from siafu.tuning.folder import SearchFolder
+from siafu.tuning.folder import SearchFolder, shrink
 from siafu.tuning.lines import trial_line
 from siafu.tuning.problem import Problem
 from siafu.tuning.space_file import space_to_plain
@@ -121,7 +121,11 @@ class SearchLoop:
             self._check_first(proposal, done)
             return
         with self.folder.locked():
+            ended = {self.folder.linked, self.folder.trial(proposal.number)}
             self.write_results()
+            for path in ended - {self.folder.linked}:
+                if path is not None:
+                    shrink(path)
         self._say(proposal.number)
 
     def _say(self, number: int) -> None:

@@ -19,6 +19,7 @@ from siafu.results.record import flatten
 from siafu.run_folder import existing_folder
 from siafu.training.procedure import Callbacks
 from siafu.tuning import Search, Trial, attempt
+from siafu.tuning.folder import shrink
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -280,6 +281,18 @@ def test_trials_that_fall_behind_are_stopped_early_and_marked(graph: Graph, tmp_
     last = [json.loads(line) for line in folder.events.read_text().splitlines() if '"stop"' in line][-1]
     assert last["reason"] == "pruned"
     assert 20 <= last["epoch"] < 40
+
+
+def test_ended_trials_keep_no_checkpoint_and_no_parts_but_the_best_one(graph: Graph, tmp_path: Path) -> None:
+    search = tune(graph, tmp_path / "s", trials=5)
+    assert search.best is not None
+    for trial in search.trials:
+        folder = tmp_path / "s" / f"trial-{trial.number}"
+        assert (folder / "checkpoint").is_dir() == (folder == search.best.directory)
+        assert siafu.open(folder).model is not None
+    (search.best.directory / "parts" / "2").mkdir(parents=True)
+    shrink(search.best.directory)
+    assert not {"checkpoint", "parts"} & {path.name for path in search.best.directory.iterdir()}
 
 
 def test_test_scores_of_trials_that_were_not_chosen_are_nowhere_in_the_result(
