@@ -59,7 +59,7 @@ class Watcher:
 
 @dataclass(frozen=True)
 class Attempt:
-    """What came of running a trial.
+    """The outcome of running a trial.
 
     Attributes:
         stopped_by: the reason why it was stopped before its end without being pruned; None if the trial has ended.

@@ -33,7 +33,7 @@ class SearchFolder:
 
     @property
     def header(self) -> Path:
-        """What all trials share."""
+        """The settings that all trials share, and the space."""
         return self.path / SEARCH
 
     @property

@@ -1,4 +1,4 @@
-"""What a search is about: the data, the settings that the user fixed, and the space of the others."""
+"""``Problem``: the data of a search, the settings that the user fixed, and the space of the others."""
 
 import json
 import os
