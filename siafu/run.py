@@ -41,7 +41,7 @@ from siafu.load_graph import AnyGraph, load
 from siafu.preview import AnyTask, describe, preview_task
 from siafu.rank import end_jobs, follow_rank_0
 from siafu.recipes.race_folder import RaceFolder, pending_race
-from siafu.resolve import fingerprint, resolve_engine
+from siafu.resolve import LoadedGraph, fingerprint, resolve_engine
 from siafu.results.progress import TrainingProgress, in_notebook
 from siafu.results.read import across_seeds
 from siafu.run_folder import RunFolder, existing_folder, new_folder
@@ -57,7 +57,7 @@ _BASELINE_METRICS = ("model", "test_score", "val_score", "epochs", "epoch_second
 
 
 def train(
-    graph: AnyGraph | str | Path,
+    graph: AnyGraph | LoadedGraph | str | Path,
     *,
     model: str | nn.Module | None = None,
     out: Path | str | None = None,
@@ -142,7 +142,7 @@ def _resume_command(path: Path, config: Config) -> str:
 
 @contextmanager
 def _new_run(
-    graph: AnyGraph | str | Path,
+    graph: AnyGraph | LoadedGraph | str | Path,
     config: Config,
     module: nn.Module | None,
     out: Path | None,
@@ -189,7 +189,7 @@ def _warn(graph: AnyGraph, task: AnyTask, callbacks: Callbacks) -> tuple[str, ..
 
 
 def _train_in_torchrun(
-    graph: AnyGraph | str | Path,
+    graph: AnyGraph | LoadedGraph | str | Path,
     config: Config,
     module: nn.Module | None,
     out: Path | None,
@@ -223,7 +223,7 @@ def _train_in_torchrun(
 
 
 def _train_as_rank_0(
-    graph: AnyGraph | str | Path,
+    graph: AnyGraph | LoadedGraph | str | Path,
     config: Config,
     module: nn.Module | None,
     out: Path,

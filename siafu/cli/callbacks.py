@@ -28,6 +28,17 @@ def command_callbacks() -> "Iterator[Callbacks]":
         )
 
 
+@contextmanager
+def tune_callbacks() -> "Iterator[Callbacks]":
+    """Print lines alone; the first SIGTERM or Ctrl-C stops the search at the end of an epoch."""
+    from siafu.results.progress import LiveProgress
+    from siafu.training.procedure import Callbacks
+
+    notice = "stopping after this epoch; once more to stop at once"
+    with deferred_stop(notice) as stop, LiveProgress() as progress:
+        yield Callbacks(should_stop=lambda: stop.reason, progress=progress, say=say, on_training=stop.begin)
+
+
 def exit_if_stopped(callbacks: "Callbacks", metrics: dict[str, Any]) -> None:
     """Exit with the code of the signal that stopped the run, here or on another rank, or that came as it ended."""
     if code := exit_code(callbacks.should_stop() or metrics["stopped_by"]):

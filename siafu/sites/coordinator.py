@@ -233,6 +233,11 @@ class Coordinator:
         run_config = build(config.run, {"engine": "sites", "ranks": len(config.sites)})
         _check_after_training(run_config)
         normalize = run_config.data.normalize
+        if normalize == "standard":
+            raise ValueError(
+                "data.normalize is standard, but sites do not share the means of their columns; standardise the "
+                "features before the import, and set data.normalize to none"
+            )
         if normalize == "auto":
             said = {name: about.counts for name, about in descriptions.items()}
             if len(set(said.values())) > 1:
