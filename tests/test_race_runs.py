@@ -152,7 +152,7 @@ def test_a_run_that_is_killed_in_its_race_ends_with_the_same_weights(
         "train",
         "words",
         "--epochs",
-        "400",
+        "40",
         "--set",
         "train.checkpoint_seconds=0",
         "--ranks",
