@@ -193,6 +193,8 @@ def _nested(path: list[str], value: Any) -> Tables:
 
 def _literal(value: Any) -> str:
     """Format a value: JSON strings, numbers, booleans and lists are TOML, too, except for one character."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_literal(key)} = {_literal(each)}" for key, each in value.items()) + "}"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

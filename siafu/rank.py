@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from pydantic import TypeAdapter
-from torch import Tensor, nn
+from torch import nn
 
 from siafu.comm import Comm
 from siafu.comm.all_gather import all_gather_texts
@@ -235,12 +235,15 @@ def _write_results(
     began_s = time.perf_counter()
     out = procedure.outputs()
     scores = {split: procedure.task.scores(out, split) for split in SPLITS}
+    final = procedure.task.final_results(out)
     loop.add_scoring(time.perf_counter() - began_s)
     if finished:
         _write_scores(loop, part, events, out, scores)
+        if final.curves:
+            events.write("curves", **final.curves)
         if folder is not None:
             _save_weights(loop, part, folder)
-    return _metrics(loop, config, scores)
+    return _metrics(loop, config, scores) | final.metrics
 
 
 def _graph_of(part: Part | DynamicGraph) -> Graph | DynamicGraph:
@@ -249,7 +252,7 @@ def _graph_of(part: Part | DynamicGraph) -> Graph | DynamicGraph:
 
 
 def _write_scores(
-    loop: Loop, part: Part | DynamicGraph, events: EventLog | NullEventLog, out: Tensor, scores: ScoresBySplit
+    loop: Loop, part: Part | DynamicGraph, events: EventLog | NullEventLog, out: Any, scores: ScoresBySplit
 ) -> None:
     task = loop.procedure.task
     fields: dict[str, Any] = {f"{split}_scores": values for split, values in scores.items()}

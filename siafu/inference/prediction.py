@@ -21,7 +21,10 @@ from siafu.nn.propagated import Propagated
 from siafu.nn.staged import Staged
 from siafu.nn.streamed import Rows
 from siafu.training import inputs
+from siafu.training.classes import LabelNames
 from siafu.training.layerwise import Room, embeddings_by_layer, outputs_by_layer
+from siafu.training.scorer import Scorer
+from siafu.training.thresholds import is_predicted
 from siafu.user_input import check_edges, read_edges
 
 _PAIRS_PER_BATCH = 1 << 18
@@ -37,9 +40,10 @@ def predict(
 ) -> dict[str, Tensor]:
     """Predict for every node of a graph, in the user's order.
 
-    Returns ``output`` (N, C), the logits of the model, and with ``embeddings`` also ``embedding`` (N, H). For task
-    link, ``output`` is one embedding per node; with ``pairs``, ``score`` (P,) is the logit that each pair is an edge,
-    and messages pass over all edges of the graph. For a dynamic graph the prediction is that of the last step.
+    Returns ``output`` (N, C), the logits of the model, and with ``embeddings`` also ``embedding`` (N, H). For one
+    class a node, ``class`` (N,) is the predicted one: the most probable, or by the run's threshold. For task link,
+    ``output`` is one embedding per node; with ``pairs``, ``score`` (P,) is the logit that each pair is an edge, and
+    messages pass over all edges of the graph. For a dynamic graph the prediction is that of the last step.
 
     Args:
         run: a run or its folder.
@@ -57,6 +61,8 @@ def predict(
         raise ValueError(_without_model(run))
     graph = _graph_of(run, graph)
     predicted = _predict(run, graph, embeddings=embeddings, pairs=pairs)
+    if run.metrics["task"] == "class":
+        predicted["class"] = _classes(run, predicted["output"])
     if out is not None:
         from siafu.inference.export import write_predictions
 
@@ -64,6 +70,17 @@ def predict(
             Path(out), graph, predicted, kind=run.metrics["task"], names=run.settings.class_names
         )
     return predicted
+
+
+def _classes(run: Run, output: Tensor) -> Tensor:
+    """Predict the class of each row: (N, C) -> (N,) int64."""
+    threshold = run.metrics.get("threshold")
+    if threshold is None:
+        return output.argmax(1)
+    labels = LabelNames("class", 2, run.settings.class_names or None)
+    positive = labels.find(run.metrics["positive_class"], f"{run.directory}: positive_class")
+    log_odds = Scorer("class", 2, positive).log_odds(output)
+    return torch.where(is_predicted(log_odds, threshold), positive, 1 - positive)
 
 
 def _open(run: object) -> Run:

@@ -14,6 +14,7 @@ from siafu.methods.snapshots.config import SnapshotsConfig, TaskConfig
 from siafu.methods.snapshots.labels import TemporalEdgeTask, TemporalNodeTask
 from siafu.nn.dense import Dense
 from siafu.nn.link import LinkHead
+from siafu.training.config import TrainConfig
 from siafu.training.link.config import LinkConfig
 
 STEPS, NODES = 5, 4
@@ -35,7 +36,9 @@ def graph_of(y: Tensor | None = LABELS) -> DynamicGraph:
 
 
 def config_of(task: str, **how: Any) -> TaskConfig:
-    return TaskConfig(task, SnapshotsConfig(edge_life=1, window=0), LinkConfig(evaluation=2), 0, **how)
+    return TaskConfig(
+        task, SnapshotsConfig(edge_life=1, window=0), LinkConfig(evaluation=2), 0, TrainConfig(**how)
+    )
 
 
 def test_rare_classes_weigh_more_in_the_loss_of_nodes() -> None:
@@ -108,7 +111,11 @@ def test_the_metric_that_a_run_asks_for_selects_the_weights(task: str, metric: A
 @pytest.mark.parametrize(
     ("task", "how", "match"),
     [
-        ("node", {"metric": "roc_auc"}, "roc_auc, which task node over time.*one of accuracy, macro_f1"),
+        (
+            "node",
+            {"metric": "mae"},
+            "task node over time: train.metric is mae, .*expected one of accuracy, balanced_accuracy",
+        ),
         ("edge", {"metric": "map"}, "train.metric is map, .*expected one of micro_f1"),
         ("link", {"metric": "accuracy"}, "train.metric is accuracy, .*expected one of map, mrr"),
         ("link", {"class_weights": "balanced"}, "with task link leave it at none"),
