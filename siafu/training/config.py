@@ -49,7 +49,7 @@ class TrainConfig(BaseModel):
     class_weights: ClassWeights = "none"  # or a weight of each class, or of some classes by name
     metric: Metric = "auto"
     positive_class: str | int | None = None  # None: of two classes the second, or the first if it is rare
-    top_k: int = Field(100, ge=1)  # rows that precision_at_k and recall_at_k count
+    at_k: int = Field(100, ge=1)  # rows that precision_at_k and recall_at_k count
     threshold: Threshold = "auto"  # the probability from which a row is predicted positive; none: 0.5
     evaluate_every: Literal["auto"] | int = (
         "auto"  # epochs; auto: so that scoring takes at most a third of the time

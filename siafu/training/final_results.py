@@ -64,7 +64,7 @@ def final_results(task: ClassTask, out: Any) -> FinalResults:
     if task.scorer.positive is None:
         return FinalResults(found, {})
     name = task.labels.name(task.scorer.positive)
-    found |= {"positive_class": name, "top_k": task.scorer.top_k}
+    found |= {"positive_class": name, "at_k": task.scorer.at_k}
     curves: dict[str, Any] = {"positive_class": name}
     if test_classes is not None:
         curves["calibration"] = task.calibration(out).tolist()

@@ -35,13 +35,13 @@ class Scorer:
         kind: one class a row, several labels a row, or numbers.
         num_outputs: C.
         positive: the class or label that is the positive one; None if none is singled out.
-        top_k: the rows that precision and recall at k count.
+        at_k: the rows that precision and recall at k count.
     """
 
     kind: Literal["class", "labels", "regression"]
     num_outputs: int
     positive: int | None = None
-    top_k: int = 100
+    at_k: int = 100
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -140,7 +140,7 @@ class Scorer:
             known = [value for value in each if value is not None]
             found["average_precision"] = sum(known) / len(known) if known else None
         if self.positive is not None and set(RANKED_POSITIVES) & set(names):
-            values = metrics.precision_and_recall_at(columns[:, 0], outcomes[:, 0], top=self.top_k)
+            values = metrics.precision_and_recall_at(columns[:, 0], outcomes[:, 0], top=self.at_k)
             found |= dict(zip(RANKED_POSITIVES, values, strict=True))
         return found
 
@@ -160,7 +160,7 @@ class Scorer:
         share = float((there / total).mean())
         found |= {"roc_auc": 0.5, "average_precision": share}
         if self.positive is not None:
-            found |= {"precision_at_k": share, "recall_at_k": min(1.0, self.top_k / total)}
+            found |= {"precision_at_k": share, "recall_at_k": min(1.0, self.at_k / total)}
         return found
 
 

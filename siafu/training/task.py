@@ -273,7 +273,7 @@ def task_of(graph: Graph, config: TrainConfig, comm: Comm | None = None) -> Task
     classes.check_loss(labels, config)
     train_count = classes.class_counts(labels, y_train, comm)
     class_weight = classes.class_weight(labels, config.class_weights, y_train, comm)
-    scorer = Scorer(kind, num_outputs, classes.positive_class(labels, config, train_count), config.top_k)
+    scorer = Scorer(kind, num_outputs, classes.positive_class(labels, config, train_count), config.at_k)
     rule = classes.threshold_rule(
         labels, config, train_count, has_val=count["val"] > 0, shares_labels=comm.shares_labels
     )

@@ -147,7 +147,9 @@ def test_an_epoch_computes_the_area_where_it_is_the_metric() -> None:
 
 
 def test_a_metric_that_does_not_fit_the_labels_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"train\.metric is mae, .* expected one of accuracy, balanced_accuracy"):
+    with pytest.raises(
+        ValueError, match=r"train\.metric is mae, .* expected one of accuracy, balanced_accuracy"
+    ):
         task_of(graph_of([0, 1, 1, 0, 1]), config(metric="mae"))
 
 

@@ -1,5 +1,6 @@
 """Build the parts of a run on snapshots: timeline, task and model."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -165,7 +166,7 @@ def _edge_task(graph: DynamicGraph, target: TaskConfig, common: dict[str, Any]) 
             f"{graph.name}: its events have no classes to learn; give edge_y, or use --task link"
         )
     steps, edge_y = common["samples"]["train"], graph.edge_y
-    y_train = [edge_y[graph.events(step, step + 1)] for step in steps]
+    y_train = (edge_y[graph.events(step, step + 1)] for step in steps)
     common |= _class_settings(graph, target, y_train, common, fits_first="micro_f1")
     return TemporalEdgeTask(**common, kind="edge")
 
@@ -188,24 +189,29 @@ def _node_task(graph: DynamicGraph, target: TaskConfig, common: dict[str, Any]) 
         common |= {"metric": _metric(target, *scorer.names), "scorer": scorer, "labels": labels}
         return TemporalNodeTask(**common, kind="regression", num_outputs=outputs, num_counts=2, rows=rows)
     steps = common["samples"]["train"]
-    y_train = [y[step] for step in steps] if rows is None else [y[rows["train"]]]
+    y_train = (y[step] for step in steps) if rows is None else iter([y[rows["train"]]])
     common |= _class_settings(graph, target, y_train, common, fits_first="accuracy")
     return TemporalNodeTask(**common, kind="class", rows=rows)
 
 
 def _class_settings(
-    graph: DynamicGraph, target: TaskConfig, y_train: list[Tensor], common: dict[str, Any], *, fits_first: str
+    graph: DynamicGraph,
+    target: TaskConfig,
+    y_train: Iterable[Tensor],
+    common: dict[str, Any],
+    *,
+    fits_first: str,
 ) -> dict[str, Any]:
     """The fields of a task of classes that follow from its training labels. Collective.
 
     Rank 0 counts, because other ranks may hold only a shard of the log.
     """
     comm, config = common["comm"], target.train
-    y = torch.cat(y_train) if comm.rank == 0 else torch.empty(0, dtype=torch.int64)
+    y = torch.cat(list(y_train)) if comm.rank == 0 else torch.empty(0, dtype=torch.int64)
     y = y[is_labelled(y)]
     labels = LabelNames("class", num_classes(graph, target), graph.class_names)
     train_count = class_counts(labels, y, comm)
-    scorer = Scorer("class", labels.number, positive_class(labels, config, train_count), config.top_k)
+    scorer = Scorer("class", labels.number, positive_class(labels, config, train_count), config.at_k)
     fits = (fits_first, *(name for name in scorer.names if name != fits_first))
     return {
         "num_outputs": labels.number,

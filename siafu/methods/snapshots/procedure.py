@@ -268,7 +268,7 @@ class SnapshotsProcedure(Procedure):
 
     @torch.no_grad()
     def _evaluate_splits(
-        self, splits: Sequence[str], *, rows: bool, cache_states: bool = False
+        self, splits: Sequence[str], *, rows: bool = False, cache_states: bool = False
     ) -> SampleResults:
         """The results of each sample of some splits, with ``rows`` also those of labelled rows. Collective."""
         requests = [(split, each) for split in splits for each in self.task.samples[split]]

@@ -67,7 +67,7 @@ def trained(comm: Comm, graph: DynamicGraph, model: ModelConfig, target: TaskCon
     trainer = SnapshotsProcedure(made, line, task, TrainConfig(lr=0.05), snapshots=target.snapshots, seed=5)
     losses = [train_epoch(trainer, 1)]
     weights = torch.cat([each.detach().reshape(-1) for each in made.parameters()])
-    trainer._evaluate_splits(["val"], rows=False)
+    trainer._evaluate_splits(["val"])
     return losses, weights, trainer.outputs().counts
 
 
