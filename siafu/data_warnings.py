@@ -66,9 +66,9 @@ def score_warnings(metrics: Mapping[str, Any], say: Callable[[str], None]) -> tu
         metrics["majority_share"],
         metrics["majority_class"],
     )
-    labels = f"{100 * share:.1f} % of the training labels are class {always}"
+    labels = f"{100 * share:.3g} % of the training labels are class {always}"
     if "positive_class" in metrics and metrics["positive_class"] != always and "threshold" in metrics:
-        labels = f"{100 * rare:.1f} % of the training labels are class {metrics['positive_class']}"
+        labels = f"{100 * rare:.2g} % of the training labels are class {metrics['positive_class']}"
     better = "" if metric == "average_precision" else " judge it by train.metric=average_precision, or"
     text = (
         f"{labels}; the test {fmt_metric(str(metric))} of always answering {always} is "
