@@ -231,5 +231,5 @@ def _expected(key: str, message: str) -> str:
     """Return the expectation in a message of pydantic, to be read after "expected"."""
     if key in _table_keys():
         return f"a table; its settings are {', '.join(f'{key}.{name}' for name in _table_keys()[key])}"
-    wanted = message.removeprefix("Input should be ")
+    wanted = message.removeprefix("Value error, ").removeprefix("Input should be ")
     return f"a number {wanted}" if wanted.startswith(("greater", "less")) else wanted

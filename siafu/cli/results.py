@@ -44,7 +44,8 @@ def predict(
         return
     inference.predict(run, graph, embeddings=embeddings, out=out)
     found = {"run": str(path), "out": str(out), "nodes": graph.num_nodes}
-    found |= {key: run.metrics[key] for key in ("threshold", "positive_class") if key in run.metrics}
+    if run.decision:
+        found |= {key: run.metrics[key] for key in ("threshold", "positive_class")}
     how = f"; predicted {run.decision}" if run.decision else ""
     print_result(found, as_json, f"wrote the predictions of {graph.num_nodes:,} nodes to {out}{how}")
 
