@@ -38,7 +38,7 @@ def resolve(
     if inputs == "auto":
         inputs = "memory" if fits else "stream"
     if normalize == "auto":
-        normalize = "rows" if graph.x is not None and _is_counts(graph.x) else "none"
+        normalize = "rows" if graph.x is not None and is_counts(graph.x) else "none"
     if reorder == "auto":
         reorder = "on" if graph.num_nodes >= _REORDER_FROM and native.compiled() else "off"
     return config.model_copy(
@@ -157,7 +157,7 @@ def _num_nonzero(x: Tensor) -> int:
     return sum(int(chunk.count_nonzero()) for chunk in chunks(x))
 
 
-def _is_counts(x: Tensor | SparseRows) -> bool:
+def is_counts(x: Tensor | SparseRows) -> bool:
     """Say whether features look like counts of words: none negative, most of them zero."""
     if isinstance(x, SparseRows):
         return x.density < 0.5 and not bool((x.values < 0).any())
