@@ -27,6 +27,13 @@ ClassWeights = Literal["none", "balanced"] | tuple[float, ...] | dict[str, float
 Threshold = Literal["auto", "none", "f1", "balanced_accuracy"] | float
 
 
+class WeightTable(dict[str, float]):
+    """The weights of some classes by name; it never changes, so that the config that holds it can be hashed."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
+
+
 class TrainConfig(BaseModel):
     """Optimisation, selection and safety of a training run."""
 
@@ -86,6 +93,11 @@ class TrainConfig(BaseModel):
         ):
             raise ValueError("Input should be weights that are numbers above 0")
         return value
+
+    @field_validator("class_weights")
+    @classmethod
+    def _make_hashable(cls, value: ClassWeights) -> ClassWeights:
+        return WeightTable(value) if isinstance(value, dict) else value
 
     @field_validator("threshold")
     @classmethod

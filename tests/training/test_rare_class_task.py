@@ -151,6 +151,12 @@ def test_values_that_no_labels_fit_are_refused_at_once(settings: dict[str, Any],
         config(**settings)
 
 
+def test_a_config_with_weights_by_name_can_be_hashed() -> None:
+    one, same = (config(class_weights=table) for table in ({"a": 2, "b": 3}, {"b": 3, "a": 2}))
+    assert hash(one) == hash(same)
+    assert one == same != config(class_weights={"a": 2})
+
+
 @pytest.mark.parametrize("given", [[1, 20], {"fraud": 20}, {"1": 20}])
 def test_weights_are_given_by_number_or_name(given: Any) -> None:
     task = task_of(graph_of(rare(), names=("fine", "fraud")), config(class_weights=given))
