@@ -16,7 +16,7 @@ from siafu.methods.snapshots.labels import TemporalEdgeTask, TemporalNodeTask
 from siafu.methods.snapshots.task import TemporalTask
 from siafu.preview import AnyTask
 from siafu.results.format import fmt_metric, fmt_score
-from siafu.training.scorer import RANKED
+from siafu.training.scorer import NEED_ALL_ROWS, RANKED
 from siafu.training.task import Task
 
 
@@ -69,9 +69,10 @@ def score_warnings(metrics: Mapping[str, Any], say: Callable[[str], None]) -> tu
     labels = f"{100 * share:.3g} % of the training labels are class {always}"
     if "positive_class" in metrics and metrics["positive_class"] != always and "threshold" in metrics:
         labels = f"{100 * rare:.2g} % of the training labels are class {metrics['positive_class']}"
+    guessing = "a random order" if metric in NEED_ALL_ROWS else f"always answering {always}"
     better = "" if metric == "average_precision" else " judge it by train.metric=average_precision, or"
     text = (
-        f"{labels}; the test {fmt_metric(str(metric))} of always answering {always} is "
+        f"{labels}; the test {fmt_metric(str(metric))} of {guessing} is "
         f"{fmt_score(alone, str(metric))}, and the model's is {fmt_score(score, str(metric))}:{better} give rare "
         "classes more weight (train.class_weights), or give other features"
     )
