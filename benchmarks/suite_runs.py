@@ -13,17 +13,15 @@ import numpy as np
 from commands import DATA_HOME, MAIN, run_command
 
 from siafu.data.random_split import random_splits
-from siafu.training.config import TrainConfig
 
 Record = dict[str, Any]
 SPLITS = ("public", "random")
 RANDOM_FOLDS = 3
 KIPF = Path(__file__).with_name("kipf.toml")
-_SEARCH_OFF = ("--set", "train.search=off") if "search" in TrainConfig.model_fields else ()
 KINDS = {
     "default": (),
-    "kipf": ("--config", str(KIPF), *_SEARCH_OFF),
-    "off": _SEARCH_OFF,
+    "kipf": ("--config", str(KIPF)),
+    "off": ("--set", "train.search=off"),
     "ensemble": ("--set", "train.ensemble=5"),
     "smooth": ("--set", "correct_and_smooth.enabled=true"),
     "tune": (),
@@ -130,7 +128,6 @@ def plan_runs(
     Fold f of a set with several public splits is its stored split f, with seed 0. Fold f of a set with one is seed f.
     Fold f of the random splits has a split and a seed of its own; there are always RANDOM_FOLDS.
     """
-    kinds = [kind for kind in kinds if kind != "off" or _SEARCH_OFF]
     runs = []
     for each in sets:
         stored = [(fold, 0) for fold in range(min(folds, each.folds))]

@@ -12,14 +12,14 @@ from siafu.graph import Graph
 from siafu.load_graph import AnyGraph
 from siafu.methods import METHODS
 from siafu.preview import AnyTask, preview_task
-from siafu.recipes.choose import choose_candidates, steps_per_epoch
+from siafu.recipes.choose import Chooser
 from siafu.recipes.plan import Candidate, RacePlan, plan_race
 from siafu.recipes.race_folder import RaceFolder
 from siafu.recipes.traits import Traits
 from siafu.resolve import load_source, resolve_config, resolve_scoring
 from siafu.run_folder import RunFolder
 from siafu.training.procedure import Callbacks
-from siafu.training.task import Task, task_of
+from siafu.training.task import task_of
 
 
 class ResolvedRun(NamedTuple):
@@ -50,15 +50,17 @@ def resolve_run(
     if not _has_recipes(resolved, module):
         return _without_recipes(graph, resolved, module)
     assert isinstance(graph, Graph)
-    traits, candidates = choose_candidates(config, resolved, graph, task_of(graph, resolved.train))
-    task = preview_task(graph, candidates[0].config, module)
-    assert isinstance(task, Task)
-    candidates = [each._replace(config=resolve_scoring(each.config, graph, task)) for each in candidates]
-    race = _plan(resolved, candidates, graph, task)
+    task = task_of(graph, resolved.train)
+    chooser = Chooser(config, resolved, graph, task)
+    candidates = [
+        each._replace(config=resolve_scoring(each.config, graph, task)) for each in chooser.candidates()
+    ]
+    preview_task(graph, candidates[0].config, module)
+    race = _plan(chooser, candidates)
     chosen = candidates[0].config
     if race is not None:
         chosen = chosen.model_copy(update={"train": chosen.train.model_copy(update={"search": "auto"})})
-    return ResolvedRun(graph, chosen, task, race, _describe(traits, candidates[0]))
+    return ResolvedRun(graph, chosen, task, race, _describe(chooser.traits, candidates[0]))
 
 
 def _has_recipes(config: Config, module: nn.Module | None) -> bool:
@@ -77,12 +79,16 @@ def _without_recipes(graph: AnyGraph, config: Config, module: nn.Module | None) 
     return ResolvedRun(graph, resolve_scoring(config, graph, task), task)
 
 
-def _plan(config: Config, candidates: list[Candidate], graph: Graph, task: Task) -> RacePlan | None:
+def _plan(chooser: Chooser, candidates: list[Candidate]) -> RacePlan | None:
     """Plan the race of a run; None where nothing is to be chosen, or nothing to choose by."""
-    method = METHODS[config.method]
-    if config.train.search == "off" or not method.race_method or not task.count["val"]:
+    config = chooser.resolved
+    if (
+        config.train.search == "off"
+        or not METHODS[config.method].race_method
+        or not chooser.task.count["val"]
+    ):
         return None
-    return plan_race(candidates, num_nodes=graph.num_nodes, steps_per_epoch=steps_per_epoch(config, task))
+    return plan_race(candidates, num_nodes=chooser.graph.num_nodes, steps_per_epoch=chooser.steps_per_epoch)
 
 
 def run_race(job: TrainingJob, engine: Engine, callbacks: Callbacks) -> tuple[TrainingJob, dict[str, Any]]:
@@ -148,7 +154,7 @@ def _describe(traits: Traits, chosen: Candidate) -> str:
 
 def _reasons(traits: Traits) -> str:
     alike = "" if traits.homophily is None else f", homophily {traits.homophily:.2f}"
-    features = "bags of words" if traits.counts else f"{traits.in_features} features"
+    features = "bags of words" if traits.words else f"{traits.in_features} features"
     return f"{traits.num_train:,} training nodes, {features if traits.in_features else 'no features'}{alike}"
 
 

@@ -23,6 +23,7 @@ from siafu.nn.streamed import Rows
 from siafu.training import inputs
 from siafu.training.classes import LabelNames
 from siafu.training.layerwise import Room, embeddings_by_layer, outputs_by_layer
+from siafu.training.scaling import load_scaling
 from siafu.training.scorer import Scorer
 from siafu.training.thresholds import is_predicted
 from siafu.user_input import check_edges, read_edges
@@ -115,7 +116,9 @@ def _predict(
     resolved = inputs.resolve(data, graph, reads_sparse=reads_sparse)
     config = run.settings.model_copy(update={"data": resolved})
     prepared = inputs.prepare(graph, config.data)
-    x = inputs.input_rows(prepared, config.data, config.model, scratch=run.directory)
+    standard = resolved.normalize == "standard" and graph.x is not None
+    scaling = load_scaling(run.directory) if standard else None
+    x = inputs.input_rows(prepared, resolved, config.model, scratch=run.directory, scaling=scaling)
     if resolved.inputs == "stream" and isinstance(run.model, Model):
         room = make_room(ranks=config.ranks, budget_mb=config.sampled.budget_mb, scratch=run.directory)
         found = _outputs_by_layer(run.model, prepared, x, embeddings=embeddings, room=room)

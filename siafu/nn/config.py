@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, mo
 
 Temporal = Literal["cd-gcn", "tm-gcn", "evolvegcn-o", "evolvegcn-h", "gcn-gru", "mingru"]
 Kind = Literal[
-    "auto", "gcn", "sage", "gat", "gatv2", "gin", "mlp", "appnp", "sgc", "gcn2", "custom", Temporal
+    "gcn", "sage", "gat", "gatv2", "gin", "mlp", "appnp", "sgc", "gcn2", "auto", "custom", Temporal
 ]  # siafu.nn.kinds builds them; auto: a race chooses the kind
 TEMPORAL: tuple[Temporal, ...] = get_args(Temporal)  # the kinds of siafu.nn.temporal, over graphs that change
 # Default dropout of kinds: more for attention, none for models over time and for SGC.

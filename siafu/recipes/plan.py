@@ -14,6 +14,7 @@ SHARE, SHARE_LARGE = 0.6, 0.25  # of the work of the run that a race may add
 HEAVIER, HEAVIER_LARGE = 1.3, 1.1  # the work of a candidate, in that of the first
 FREE_WORK = 5e10  # multiplications: a run of less than that may get a candidate of more
 _FEWEST_STEPS = 10  # of the optimiser, before candidates are compared
+_MOST_EPOCHS = 100  # of a round
 
 
 class Candidate(NamedTuple):
@@ -52,7 +53,7 @@ def plan_race(candidates: Sequence[Candidate], *, num_nodes: int, steps_per_epoc
     while len(able) > 1:
         rounds = num_rounds(len(able))
         epochs = int((SHARE_LARGE if large else SHARE) * max(whole, FREE_WORK) / _added_work(able))
-        epochs = min(epochs, first.config.train.epochs // (2 * rounds))
+        epochs = min(epochs, first.config.train.epochs // (2 * rounds), _MOST_EPOCHS)
         if epochs * steps_per_epoch >= _FEWEST_STEPS:
             return RacePlan(able, tuple(epochs * (number + 1) for number in range(rounds)))
         able = able[:-1]

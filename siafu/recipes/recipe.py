@@ -18,69 +18,47 @@ class Recipe(NamedTuple):
     """A recipe.
 
     Attributes:
-        name: a word or two.
-        tables: its settings, by table.
+        name: one word.
+        model, train: its settings.
     """
 
     name: str
-    tables: Tables
+    model: Mapping[str, Any]
+    train: Mapping[str, Any]
 
 
-# Kipf and Welling (arXiv 1609.02907): for few labels.
-_SMALL = Recipe(
-    "small",
-    {
-        "model": {"hidden": 64, "layers": 2, "dropout": 0.5},
-        "train": {"weight_decay": 5e-4, "lr": 0.01},
-    },
-)
-_WIDE_DECAYED = Recipe(
-    "wide, decayed",
-    {
-        "model": {"hidden": 256, "layers": 2, "dropout": 0.5},
-        "train": {"weight_decay": 5e-4, "lr": 0.01},
-    },
-)
-_WIDE = Recipe(
-    "wide",
-    {
-        "model": {"hidden": 256, "layers": 2, "dropout": 0.2},
-        "train": {"weight_decay": 0.0, "lr": 0.01},
-        "data": {"normalize": "none"},
-    },
-)
-_DEEP = Recipe(
+# Kipf and Welling (https://arxiv.org/abs/1609.02907), for few labels.
+SMALL = Recipe("small", {"hidden": 64, "layers": 2, "dropout": 0.5}, {"weight_decay": 5e-4})
+DECAYED = Recipe("decayed", {"hidden": 256, "layers": 2, "dropout": 0.5}, {"weight_decay": 5e-4})
+WIDE = Recipe("wide", {"hidden": 256, "layers": 2, "dropout": 0.2}, {"weight_decay": 0.0})
+# Norm and skip connections, as in https://arxiv.org/abs/2406.08993.
+DEEP = Recipe(
     "deep",
-    {
-        "model": {"hidden": 256, "layers": 3, "dropout": 0.5, "norm": "layer", "residual": True},
-        "train": {"weight_decay": 5e-5, "lr": 0.01},
-        "data": {"normalize": "none"},
-    },
+    {"hidden": 256, "layers": 3, "dropout": 0.5, "norm": "layer", "residual": True},
+    {"weight_decay": 5e-5},
 )
-_JUMPING = Recipe(
+# All hidden layers side by side, for neighbours of other classes (https://arxiv.org/abs/1806.03536).
+JUMPING = Recipe(
     "jumping",
-    {
-        "model": {"hidden": 256, "layers": 2, "dropout": 0.5, "norm": "layer", "jump": "cat"},
-        "train": {"weight_decay": 5e-5, "lr": 0.01},
-        "data": {"normalize": "none"},
-    },
+    {"hidden": 256, "layers": 2, "dropout": 0.5, "norm": "layer", "jump": "cat"},
+    {"weight_decay": 5e-5},
 )
 
 
 def recipes_for(kind: str, traits: Traits) -> tuple[Recipe, ...]:
     """Return the recipes that suit a kind of model and a graph; the first is the default."""
-    few = traits.num_train < FEW_LABELS
-    found: tuple[Recipe, ...] = (
-        (_SMALL, _WIDE_DECAYED, _JUMPING) if few else (_WIDE, _WIDE_DECAYED, _DEEP, _JUMPING)
-    )
+    found: tuple[Recipe, ...] = (WIDE, DECAYED, DEEP, JUMPING)
+    if not traits.in_features:  # a row is learned for each node, as wide as the hidden rows
+        found = (SMALL,)
+    elif traits.num_train < FEW_LABELS:
+        found = (SMALL, DECAYED, JUMPING)
     if kind not in LAYERS:  # no norm, no skip connections
-        found = tuple(recipe for recipe in found if "norm" not in recipe.tables["model"])
-    return tuple(_with_inputs(recipe, traits) for recipe in found)
+        found = tuple(recipe for recipe in found if "norm" not in recipe.model)
+    return found
 
 
-def _with_inputs(recipe: Recipe, traits: Traits) -> Recipe:
-    """Add how features are prepared, where the recipe does not say it."""
-    usual = "rows" if traits.counts else "none" if traits.scaled else "standard"
-    if not traits.counts:
-        return recipe._replace(tables={**recipe.tables, "data": {"normalize": usual}})
-    return recipe._replace(tables={"data": {"normalize": usual}, **recipe.tables})
+def tables_of(recipe: Recipe, traits: Traits) -> Tables:
+    """Return the settings of a recipe for a graph, as tables."""
+    plain = "standard" if traits.dense else "none"
+    normalize = "rows" if traits.words and recipe in (SMALL, DECAYED) else plain
+    return {"model": recipe.model, "train": recipe.train, "data": {"normalize": normalize}}

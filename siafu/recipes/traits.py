@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from siafu.graph import Graph
-from siafu.training.inputs import is_counts
+from siafu.sparse_input import MOST_SPARSE
+from siafu.training.inputs import density, is_counts
 from siafu.training.task import Task
 
 _MOST_ROWS = 100_000  # training nodes whose in-edges are looked at
@@ -19,8 +20,8 @@ class Traits(NamedTuple):
         num_train, num_val: labelled nodes.
         num_outputs: classes, labels or targets.
         in_features: the width of the features; 0 for none.
-        counts: whether features look like counts of words.
-        scaled: whether the columns of dense features have means near 0 and deviations near 1.
+        words: whether features look like counts of words, few in a node.
+        dense: whether most numbers of the features are not zero, or so many that dense rows are faster.
         degree: in-edges of a node, on average.
         homophily: among edges between training nodes, the share that joins nodes of one class, above what chance
             gives: 1 for all, 0 for chance, below 0 for fewer; None where it is not known.
@@ -30,8 +31,8 @@ class Traits(NamedTuple):
     num_val: int
     num_outputs: int
     in_features: int
-    counts: bool
-    scaled: bool
+    words: bool
+    dense: bool
     degree: float
     homophily: float | None
 
@@ -39,26 +40,17 @@ class Traits(NamedTuple):
 def traits_of(graph: Graph, task: Task) -> Traits:
     """Look at a graph and its task."""
     x = graph.x
-    counts = x is not None and is_counts(x)
+    sparse = x is not None and density(x) <= MOST_SPARSE
     return Traits(
         num_train=task.count["train"],
         num_val=task.count["val"],
         num_outputs=task.num_outputs,
         in_features=0 if x is None else x.shape[1],
-        counts=counts,
-        scaled=counts or not isinstance(x, Tensor) or _is_scaled(x, task.rows["train"]),
+        words=x is not None and sparse and is_counts(x),
+        dense=x is not None and not sparse,
         degree=graph.num_edges / max(1, graph.num_nodes),
         homophily=_homophily(graph, task) if task.kind == "class" else None,
     )
-
-
-def _is_scaled(x: Tensor, rows: Tensor) -> bool:
-    """Whether most columns have means near 0 and deviations near 1, within a factor of 4, on so many rows at most."""
-    sample = x.index_select(0, _some(rows)).float()
-    mean, std = sample.mean(0), sample.std(0)
-    varied = std > 0
-    near = (mean.abs() < 4 * std) & (std > 0.25) & (std < 4)
-    return not bool(varied.any()) or float(near[varied].float().mean()) > 0.9
 
 
 def _homophily(graph: Graph, task: Task) -> float | None:

@@ -1,5 +1,6 @@
 """Scores of predictions against labels, as fractions between 0 and 1; None where the labels leave a score undefined."""
 
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -95,8 +96,18 @@ def roc_auc(score: Tensor, y: Tensor) -> float | None:
         (column.numpy(), positive.numpy()) for column, positive in zip(score.T, (y > 0).T, strict=True)
     ]
     with ThreadPoolExecutor(torch.get_num_threads()) as threads:
-        areas = list(threads.map(lambda each: _area(*each), columns))
-    known = [area for area in areas if area is not None]
+        return _mean_of_known(threads.map(lambda each: _area(*each), columns))
+
+
+def mean_average_precision(score: Tensor, y: Tensor) -> float | None:
+    """The mean of average precision over columns that have positives: (R, C), (R, C) bool."""
+    columns = [(column.contiguous(), positive) for column, positive in zip(score.T, y.T, strict=True)]
+    with ThreadPoolExecutor(torch.get_num_threads()) as threads:
+        return _mean_of_known(threads.map(lambda each: average_precision(*each), columns))
+
+
+def _mean_of_known(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
 
 

@@ -135,10 +135,7 @@ class Scorer:
         if "roc_auc" in names:
             found["roc_auc"] = metrics.roc_auc(columns, outcomes)
         if "average_precision" in names:
-            pairs = zip(columns.T, outcomes.T, strict=True)
-            each = [metrics.average_precision(column.contiguous(), true) for column, true in pairs]
-            known = [value for value in each if value is not None]
-            found["average_precision"] = sum(known) / len(known) if known else None
+            found["average_precision"] = metrics.mean_average_precision(columns, outcomes)
         if self.positive is not None and set(RANKED_POSITIVES) & set(names):
             values = metrics.precision_and_recall_at(columns[:, 0], outcomes[:, 0], top=self.at_k)
             found |= dict(zip(RANKED_POSITIVES, values, strict=True))

@@ -23,6 +23,7 @@ from siafu.training.thresholds import ThresholdRule, confusion_at
 
 SPLITS = ("train", "val", "test")
 _PLAUSIBLE_CLASSES = 1000  # even of a graph with fewer nodes
+_MOST_AT_ONCE = 1 << 22  # probabilities in memory, float64
 _MOST_GATHERED = 1 << 24  # rows of a split whose scores all ranks exchange for a metric that selects nothing
 
 
@@ -212,8 +213,8 @@ class Task:
 
     def _add_up(self, out: Tensor, split: str) -> Tensor:
         """Add up what the scores of probabilities follow from, float64, flat."""
-        rows = self.rows[split]
-        return self.scorer.add_up(out[rows], self.y[rows])
+        chunks = self.rows[split].split(max(1, _MOST_AT_ONCE // self.num_outputs))
+        return torch.stack([self.scorer.add_up(out[rows], self.y[rows]) for rows in chunks]).sum(0)
 
     def _chosen(self, share: Tensor, out: Tensor, split: str) -> float | None:
         """The chosen metric, from the sums over all ranks. Collective where the metric is ranked."""
