@@ -118,6 +118,23 @@ def test_no_better_than_the_majority_is_a_warning(
     assert warning in [event["text"] for event in notes if event["phase"] == "note"]
 
 
+def test_the_first_class_is_predicted_by_the_threshold_where_it_is_rare(store: Path, tmp_path: Path) -> None:
+    graph = siafu.load(store)
+    assert isinstance(graph, Graph)
+    assert graph.y is not None
+    swapped = replace(graph, y=1 - graph.y, class_names=None)
+    run = siafu.train(swapped, epochs=10, threads=1, search="off", out=tmp_path / "run")
+    found = run.metrics
+    assert (found["positive_class"], found["majority_class"]) == ("0", "1")
+    predicted = siafu.predict(run, swapped)
+    p = predicted["output"].double().softmax(1)[:, 0]
+    assert torch.equal(predicted["class"] == 0, p >= found["threshold"])
+    test = swapped.test_mask
+    assert test is not None
+    right = (predicted["class"] == swapped.y)[test].double().mean()
+    assert float(right) == pytest.approx(found["test_accuracy_at_threshold"])
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_weighs_and_decides_the_same_on_any_ranks(
     method: str, store: Path, tmp_path: Path

@@ -13,6 +13,7 @@ from siafu.graph import Graph
 from siafu.launch.local import run_threads
 from siafu.nn.loss import sum_of_losses
 from siafu.training import metrics
+from siafu.training import task as tasks
 from siafu.training.config import TrainConfig
 from siafu.training.scorer import NEED_ALL_ROWS
 from siafu.training.task import SPLITS, Task, task_of
@@ -212,6 +213,13 @@ def test_an_epoch_computes_the_chosen_metric_alone(monkeypatch: pytest.MonkeyPat
     for name in ("roc_auc", "precision_and_recall_at", "count_calibration", "count_classes"):
         monkeypatch.setattr(metrics, name, fail)
     assert chosen["average_precision"].evaluate(out)[0]["val"] == wanted["average_precision"]
+
+
+def test_probabilities_are_added_up_in_chunks_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, out = graph_of(rare()), outputs()
+    whole = task_of(graph, config()).scores(out, "test")
+    monkeypatch.setattr(tasks, "_MOST_AT_ONCE", 14)
+    assert task_of(graph, config()).scores(out, "test") == pytest.approx(whole)
 
 
 def on_ranks(
