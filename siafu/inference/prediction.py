@@ -1,5 +1,7 @@
 """Predict with the model of a run: outputs, embeddings and scores of pairs, in the user's order of nodes."""
 
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -9,12 +11,14 @@ from torch import Tensor, nn
 from siafu.context import Context
 from siafu.dynamic import DynamicGraph
 from siafu.graph import Graph
+from siafu.inference.correct_and_smooth import SMOOTHED, smooth_predictions
 from siafu.inference.trained_run import Run, open_run, source_graph
 from siafu.load_graph import AnyGraph
 from siafu.methods import METHODS
 from siafu.methods.snapshots.config import task_config_of
 from siafu.methods.static import make_room
 from siafu.nn.embedded import Embedded
+from siafu.nn.ensemble import Ensemble, averaged
 from siafu.nn.link import LinkHead, get_link_head
 from siafu.nn.model import Model
 from siafu.nn.propagated import Propagated
@@ -38,13 +42,17 @@ def predict(
     embeddings: bool = False,
     out: Path | str | None = None,
     pairs: ArrayLike | Tensor | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> dict[str, Tensor]:
     """Predict for every node of a graph, in the user's order.
 
     Returns ``output`` (N, C), the logits of the model, and with ``embeddings`` also ``embedding`` (N, H). For one
     class a node, ``class`` (N,) is the predicted one: the most probable, or by the run's threshold. For task link,
     ``output`` is one embedding per node; with ``pairs``, ``score`` (P,) is the logit that each pair is an edge, and
-    messages pass over all edges of the graph. For a dynamic graph the prediction is that of the last step.
+    messages pass over all edges of the graph. For a dynamic graph the prediction is that of the last step. For an
+    ensemble the outputs are averaged, and the embeddings of its members stand side by side, (N, members x H). A run
+    that ended with correct-and-smooth repeats it on the graph that it trained on, and leaves it out on any other; its
+    threshold is left out with it.
 
     Args:
         run: a run or its folder.
@@ -52,6 +60,7 @@ def predict(
         embeddings: whether to return the last hidden rows, too.
         out: a Parquet or CSV file to write: the id, class and probabilities of each node.
         pairs: (2, P) node numbers, sources above targets.
+        say: shows warnings; by default they are Python's.
     """
     if out is not None:
         from siafu.inference.export import check_out
@@ -61,9 +70,16 @@ def predict(
     if run.model is None:
         raise ValueError(_without_model(run))
     graph = _graph_of(run, graph)
+    if run.metrics.get(SMOOTHED) and not smooths(run, graph):
+        text = (
+            f"{graph.name}: not the graph that {run.directory} was trained on, whose labels correct-and-smooth reads; "
+            "it is left out, and outputs are those of the model"
+        )
+        warnings.warn(text, stacklevel=2) if say is None else say(f"warning: {text}")
     predicted = _predict(run, graph, embeddings=embeddings, pairs=pairs)
     if run.metrics["task"] == "class":
-        predicted["class"] = _classes(run, predicted["output"])
+        threshold = run.metrics["threshold"] if decides_by_threshold(run, graph) else None
+        predicted["class"] = _classes(run, predicted["output"], threshold)
     if out is not None:
         from siafu.inference.export import write_predictions
 
@@ -73,15 +89,27 @@ def predict(
     return predicted
 
 
-def _classes(run: Run, output: Tensor) -> Tensor:
+def decides_by_threshold(run: Run, graph: AnyGraph) -> bool:
+    """Return whether classes of a graph are predicted by the run's threshold, which fits smoothed outputs or others."""
+    chosen = run.metrics.get("threshold") is not None
+    return chosen and (not run.metrics.get(SMOOTHED) or smooths(run, graph))
+
+
+def _classes(run: Run, output: Tensor, threshold: float | None) -> Tensor:
     """Predict the class of each row: (N, C) -> (N,) int64."""
-    threshold = run.metrics.get("threshold")
     if threshold is None:
         return output.argmax(1)
     labels = LabelNames("class", 2, run.settings.class_names or None)
     positive = labels.find(run.metrics["positive_class"], f"{run.directory}: positive_class")
     log_odds = Scorer("class", 2, positive).log_odds(output)
     return torch.where(is_predicted(log_odds, threshold), positive, 1 - positive)
+
+
+def smooths(run: Run, graph: AnyGraph) -> bool:
+    """Return whether predictions of a graph are corrected and smoothed: those of the graph that a run trained on."""
+    if not run.metrics.get(SMOOTHED) or not isinstance(graph, Graph):
+        return False
+    return inputs.fingerprint(graph) == run.settings.fingerprint
 
 
 def _open(run: object) -> Run:
@@ -116,18 +144,40 @@ def _predict(
     resolved = inputs.resolve(data, graph, reads_sparse=reads_sparse)
     config = run.settings.model_copy(update={"data": resolved})
     prepared = inputs.prepare(graph, config.data)
-    standard = resolved.normalize == "standard" and graph.x is not None
-    scaling = load_scaling(run.directory) if standard else None
+    scaling = None
+    if resolved.normalize == "standard" and graph.x is not None:
+        scaling = load_scaling(run.directory)
+        _check_width(scaling.mean.numel(), graph.x.shape[1], graph)
     x = inputs.input_rows(prepared, resolved, config.model, scratch=run.directory, scaling=scaling)
-    if resolved.inputs == "stream" and isinstance(run.model, Model):
-        room = make_room(ranks=config.ranks, budget_mb=config.sampled.budget_mb, scratch=run.directory)
-        found = _outputs_by_layer(run.model, prepared, x, embeddings=embeddings, room=room)
-    else:
-        found = _outputs(run.model, prepared.block.with_static(x), x, embeddings=embeddings, graph=graph)
+    room = make_room(ranks=config.ranks, budget_mb=config.sampled.budget_mb, scratch=run.directory)
+    context = prepared.block.with_static(x)
+
+    def rows_of(model: nn.Module) -> dict[str, Tensor]:
+        if resolved.inputs == "stream" and isinstance(model, Model):
+            return _outputs_by_layer(model, prepared, x, embeddings=embeddings, room=room)
+        return _outputs(model, context, x, embeddings=embeddings, graph=graph)
+
+    found = _of_members(run.model, rows_of) if isinstance(run.model, Ensemble) else rows_of(run.model)
+    if smooths(run, graph):
+        found["output"] = smooth_predictions(prepared, config, found["output"], scratch=run.directory)
     found = {name: inputs.in_user_order(rows, prepared) for name, rows in found.items()}
     if pairs is not None:
         found["score"] = score_pairs(run, graph, found["output"], pairs)
     return found
+
+
+def _of_members(model: Ensemble, rows_of: Callable[[nn.Module], dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Average the outputs of the members of an ensemble; their embeddings stand side by side."""
+    embeddings: list[Tensor] = []
+
+    def outputs() -> Iterator[Tensor]:
+        for member in model.members:
+            found = rows_of(member)
+            embeddings.extend(found[name] for name in ("embedding",) if name in found)
+            yield found["output"]
+
+    output = averaged(outputs(), model.kind)
+    return {"output": output} | ({"embedding": torch.cat(embeddings, 1)} if embeddings else {})
 
 
 def _check_kind(run: Run, graph: AnyGraph) -> None:

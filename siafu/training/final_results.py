@@ -57,8 +57,8 @@ class ClassTask(Protocol):
         """The counts of test rows by the bin of their probability, (3, BINS). Collective."""
 
 
-def final_results(task: ClassTask, out: Any) -> FinalResults:
-    """Compute the results of a task of classes. Collective."""
+def final_results(task: ClassTask, out: Any, selecting: Any) -> FinalResults:
+    """Compute the results of a task of classes; ``selecting`` are outputs that saw no validation label. Collective."""
     test_classes = task.test_classes(out)
     found = _majority_results(task, test_classes)
     if task.scorer.positive is None:
@@ -72,10 +72,11 @@ def final_results(task: ClassTask, out: Any) -> FinalResults:
         curves |= {} if rows is None else ThresholdCounts.of(*rows).curves()
     if len(task.train_count) != 2:
         return FinalResults(found, curves)
-    threshold = _threshold(task, out)
+    threshold = _threshold(task, selecting)
     found |= {"threshold": threshold, "threshold_rule": None if threshold is None else _rule_name(task.rule)}
     if threshold is not None:
-        tables = {split: task.confusion_at(out, split, threshold) for split in ("val", "test")}
+        outputs = {"val": selecting, "test": out}
+        tables = {split: task.confusion_at(each, split, threshold) for split, each in outputs.items()}
         for split, table in tables.items():
             found |= {f"{split}_{metric}": value for metric, value in scores_at(table).items()}
         curves |= {"threshold": threshold, "confusion": tables["test"].tolist()}

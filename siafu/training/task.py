@@ -167,9 +167,12 @@ class Task:
         """Further events about the final outputs, by phase."""
         return {}
 
-    def final_results(self, out: Tensor) -> FinalResults:
-        """The threshold with its scores, the score of the majority class, and curves. Collective."""
-        return final_results(self, out) if self.kind == "class" else FinalResults({}, {})
+    def final_results(self, out: Tensor, selecting: Tensor) -> FinalResults:
+        """The threshold with its scores, the score of the majority class, and curves. Collective.
+
+        ``selecting`` are outputs that saw no label of validation nodes; a threshold is chosen by them.
+        """
+        return final_results(self, out, selecting) if self.kind == "class" else FinalResults({}, {})
 
     def test_classes(self, out: Tensor) -> Tensor | None:
         """The test rows of each class, (C,); None without any. Collective."""

@@ -53,7 +53,7 @@ def test_average_precision_selects_where_a_class_is_rare() -> None:
 def test_two_balanced_classes_are_scored_by_accuracy_and_decided_at_one_half() -> None:
     task = task_of(graph_of(torch.arange(NODES) // 3 % 2), config())
     assert (task.metric, task.scorer.positive, task.rule) == ("accuracy", 1, None)
-    found = task.final_results(outputs()).metrics
+    found = task.final_results(outputs(), outputs()).metrics
     assert (found["threshold"], found["threshold_rule"]) == (None, None)
     assert not [key for key in found if "at_threshold" in key]
 
@@ -67,7 +67,7 @@ def test_a_class_without_a_training_label_is_not_rare() -> None:
 def test_the_positive_class_is_named_by_name_or_number(name: str | int) -> None:
     task = task_of(graph_of(rare(), names=("fine", "fraud")), config(positive_class=name))
     assert task.scorer.positive == 1
-    assert task.final_results(outputs()).metrics["positive_class"] == "fraud"
+    assert task.final_results(outputs(), outputs()).metrics["positive_class"] == "fraud"
 
 
 def test_one_of_several_classes_can_be_the_positive_one() -> None:
@@ -79,7 +79,7 @@ def test_one_of_several_classes_can_be_the_positive_one() -> None:
     true, guess = named.y[rows] == 3, out[rows].argmax(1) == 3
     assert found["f1"] == pytest.approx(float(2 * (true & guess).sum() / (true.sum() + guess.sum())))
     assert named.score(out, "test") == found["f1"]
-    assert "threshold" not in named.final_results(out).metrics, "thresholds are for two classes"
+    assert "threshold" not in named.final_results(out, out).metrics, "thresholds are for two classes"
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,9 @@ def test_a_threshold_that_validation_would_choose_needs_validation_labels() -> N
     ):
         task_of(graph, config(threshold="f1"))
     assert task_of(graph, config()).rule is None
-    assert task_of(graph, config(threshold=0.2)).final_results(outputs()).metrics["threshold"] == 0.2
+    assert (
+        task_of(graph, config(threshold=0.2)).final_results(outputs(), outputs()).metrics["threshold"] == 0.2
+    )
 
 
 @pytest.mark.parametrize(
@@ -249,7 +251,7 @@ def on_ranks(
 def test_scores_and_thresholds_do_not_depend_on_ranks(metric: str) -> None:
     def work(task: Task, out: Tensor) -> Any:
         scores = {split: task.scores(out, split) for split in SPLITS}
-        return task.evaluate(out)[0], scores, *task.final_results(out)
+        return task.evaluate(out)[0], scores, *task.final_results(out, out)
 
     (alone,) = on_ranks(rare(), 1, work, metric=metric, at_k=20)
     for found in on_ranks(rare(), 3, work, metric=metric, at_k=20):
@@ -287,7 +289,7 @@ def test_ranks_exchange_no_scores_of_many_classes_unless_they_select() -> None:
 def test_organisations_exchange_no_labels_and_are_scored_by_sums() -> None:
     def work(task: Task, out: Tensor) -> Any:
         assert (task.metric, task.rule) == ("macro_f1", None)
-        found = task.scores(out, "test"), task.final_results(out).curves
+        found = task.scores(out, "test"), task.final_results(out, out).curves
         assert "labels" not in task.comm.meter.sent
         return found
 
@@ -301,7 +303,7 @@ def test_organisations_exchange_no_labels_and_are_scored_by_sums() -> None:
 
 def test_the_majority_is_scored_by_the_same_metric() -> None:
     task = task_of(graph_of(rare()), config(metric="accuracy"))
-    found = task.final_results(outputs()).metrics
+    found = task.final_results(outputs(), outputs()).metrics
     count = torch.bincount(task.y[task.rows["test"]])
     assert found["test_majority_score"] == pytest.approx(float(count[0] / count.sum()))
     assert (found["majority_class"], found["majority_share"]) == (
@@ -309,4 +311,4 @@ def test_the_majority_is_scored_by_the_same_metric() -> None:
         task.train_count[0] / sum(task.train_count),
     )
     untested = task_of(replace(graph_of(rare()), test_mask=None), config())
-    assert untested.final_results(outputs()).metrics["test_majority_score"] is None
+    assert untested.final_results(outputs(), outputs()).metrics["test_majority_score"] is None

@@ -89,9 +89,11 @@ class TemporalLabelTask(TemporalTask):
             found.append(self._ranked_of(out[steps == step], y[steps == step])[self.metric])
         return found
 
-    def final_results(self, results: SampleResults) -> FinalResults:
+    def final_results(self, results: SampleResults, selecting: SampleResults) -> FinalResults:
         """The threshold with its scores, the score of the majority class, and curves. Collective."""
-        return final_results(self, results) if self.scorer.kind == "class" else FinalResults({}, {})
+        return (
+            final_results(self, results, selecting) if self.scorer.kind == "class" else FinalResults({}, {})
+        )
 
     def test_classes(self, results: SampleResults) -> Tensor | None:
         """The test rows of each class, (C,); None without any."""

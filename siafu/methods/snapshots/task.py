@@ -133,7 +133,7 @@ class TemporalTask:
         """The score of each sample, for the report. Collective."""
         return {"samples": self.scores_by_sample(results)}
 
-    def final_results(self, results: SampleResults) -> FinalResults:
+    def final_results(self, results: SampleResults, selecting: SampleResults) -> FinalResults:
         """Further results; none without classes. Collective."""
         return FinalResults({}, {})
 

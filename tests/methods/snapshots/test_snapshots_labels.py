@@ -172,7 +172,7 @@ def trained(graph: DynamicGraph, task: str, ranks: int, **train: Any) -> list[di
         built = trainer.task
         losses = [train_epoch(trainer, epoch) for epoch in (1, 2)]
         chosen, results = trainer.evaluate(2).scores["val"], trainer.outputs()
-        found, curves = built.final_results(results)
+        found, curves = built.final_results(results, results)
         return {
             "task": built,
             "losses": losses,
