@@ -135,6 +135,22 @@ def test_the_first_class_is_predicted_by_the_threshold_where_it_is_rare(store: P
     assert float(right) == pytest.approx(found["test_accuracy_at_threshold"])
 
 
+def test_the_threshold_of_smoothed_outputs_is_for_the_training_graph_alone(
+    store: Path, tmp_path: Path
+) -> None:
+    graph = siafu.load(store)
+    assert isinstance(graph, Graph)
+    smoothing = {"correct_and_smooth": {"enabled": True, "validation_labels": True}}
+    run = siafu.train(graph, config=smoothing, epochs=10, threads=1, search="off", out=tmp_path / "run")
+    assert run.metrics["threshold"] is not None
+    run = replace(run, metrics=run.metrics | {"smoothed": True, "threshold": 0.0})
+    assert siafu.predict(run, graph)["class"].all(), "all are predicted positive"
+    other = replace(graph, train_mask=graph.val_mask)
+    with pytest.warns(UserWarning, match="it is left out"):
+        predicted = siafu.predict(run, other)
+    assert torch.equal(predicted["class"], predicted["output"].argmax(1))
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_weighs_and_decides_the_same_on_any_ranks(
     method: str, store: Path, tmp_path: Path

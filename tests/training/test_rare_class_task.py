@@ -217,6 +217,16 @@ def test_an_epoch_computes_the_chosen_metric_alone(monkeypatch: pytest.MonkeyPat
     assert chosen["average_precision"].evaluate(out)[0]["val"] == wanted["average_precision"]
 
 
+def test_the_threshold_is_chosen_on_outputs_that_saw_no_validation_label() -> None:
+    task, out = task_of(graph_of(rare()), config()), outputs()
+    seen = out.clone()
+    rows = task.rows["val"]
+    seen[rows] = 9.0 * torch.nn.functional.one_hot(task.y[rows], 2)
+    found, wanted = (task.final_results(each, out).metrics for each in (seen, out))
+    assert found == wanted
+    assert task.final_results(seen, seen).metrics["threshold"] != wanted["threshold"]
+
+
 def test_probabilities_are_added_up_in_chunks_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, out = graph_of(rare()), outputs()
     whole = task_of(graph, config()).scores(out, "test")
