@@ -137,7 +137,7 @@ def test_a_killed_ensemble_keeps_the_members_that_are_done(graph: Graph, tmp_pat
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_one_race_chooses_the_recipe_of_all_members(graph: Graph, tmp_path: Path, ranks: int) -> None:
-    settings = {"epochs": 20, "hidden": 8, "ranks": ranks, "engine": "local"}
+    settings = {"epochs": 20, "ranks": ranks, "engine": "local"}
     run = siafu.train(graph, out=tmp_path / "run", ensemble=2, **settings)
     assert run.metrics["candidates"] > 1
     assert not list((tmp_path / "run").glob("member-*/race")), "members do not race"

@@ -74,7 +74,7 @@ def end(process: "subprocess.Popen[str]") -> tuple[int, str]:
         (signal.SIGTERM, "siafu.store_partitions:find_or_create", ("partition", "store", "--parts", "2")),
         (signal.SIGINT, "siafu.inference:open_run", ("predict", "run")),
         (signal.SIGTERM, "siafu.results.read:read_run", ("report", "run")),
-        (signal.SIGTERM, "siafu.run:load_source", ("train", "store")),
+        (signal.SIGTERM, "siafu.search:load_source", ("train", "store")),
     ],
 )
 def test_every_command_ends_at_once_with_the_exit_code_of_the_signal(
