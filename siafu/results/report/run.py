@@ -13,6 +13,7 @@ from siafu.results.report.members import members, members_of
 from siafu.results.report.over_time import over_time
 from siafu.results.report.page import Html, element, figure, join, section, table
 from siafu.results.report.pipeline import pipeline
+from siafu.results.report.positives import positives
 from siafu.results.report.race import race
 from siafu.results.report.stages import stages
 
@@ -45,6 +46,7 @@ def run_body(record: RunRecord, summary: Summary, key: str) -> Html:
         stages(record, key),
         over_time(record, key),
         _classes(record.result, key),
+        positives(record, key),
         _cost(record, key),
     ]
     parts.append(pipeline(record, key))
