@@ -73,6 +73,10 @@ def _summary(metrics: dict[str, Any]) -> list[str]:
             f"{without['model']:8} {_format_scores(without, metrics['metric'])} (the same without the graph)"
         )
     lines += _compared(metrics)
+    if "recipe" in metrics:
+        race = f"best of {metrics['candidates']} on the validation nodes"
+        took = fmt_seconds(metrics["search_seconds"])
+        lines.append(f"{'recipe':8} {metrics['recipe']}, {race}; the race took {took}")
     kept = f", the weights of epoch {metrics['best_epoch']}" if metrics["best_epoch"] and not many else ""
     time = f"{metrics['epochs']:.0f} epochs of {fmt_seconds(metrics['epoch_seconds'])}{kept}"
     lines.append(f"{'time':8} {time}; peak memory {fmt_bytes(metrics['peak_rss_bytes'])}")
