@@ -13,11 +13,8 @@ from siafu.results.report.members import members, members_of
 from siafu.results.report.over_time import over_time
 from siafu.results.report.page import Html, element, figure, join, section, table
 from siafu.results.report.pipeline import pipeline
-<<<<<<< HEAD
 from siafu.results.report.positives import positives
-=======
 from siafu.results.report.race import race
->>>>>>> main
 from siafu.results.report.stages import stages
 
 _STOPPED = {
