@@ -74,7 +74,9 @@ class RaceFolder:
             return None
         result = self._read(self._result)
         if result["chosen"] not in range(len(result["names"])):
-            raise ValueError(f"{self._result}: chosen is {result['chosen']}, which is no place of a candidate")
+            raise ValueError(
+                f"{self._result}: chosen is {result['chosen']}, which is no place of a candidate"
+            )
         return result
 
     def install(self, chosen: int, *, goes_on: bool) -> None:
