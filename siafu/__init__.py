@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from siafu.data.importing import import_graph
     from siafu.dynamic import DynamicGraph, Snapshots
     from siafu.graph import Block, Graph
     from siafu.inference import Run, predict
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from siafu.load_graph import load
     from siafu.loader import NeighborLoader
     from siafu.process_group import join, part_of
+    from siafu.results.report.of_folders import report
     from siafu.run import resume, train
     from siafu.tuning import tune
 
@@ -30,11 +32,13 @@ __all__ = [
     "NeighborLoader",
     "Run",
     "Snapshots",
+    "import_graph",
     "join",
     "load",
     "open",
     "part_of",
     "predict",
+    "report",
     "resume",
     "train",
     "tune",
@@ -47,11 +51,13 @@ _HOMES = {
     "NeighborLoader": ("siafu.loader", "NeighborLoader"),
     "Run": ("siafu.inference", "Run"),
     "Snapshots": ("siafu.dynamic", "Snapshots"),
+    "import_graph": ("siafu.data.importing", "import_graph"),
     "join": ("siafu.process_group", "join"),
     "load": ("siafu.load_graph", "load"),
     "open": ("siafu.inference", "open_run"),
     "part_of": ("siafu.process_group", "part_of"),
     "predict": ("siafu.inference", "predict"),
+    "report": ("siafu.results.report.of_folders", "report"),
     "resume": ("siafu.run", "resume"),
     "train": ("siafu.run", "train"),
     "tune": ("siafu.tuning", "tune"),
@@ -65,3 +71,7 @@ def __getattr__(name: str) -> Any:
     value = getattr(import_module(module), attribute)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

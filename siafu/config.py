@@ -26,6 +26,7 @@ from siafu.training.link.config import LinkConfig
 
 Tables = dict[str, Any]  # of settings, nested, as TOML has them
 S = TypeVar("S", bound=BaseModel)
+_NEAR = 0.7  # similarity of a misspelt key and one that it may stand for
 
 
 class Config(BaseModel):
@@ -200,6 +201,16 @@ def _literal(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
+def _suggest(key: str, *, table: str) -> str:
+    """Name the settings nearest to a key: those of its table that are near, else of another, else the nearest here."""
+    tables = {"": list(Config.model_fields), **_table_keys()}
+    for names in ([table], [name for name in tables if name != table]):
+        paths = {known: f"{name}.{known}".lstrip(".") for name in names for known in tables.get(name, ())}
+        if near := difflib.get_close_matches(key, paths, n=2, cutoff=_NEAR):
+            return " or ".join(paths[known] for known in near)
+    return f"{table}.{_nearest(key, tables.get(table, []))}".lstrip(".")
+
+
 def _nearest(key: str, known: list[str]) -> str:
     near = difflib.get_close_matches(key, known, n=1, cutoff=0)
     return near[0] if near else ", ".join(known)
@@ -214,9 +225,8 @@ def _explain(error: ValidationError) -> str:
         path = _field_path(detail["loc"])
         key = ".".join(path)
         if detail["type"] == "extra_forbidden":
-            known = _table_keys().get(path[0], []) if len(path) > 1 else list(Config.model_fields)
-            prefix = f"{path[0]}." if len(path) > 1 else ""
-            problems.append(f"{key} is not a setting; did you mean {prefix}{_nearest(path[-1], known)}?")
+            near = _suggest(path[-1], table=path[0] if len(path) > 1 else "")
+            problems.append(f"{key} is not a setting; did you mean {near}?")
         else:
             expected.setdefault((key, repr(detail["input"])), []).append(_expected(key, detail["msg"]))
     problems += [f"{key} is {value}; expected {' or '.join(each)}" for (key, value), each in expected.items()]

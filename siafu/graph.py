@@ -9,7 +9,7 @@ Row sets, used as name suffixes everywhere:
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 import xxhash
@@ -31,6 +31,7 @@ from siafu.user_input import (
     check_edges,
     check_finite,
     largest_id,
+    read_distinct_rows,
     read_edge_split,
     read_edge_weight,
     read_edges,
@@ -158,6 +159,9 @@ class Block:
         zeros = torch.zeros(self.num_dst, dtype=torch.float64)
         return zeros.index_add_(0, self.row_edge, self.edge_weight.double())
 
+    def __repr__(self) -> str:
+        return f"Block({self.num_dst} destinations, {self.num_src} sources, {self.num_edges} edges)"
+
     def with_static(self, x_src: Any) -> "Context":
         """The context in which ``x_src`` never changes, so that its aggregate is computed once and kept."""
         from siafu.context import Context
@@ -236,6 +240,58 @@ class Graph:
     def num_edges(self) -> int:
         """E."""
         return self.indices.numel()
+
+    @property
+    def num_features(self) -> int:
+        """F, 0 where there are no features."""
+        return 0 if self.x is None else self.x.shape[1]
+
+    @cached_property
+    def num_classes(self) -> int:
+        """C, the number of classes or of labels; 0 where ``y`` holds numbers or is missing."""
+        if self.y is None or self.y.is_floating_point():
+            return 0
+        if self.y.ndim == 2:
+            return self.y.shape[1]
+        return max([len(self.class_names or ()), *(int(chunk.max()) + 1 for chunk in chunks(self.y))])
+
+    @property
+    def edge_index(self) -> Tensor:
+        """(2, E) int64, sources above destinations, by rows of this graph; made anew each time."""
+        return torch.stack([self.indices.long(), self.block.row_edge.long()])
+
+    def degree(self, direction: Literal["in", "out"] = "in") -> Tensor:
+        """Count the in-edges or the out-edges of each node: (N,) int64."""
+        if direction not in ("in", "out"):
+            raise ValueError(f"direction is {direction!r}; expected 'in' or 'out'")
+        if direction == "in":
+            return self.indptr.diff()
+        return torch.bincount(self.indices, minlength=self.num_nodes)[: self.num_nodes]
+
+    def subgraph(self, nodes: ArrayLike | Tensor) -> "Graph":
+        """Take some nodes and the edges between them; row i of the result is ``nodes[i]``.
+
+        ``nodes`` are distinct rows of this graph, or a mask of all rows. The result keeps the ids of the nodes, as
+        ``node_names``.
+        """
+        if self.num_halo:
+            raise ValueError(f"{self.name}: is a part of a graph; take the subgraph of the whole graph")
+        rows = read_distinct_rows(nodes, self.num_nodes, f"{self.name}: nodes")
+        return _take_nodes(self, rows, _induced_csr(self, rows))
+
+    def save(self, path: Any) -> None:
+        """Write the graph as a store, a folder that must not exist yet; ``siafu.load`` reads it."""
+        from siafu.store import write_store
+
+        write_store(self, path)
+
+    def __repr__(self) -> str:
+        counts = {"num_nodes": self.num_nodes, "num_edges": self.num_edges, "num_features": self.num_features}
+        counts |= {"num_classes": self.num_classes} if self.num_classes else {}
+        for split in ("train", "val", "test"):
+            mask: Tensor | None = getattr(self, f"{split}_mask")
+            counts |= {} if mask is None else {split: int(mask.sum())}
+        return f"Graph({self.name!r}, {', '.join(f'{key}={value}' for key, value in counts.items())})"
 
     @cached_property
     def block(self) -> Block:
@@ -375,6 +431,47 @@ class Graph:
         from siafu import convert
 
         return convert.to_pyg(self)
+
+
+def _induced_csr(graph: Graph, rows: Tensor) -> Csr:
+    """Return the edges between some nodes, numbered by their place in ``rows``; ``origin`` is the edge in the graph."""
+    place = torch.full((graph.num_nodes,), -1, dtype=torch.int32)
+    place[rows] = torch.arange(rows.numel(), dtype=torch.int32)
+    count = graph.indptr.diff()[rows]
+    first = graph.indptr[rows] - count.cumsum(0) + count
+    edge = first.repeat_interleave(count) + torch.arange(int(count.sum()))
+    src = place[graph.indices[edge].long()]
+    dst = torch.arange(rows.numel(), dtype=torch.int32).repeat_interleave(count)
+    kept = src >= 0
+    csr = native.sort_rows(native.build_csr(dst[kept], src[kept], num_rows=rows.numel(), origin=True))
+    assert csr.origin is not None
+    return csr._replace(origin=edge[kept][csr.origin.long()])
+
+
+def _take_nodes(graph: Graph, rows: Tensor, csr: Csr) -> Graph:
+    """Return a graph of some nodes with the edges of ``csr``, whose ``origin`` is the edge in ``graph``."""
+    edges: dict[str, Any] = {name: getattr(graph, name) for name in _OF_EDGES}
+    nodes: dict[str, Any] = {
+        name: take_rows(getattr(graph, name), rows) for name in _OF_NODES if name != "node_id"
+    }
+    return replace(
+        graph,
+        indptr=csr.indptr,
+        indices=csr.indices,
+        node_id=None,
+        node_names=_names_of(graph, rows),
+        checked=None,
+        **nodes,
+        **{name: None if value is None else value[csr.origin] for name, value in edges.items()},
+    )
+
+
+def _names_of(graph: Graph, rows: Tensor) -> Any:
+    """Return the ids of some rows, as the user wrote them."""
+    import pyarrow as pa
+
+    ids = rows if graph.node_id is None else graph.node_id[rows]
+    return pa.array(ids.numpy()) if graph.node_names is None else graph.node_names.take(pa.array(ids.numpy()))
 
 
 def take_rows(rows: Tensor | SparseRows | None, index: Tensor) -> Tensor | SparseRows | None:

@@ -5,8 +5,11 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 from siafu.comm import Comm, single_rank_comm
+from siafu.convert import as_graph
+from siafu.data import only_static
 from siafu.graph import Graph
 from siafu.load_graph import load_static
 from siafu.partition.create import find_or_create
@@ -33,12 +36,12 @@ def join(*, deadline_s: float = 30.0, encrypt: bool = True, trust_network: bool 
         yield comm
 
 
-def part_of(source: Graph | str | Path, comm: Comm, *, by: str = "stream", fold: int = 0) -> Part:
+def part_of(source: Any, comm: Comm, *, by: str = "stream", fold: int = 0) -> Part:
     """Get this rank's part of a graph, which rank 0 loads and cuts; other hosts need not have it. Collective.
 
     Args:
-        source: a graph, or a name or path that :func:`siafu.load` takes. A store keeps its parts, as with
-            ``siafu partition``.
+        source: a graph, a PyG ``Data``, or a name or path that :func:`siafu.load` takes. A store keeps its parts, as
+            with ``siafu partition``.
         comm: the group; each rank gets one part.
         by: the partitioner: stream, hash, metis, kaminpar, or a file with the part of each node.
         fold: the number of the split, if there are several.
@@ -52,13 +55,16 @@ def part_of(source: Graph | str | Path, comm: Comm, *, by: str = "stream", fold:
     return part
 
 
-def _cut(source: Graph | str | Path, parts: int, by: str, fold: int, scratch: Path) -> Path:
+def _cut(source: Any, parts: int, by: str, fold: int, scratch: Path) -> Path:
     """Make the partition on disk: in the store that is cut, else in the temporary folder ``scratch``."""
     graph = _load(source, fold)
     wanted = partition_request(graph, parts=parts, by=by, fold=fold)
-    home = scratch if isinstance(source, Graph) else partition_home(source, wanted, otherwise=scratch)
+    in_memory = not isinstance(source, str | Path)
+    home = scratch if in_memory else partition_home(source, wanted, otherwise=scratch)
     return find_or_create(home, graph, wanted, say=lambda _: None).path.absolute()
 
 
-def _load(source: Graph | str | Path, fold: int) -> Graph:
-    return source if isinstance(source, Graph) else load_static(source, fold=fold)
+def _load(source: Any, fold: int) -> Graph:
+    if isinstance(source, str | Path):
+        return load_static(source, fold=fold)
+    return only_static(as_graph(source, fold=fold))

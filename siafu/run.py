@@ -46,6 +46,7 @@ from siafu.results.progress import TrainingProgress, in_notebook
 from siafu.results.read import across_seeds
 from siafu.run_folder import RunFolder, existing_folder, new_folder
 from siafu.search import race_metrics, resolve_run, run_race
+from siafu.settings_page import settings_help
 from siafu.signals import resume_hint
 from siafu.training.procedure import Callbacks
 
@@ -75,7 +76,7 @@ def train(
         out: the folder of the run; by default a new one under ``runs/``.
         config: whole tables of settings, as in a TOML file.
         callbacks: functions to call during the run; by default a progress bar on a terminal or in a notebook.
-        settings: settings by their keys, each of which must belong to one table only.
+        settings: settings by their keys, each of which must belong to one table only; they are listed below.
     """
     module = model if isinstance(model, nn.Module) else None
     kind = {} if model is None else {"kind": "custom" if module is not None else model}
@@ -92,6 +93,10 @@ def train(
             return _train_in_torchrun(graph, chosen, module, folder, shown)
         with start_early(chosen) as ranks, _new_run(graph, chosen, module, folder, shown) as job:
             return _train(job, _engine(job, ranks=ranks), shown)
+
+
+if train.__doc__:  # not in python -OO
+    train.__doc__ = f"{inspect.cleandoc(train.__doc__)}\n\n{settings_help()}"
 
 
 def resume(

@@ -97,6 +97,27 @@ def read_edge_split(edge_split: ArrayLike | Tensor, num_edges: int, name: str) -
     return split.to(torch.uint8)
 
 
+def read_distinct_rows(values: ArrayLike | Tensor, num_rows: int, name: str) -> Tensor:
+    """Read distinct rows, given as a list of them or as a mask of all rows: (R,) int64."""
+    rows = read_numbers(values, name)
+    if rows.ndim != 1 or (rows.numel() and rows.is_floating_point()):
+        raise ValueError(f"{name} is {tuple(rows.shape)} {rows.dtype}; expected a list of rows, or a mask")
+    if rows.dtype == torch.bool:
+        if rows.numel() != num_rows:
+            raise ValueError(
+                f"{name} is a mask of {rows.numel()} rows; expected {num_rows}, one value a node"
+            )
+        return rows.nonzero()[:, 0]
+    rows = rows.long()
+    if rows.numel() and (int(rows.min()) < 0 or int(rows.max()) >= num_rows):
+        found = int(rows.min()) if int(rows.min()) < 0 else int(rows.max())
+        raise ValueError(f"{name} names node {found}; expected 0 to {num_rows - 1}")
+    count = torch.bincount(rows, minlength=1)
+    if int(count.max()) > 1:
+        raise ValueError(f"{name} names node {int(count.argmax())} twice; expected each node once")
+    return rows
+
+
 def read_node_rows(values: ArrayLike | Tensor, name: str) -> Tensor:
     """Read a node field (``x``, ``y`` or a mask) into the dtype and layout that a graph stores."""
     rows = read_numbers(values, name)

@@ -34,6 +34,11 @@ def test_layers_are_left_as_they_were() -> None:
         ({"train": {"epoch": 8}}, "train.epoch is not a setting; did you mean train.epochs?"),
         ({"modle": {"hidden": 8}}, "modle is not a setting; did you mean model?"),
         ({"Seed": 8}, "Seed is not a setting; did you mean seed?"),
+        ({"sed": 8}, "sed is not a setting; did you mean seed or seeds?"),
+        ({"model": {"epochs": 8}}, "model.epochs is not a setting; did you mean train.epochs?"),
+        ({"train": {"seed": 8}}, "train.seed is not a setting; did you mean seed or seeds?"),
+        ({"lazy": {"bit": 8}}, "lazy.bit is not a setting; did you mean lazy.bits?"),
+        ({"model": {"width_of_all": 8}}, "model.width_of_all is not a setting; did you mean model.residual?"),
     ],
 )
 def test_an_unknown_key_names_the_nearest_known_one(tree: dict[str, Any], message: str) -> None:

@@ -27,6 +27,7 @@ ORDER = [
         "extras",
         "machine",
         "interpreter",
+        "settings_page",
     ],
     ["sparse_input"],
     ["graph", "event_log", "cost"],
@@ -53,8 +54,14 @@ ORDER = [
     ["cli"],
 ]
 # Inside functions alone: Graph.from_pyg and its like hand their work to the room that knows the other libraries, and
-# Block.with_static makes a context.
-INSIDE_FUNCTIONS = {("graph", "convert"), ("dynamic", "convert"), ("graph", "context")}
+# Block.with_static makes a context; Graph.save and DynamicGraph.save hand theirs to the store.
+INSIDE_FUNCTIONS = {
+    ("graph", "convert"),
+    ("dynamic", "convert"),
+    ("graph", "context"),
+    ("graph", "store"),
+    ("dynamic", "store"),
+}
 LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
 
 DISTRIBUTORS = {"torch.distributed", "ray", "boto3", "grpc"}

@@ -317,7 +317,7 @@ def test_predict_takes_the_folder_of_a_run_and_the_name_of_its_data(
     [
         ("absent", None, "absent: no such folder; give the folder of a run"),
         (7, None, "run is a int; expected what siafu.train returned, or a run's folder"),
-        ("run", 7, r"graph is a int; expected a siafu.Graph or siafu.DynamicGraph \(see Graph.from_edges"),
+        ("run", 7, "the graph is a int; expected a siafu Graph or DynamicGraph, a PyG Data"),
         ("run", "absent", "no data set or path 'absent'"),
         ("run", None, "run: trained on a graph given in Python; name the data to predict"),
     ],

@@ -59,26 +59,13 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Write a self-contained HTML page about one run, several, or a search."""
-    from siafu.results.read import read_run
-    from siafu.results.report import write_report, write_search_report
-    from siafu.results.search import is_search, read_search
+    from siafu.results.report.of_folders import write_report_of
 
-    if search := next(filter(is_search, paths), None):
-        if len(paths) > 1:
-            raise ValueError(f"{search}: a search, which has a report of its own; give it alone")
-        write_search_report(read_search(search), out)
-        print_result({"out": str(out), "search": str(search)}, as_json, f"wrote {out}")
+    found = write_report_of(paths, out)
+    if found.search is not None:
+        print_result({"out": str(out), "search": str(found.search)}, as_json, f"wrote {out}")
         return
-    runs = [each for path in paths for each in sorted(path.glob("seed-[0-9]*"), key=_seed_number) or [path]]
-    records = [read_run(path) for path in runs]
-    write_report(records, out)
-    damaged = {str(record.path): list(record.damage) for record in records if record.damage}
-    for path, texts in damaged.items():
+    for path, texts in found.damaged.items():
         say("\n".join(f"{path}: {text}" for text in texts))
-    found = {"out": str(out), "runs": [str(path) for path in runs], "damaged": damaged}
-    print_result(found, as_json, f"wrote {out}")
-
-
-def _seed_number(path: Path) -> int:
-    """Return the number at the end of a folder's name."""
-    return int(path.name.rpartition("-")[2])
+    result = {"out": str(out), "runs": [str(path) for path in found.runs], "damaged": found.damaged}
+    print_result(result, as_json, f"wrote {out}")

@@ -82,6 +82,18 @@ class DynamicGraph:
         """F, 0 where there are no features."""
         return 0 if self.x is None else self.x.shape[-1]
 
+    def __repr__(self) -> str:
+        counts = {"num_nodes": self.num_nodes, "num_events": self.num_events, "num_steps": self.num_steps}
+        counts |= {"num_features": self.num_features}
+        listed = ", ".join(f"{key}={value}" for key, value in counts.items())
+        return f"DynamicGraph({self.name!r}, {listed}{', undirected' if self.undirected else ''})"
+
+    def save(self, path: Any) -> None:
+        """Write the graph as a store, a folder that must not exist yet; ``siafu.load`` reads it."""
+        from siafu.store import write_dynamic
+
+        write_dynamic(self, path)
+
     def events(self, start: int, stop: int) -> slice:
         """Return the slice of the events of steps ``start`` to before ``stop``; steps before the first have none."""
         found = _between(self.step_ptr, start, stop)

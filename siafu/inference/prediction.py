@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from siafu.context import Context
+from siafu.convert import as_graph
 from siafu.dynamic import DynamicGraph
 from siafu.graph import Graph
 from siafu.inference.correct_and_smooth import SMOOTHED, smooth_predictions
@@ -56,7 +57,8 @@ def predict(
 
     Args:
         run: a run or its folder.
-        graph: a graph, a name or path that :func:`siafu.load` takes, or None for the graph that the run trained on.
+        graph: a graph, a PyG ``Data`` or ``TemporalData``, or a name or path that :func:`siafu.load` takes; None: the
+            graph that the run trained on.
         embeddings: whether to return the last hidden rows, too.
         out: a Parquet or CSV file to write: the id, class and probabilities of each node.
         pairs: (2, P) node numbers, sources above targets.
@@ -121,15 +123,10 @@ def _open(run: object) -> Run:
 
 
 def _graph_of(run: Run, graph: object) -> AnyGraph:
-    """Return the given graph, or load it by its name."""
-    if isinstance(graph, Graph | DynamicGraph):
-        return graph
-    if graph is not None and not isinstance(graph, str | Path):
-        raise ValueError(
-            f"graph is a {type(graph).__name__}; expected a siafu.Graph or siafu.DynamicGraph (see Graph.from_edges, "
-            "Graph.from_pyg), or a name or path that siafu.load takes"
-        )
-    return source_graph(run, graph)
+    """Return the given graph, which may be a PyG ``Data``, or load it by its name."""
+    if graph is None or isinstance(graph, str | Path):
+        return source_graph(run, graph)
+    return as_graph(graph, fold=run.settings.data.fold)
 
 
 def _predict(

@@ -12,7 +12,7 @@ from siafu.load_graph import AnyGraph, load
 from siafu.methods import METHODS
 from siafu.nn.ensemble import Ensemble
 from siafu.nn.propagated import Propagated
-from siafu.results.format import fmt_metric
+from siafu.results.format import fmt_metric, fmt_score
 from siafu.run_folder import RunFolder, existing_folder
 from siafu.store.tensors import load_tensors
 
@@ -34,6 +34,24 @@ class Run:
     metrics: dict[str, Any]
     model: nn.Module | None
     rank: int = 0
+
+    def __repr__(self) -> str:
+        about = [
+            repr(str(self.directory)),
+            self.metrics.get("model", self.settings.model.kind),
+            self.settings.method,
+        ]
+        if not self.metrics.get("finished", True):
+            about.append(
+                f"stopped by {self.metrics.get('stopped_by')} after epoch {self.metrics.get('epochs')}"
+            )
+            return f"Run({', '.join(about)})"
+        metric = str(self.metrics.get("metric"))
+        for split in ("test", "val"):
+            score = self.metrics.get(f"{split}_score")
+            if score is not None:
+                about.append(f"{split} {fmt_metric(metric)} {fmt_score(score, metric)}")
+        return f"Run({', '.join(about)})"
 
     @property
     def test_accuracy(self) -> float:
