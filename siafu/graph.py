@@ -450,10 +450,12 @@ def _induced_csr(graph: Graph, rows: Tensor) -> Csr:
 
 def _take_nodes(graph: Graph, rows: Tensor, csr: Csr) -> Graph:
     """Return a graph of some nodes with the edges of ``csr``, whose ``origin`` is the edge in ``graph``."""
-    edges: dict[str, Any] = {name: getattr(graph, name) for name in _OF_EDGES}
-    nodes: dict[str, Any] = {
+    taken: dict[str, Any] = {
         name: take_rows(getattr(graph, name), rows) for name in _OF_NODES if name != "node_id"
     }
+    for name in _OF_EDGES:
+        value = getattr(graph, name)
+        taken[name] = None if value is None else value[csr.origin]
     return replace(
         graph,
         indptr=csr.indptr,
@@ -461,8 +463,7 @@ def _take_nodes(graph: Graph, rows: Tensor, csr: Csr) -> Graph:
         node_id=None,
         node_names=_names_of(graph, rows),
         checked=None,
-        **nodes,
-        **{name: None if value is None else value[csr.origin] for name, value in edges.items()},
+        **taken,
     )
 
 

@@ -79,6 +79,7 @@ def train(
         settings: settings by their keys, each of which must belong to one table only; they are listed below.
     """
     module = model if isinstance(model, nn.Module) else None
+    given = graph.graph if isinstance(graph, LoadedGraph) else graph
     kind = {} if model is None else {"kind": "custom" if module is not None else model}
     chosen = resolve_engine(build(config or {}, from_keywords(settings), {"model": kind}), os.environ)
     _check_module(module, chosen)
@@ -90,9 +91,9 @@ def train(
     with _with_progress(callbacks) as shown:
         _warn_without_core()
         if chosen.engine == "torchrun":
-            return _train_in_torchrun(graph, chosen, module, folder, shown)
+            return _train_in_torchrun(graph, chosen, module, folder, shown).with_graph(given)
         with start_early(chosen) as ranks, _new_run(graph, chosen, module, folder, shown) as job:
-            return _train(job, _engine(job, ranks=ranks), shown)
+            return _train(job, _engine(job, ranks=ranks), shown).with_graph(given)
 
 
 if train.__doc__:  # not in python -OO
@@ -112,7 +113,7 @@ def resume(
     """
     folder = existing_folder(Path(run))
     if folder.finished:
-        return open_run(run, model=model)
+        return open_run(run, model=model).with_graph(graph)
     config = parse_toml(folder.read_config())
     with (
         folder.locked(),
@@ -126,9 +127,9 @@ def resume(
                 f"--out {folder.path}"
             )
         with start_early(config) as ranks:
-            graph = _load_same_graph(folder, config, graph, shown)
-            job = _resumed_job(folder, config, graph, model, shown)
-            return _train(job, _engine(job, ranks=ranks), shown)
+            loaded = _load_same_graph(folder, config, graph, shown)
+            job = _resumed_job(folder, config, loaded, model, shown)
+            return _train(job, _engine(job, ranks=ranks), shown).with_graph(graph)
 
 
 def resume_command(run: Run) -> str:

@@ -1,7 +1,8 @@
 """Inference: open a finished run, predict with its model, and write predictions to a file. Nothing here trains."""
 
 from siafu.inference.prediction import decides_by_threshold, predict, predict_pairs, score_pairs
-from siafu.inference.trained_run import Run, load_weights, open_run, source_graph
+from siafu.inference.run import Run, open_run
+from siafu.inference.trained_run import load_weights, source_graph
 
 __all__ = [
     "Run",

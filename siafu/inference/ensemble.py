@@ -12,7 +12,7 @@ from torch import Tensor
 
 from siafu.config import Config
 from siafu.cost import value
-from siafu.inference.trained_run import Run, load_weights
+from siafu.inference.trained_run import TrainedRun, load_weights
 from siafu.methods import METHODS, RankContext, build_procedure
 from siafu.nn.ensemble import Ensemble, averaged
 from siafu.run_folder import RunFolder
@@ -77,7 +77,7 @@ def build_ensemble(rank: RankContext, config: Config, folder: RunFolder | None) 
     return EnsembleProcedure(model, member, rank)
 
 
-def with_members(metrics: dict[str, Any], members: Sequence[Run]) -> dict[str, Any]:
+def with_members(metrics: dict[str, Any], members: Sequence[TrainedRun]) -> dict[str, Any]:
     """Add the scores of the members to the metrics of their ensemble, and their time, traffic and cost."""
     of = [member.metrics for member in members]
     figures = ("run", "seed", "epochs", "best_epoch", "val_score", "test_score")

@@ -13,7 +13,7 @@ from siafu.convert import as_graph
 from siafu.dynamic import DynamicGraph
 from siafu.graph import Graph
 from siafu.inference.correct_and_smooth import SMOOTHED, smooth_predictions
-from siafu.inference.trained_run import Run, open_run, source_graph
+from siafu.inference.trained_run import TrainedRun, open_as, source_graph
 from siafu.load_graph import AnyGraph
 from siafu.methods import METHODS
 from siafu.methods.snapshots.config import task_config_of
@@ -37,7 +37,7 @@ _PAIRS_PER_BATCH = 1 << 18
 
 
 def predict(
-    run: Run | Path | str,
+    run: TrainedRun | Path | str,
     graph: AnyGraph | Path | str | None = None,
     *,
     embeddings: bool = False,
@@ -68,7 +68,7 @@ def predict(
         from siafu.inference.export import check_out
 
         check_out(Path(out))
-    run = run if isinstance(run, Run) else _open(run)
+    run = run if isinstance(run, TrainedRun) else _open(run)
     if run.model is None:
         raise ValueError(_without_model(run))
     graph = _graph_of(run, graph)
@@ -91,13 +91,13 @@ def predict(
     return predicted
 
 
-def decides_by_threshold(run: Run, graph: AnyGraph) -> bool:
+def decides_by_threshold(run: TrainedRun, graph: AnyGraph) -> bool:
     """Return whether classes of a graph are predicted by the run's threshold, which fits smoothed outputs or others."""
     chosen = run.metrics.get("threshold") is not None
     return chosen and (not run.metrics.get(SMOOTHED) or smooths(run, graph))
 
 
-def _classes(run: Run, output: Tensor, threshold: float | None) -> Tensor:
+def _classes(run: TrainedRun, output: Tensor, threshold: float | None) -> Tensor:
     """Predict the class of each row: (N, C) -> (N,) int64."""
     if threshold is None:
         return output.argmax(1)
@@ -107,30 +107,31 @@ def _classes(run: Run, output: Tensor, threshold: float | None) -> Tensor:
     return torch.where(is_predicted(log_odds, threshold), positive, 1 - positive)
 
 
-def smooths(run: Run, graph: AnyGraph) -> bool:
+def smooths(run: TrainedRun, graph: AnyGraph) -> bool:
     """Return whether predictions of a graph are corrected and smoothed: those of the graph that a run trained on."""
     if not run.metrics.get(SMOOTHED) or not isinstance(graph, Graph):
         return False
     return inputs.fingerprint(graph) == run.settings.fingerprint
 
 
-def _open(run: object) -> Run:
+def _open(run: object) -> TrainedRun:
     if not isinstance(run, str | Path):
         raise ValueError(
             f"run is a {type(run).__name__}; expected what siafu.train returned, or a run's folder"
         )
-    return open_run(run)
+    return open_as(TrainedRun, run)
 
 
-def _graph_of(run: Run, graph: object) -> AnyGraph:
-    """Return the given graph, which may be a PyG ``Data``, or load it by its name."""
+def _graph_of(run: TrainedRun, graph: object) -> AnyGraph:
+    """Return the given graph, which may be a PyG ``Data``, or load it by its name; None: the run's own."""
+    graph = run.graph if graph is None else graph
     if graph is None or isinstance(graph, str | Path):
         return source_graph(run, graph)
     return as_graph(graph, fold=run.settings.data.fold)
 
 
 def _predict(
-    run: Run, graph: AnyGraph, *, embeddings: bool, pairs: ArrayLike | Tensor | None
+    run: TrainedRun, graph: AnyGraph, *, embeddings: bool, pairs: ArrayLike | Tensor | None
 ) -> dict[str, Tensor]:
     _check_kind(run, graph)
     assert run.model is not None
@@ -177,7 +178,7 @@ def _of_members(model: Ensemble, rows_of: Callable[[nn.Module], dict[str, Tensor
     return {"output": output} | ({"embedding": torch.cat(embeddings, 1)} if embeddings else {})
 
 
-def _check_kind(run: Run, graph: AnyGraph) -> None:
+def _check_kind(run: TrainedRun, graph: AnyGraph) -> None:
     """Refuse a dynamic graph for a static model, and a static graph for a dynamic one."""
     changes = isinstance(graph, DynamicGraph)
     if changes != METHODS[run.settings.method].over_time:
@@ -189,7 +190,7 @@ def _check_kind(run: Run, graph: AnyGraph) -> None:
 
 @torch.no_grad()
 def _predict_last_step(
-    run: Run, graph: DynamicGraph, *, embeddings: bool, pairs: ArrayLike | Tensor | None
+    run: TrainedRun, graph: DynamicGraph, *, embeddings: bool, pairs: ArrayLike | Tensor | None
 ) -> dict[str, Tensor]:
     """Predict for the last step of a dynamic graph."""
     from siafu.methods.snapshots.build import Predictor, build_link_memory, build_timeline
@@ -215,7 +216,7 @@ def _predict_last_step(
     return found
 
 
-def predict_pairs(run: Run, graph: AnyGraph, pairs: Path, *, out: Path) -> int:
+def predict_pairs(run: TrainedRun, graph: AnyGraph, pairs: Path, *, out: Path) -> int:
     """Score the pairs of a file and write the scores to a Parquet or CSV file; returns the number of pairs."""
     from siafu.data.pair_table import read_pairs
     from siafu.inference.export import write_pairs
@@ -226,7 +227,7 @@ def predict_pairs(run: Run, graph: AnyGraph, pairs: Path, *, out: Path) -> int:
 
 
 @torch.no_grad()
-def score_pairs(run: Run, graph: Graph, rows: Tensor, pairs: ArrayLike | Tensor) -> Tensor:
+def score_pairs(run: TrainedRun, graph: Graph, rows: Tensor, pairs: ArrayLike | Tensor) -> Tensor:
     """Compute the logit of each pair from the rows of all nodes: (N, H), (2, P) -> (P,); see :func:`predict`."""
     if run.settings.task != "link" or run.model is None:
         raise ValueError(f"{run.directory}: trained on nodes, not on pairs; leave pairs out")
@@ -290,7 +291,7 @@ def _without_embeddings(model: nn.Module) -> str:
     return "embeddings are known of siafu's own models only"
 
 
-def _without_model(run: Run) -> str:
+def _without_model(run: TrainedRun) -> str:
     if run.settings.seeds > 1:
         return f"{run.directory}: holds {run.settings.seeds} runs; choose one, such as {run.directory / 'seed-0'}"
     return f'{run.directory}: stopped before its end; continue it with "siafu resume {run.directory}"'

@@ -1,8 +1,8 @@
-"""A run that has ended: its metrics and its model, loaded from the run's folder."""
+"""``TrainedRun``: the metrics and the model of a run, loaded from the run's folder. ``Run`` adds what users call."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 
@@ -16,9 +16,11 @@ from siafu.results.format import fmt_metric, fmt_score
 from siafu.run_folder import RunFolder, existing_folder
 from siafu.store.tensors import load_tensors
 
+R = TypeVar("R", bound="TrainedRun")
 
-@dataclass(frozen=True)
-class Run:
+
+@dataclass(frozen=True, repr=False)
+class TrainedRun:
     """A trained model and its metrics.
 
     Attributes:
@@ -27,6 +29,7 @@ class Run:
         metrics: the object that ``--json`` prints.
         model: the model with its best weights; None if the run was stopped before its end, or had several seeds.
         rank: the rank of this process in its group; rank 0 has the folder and reports to the user.
+        graph: the graph, or the PyG ``Data``, that training was given; None if its graph was named, or the run opened.
     """
 
     directory: Path
@@ -34,6 +37,7 @@ class Run:
     metrics: dict[str, Any]
     model: nn.Module | None
     rank: int = 0
+    graph: Any = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         about = [
@@ -45,13 +49,13 @@ class Run:
             about.append(
                 f"stopped by {self.metrics.get('stopped_by')} after epoch {self.metrics.get('epochs')}"
             )
-            return f"Run({', '.join(about)})"
+            return f"{type(self).__name__}({', '.join(about)})"
         metric = str(self.metrics.get("metric"))
         for split in ("test", "val"):
             score = self.metrics.get(f"{split}_score")
             if score is not None:
                 about.append(f"{split} {fmt_metric(metric)} {fmt_score(score, metric)}")
-        return f"Run({', '.join(about)})"
+        return f"{type(self).__name__}({', '.join(about)})"
 
     @property
     def test_accuracy(self) -> float:
@@ -74,8 +78,8 @@ class Run:
         return f"class {self.metrics['positive_class']} from a probability of {threshold:.4g} on ({chosen})"
 
 
-def open_run(run: Path | str, *, model: nn.Module | None = None) -> Run:
-    """Load a finished run; give ``model`` if it trained a module of your own."""
+def open_as(kind: type[R], run: Path | str, *, model: nn.Module | None = None) -> R:
+    """Load a finished run as a ``TrainedRun`` or a ``Run``; ``model`` is the module if it was the user's own."""
     folder = existing_folder(Path(run))
     if not folder.finished:
         raise ValueError(
@@ -83,11 +87,13 @@ def open_run(run: Path | str, *, model: nn.Module | None = None) -> Run:
         )
     config, metrics = parse_toml(folder.read_config()), folder.read_metrics()
     if config.seeds > 1:
-        return Run(folder.path, config, metrics, None)
-    return Run(folder.path, config, metrics, load_weights(folder, config, model))
+        return kind(folder.path, config, metrics, None)
+    return kind(folder.path, config, metrics, load_weights(folder, config, model))
 
 
-def source_graph(run: Run, source: Path | str | None = None, *, progress: Progress = no_progress) -> AnyGraph:
+def source_graph(
+    run: TrainedRun, source: Path | str | None = None, *, progress: Progress = no_progress
+) -> AnyGraph:
     """Load the graph ``source``, or the graph that a run was trained on."""
     source = source or run.settings.source
     if not source:

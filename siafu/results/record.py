@@ -55,6 +55,18 @@ class ConfusionMatrix:
     confusion: NDArray[np.int64]
     class_names: tuple[str, ...]
 
+    def __str__(self) -> str:
+        cells = [
+            ["", *self.class_names],
+            *([name, *row] for name, row in zip(self.class_names, self.confusion, strict=True)),
+        ]
+        widths = [max(len(str(row[place])) for row in cells) for place in range(len(cells))]
+        lines = (
+            "  ".join(str(cell).rjust(width) for cell, width in zip(row, widths, strict=True))
+            for row in cells
+        )
+        return "true class as row, predicted class as column\n" + "\n".join(lines)
+
 
 @dataclass(frozen=True, eq=False)
 class RunRecord:

@@ -110,7 +110,7 @@ def tune(
     named: dict[str, Any] = {"model": {"kind": model}} if model else {}
     chosen: dict[str, Any] = {"train": {"metric": metric}} if metric else {}
     given = merge(config or {}, from_keywords(settings), named, chosen)
-    return search(
+    found = search(
         graph,
         given=given,
         space=space,
@@ -119,6 +119,7 @@ def tune(
         callbacks=callbacks or _default_callbacks(),
         hint=lambda path: f"siafu.tune(…, out={str(path)!r})",
     )
+    return replace(found, best=None if found.best is None else found.best.with_graph(graph))
 
 
 def search(
