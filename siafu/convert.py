@@ -63,6 +63,7 @@ def to_pyg(graph: Graph) -> Any:
     with require_extra("Graph.to_pyg", "torch_geometric"):
         from torch_geometric.data import Data
 
+    graph = graph.encoded()
     row_of = graph.node_id if graph.node_id is not None else torch.arange(graph.num_nodes)
     rows = torch.empty_like(row_of)
     rows[row_of] = torch.arange(graph.num_nodes)

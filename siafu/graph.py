@@ -25,6 +25,7 @@ from siafu.array_checks import (
     check_permutation,
     check_width,
 )
+from siafu.columns import Columns, take_columns
 from siafu.native import Csr, SparseRows
 from siafu.sparse_input import check_features, read_features
 from siafu.user_input import (
@@ -190,6 +191,7 @@ class Graph:
         class_names: as many names as there are classes, or None: the class number.
         x_scale: (N,) float32, what each row of an ``x`` in int8 is multiplied by; None for any other.
         edge_split: (E,) uint8, in the order of ``indices``: 0 train, 1 validation, 2 test, for tasks on pairs; or None.
+        columns: typed columns of the nodes, which :meth:`encoded` turns into ``x``; None where ``x`` is all.
         num_halo: the nodes of other parts that ``indices`` name, as N and up; 0 unless this is a part of a graph.
         checked: the offsets and indices, once they were found to be in range; these are not read again.
     """
@@ -208,6 +210,7 @@ class Graph:
     class_names: tuple[str, ...] | None = None
     x_scale: Tensor | None = None
     edge_split: Tensor | None = None
+    columns: Columns | None = None
     num_halo: int = 0
     checked: ValidatedCsr | None = field(default=None, repr=False)
 
@@ -217,6 +220,7 @@ class Graph:
         object.__setattr__(self, "checked", known)
         _copy_strided(self)
         _check_shapes(self)
+        _check_columns(self)
         if self.y is not None:
             check_classes(self.y, self.name, class_names=self.class_names)
 
@@ -269,6 +273,7 @@ class Graph:
             val_mask=rows(self.val_mask),
             test_mask=rows(self.test_mask),
             node_id=order if self.node_id is None else rows(self.node_id),
+            columns=take_columns(self.columns, order.numpy()),
         )
 
     @classmethod
@@ -329,6 +334,12 @@ class Graph:
         )
         check(graph)
         return graph
+
+    def encoded(self) -> "Graph":
+        """The same graph with its columns encoded as ``x``, by statistics of the training nodes."""
+        from siafu.data.columns import encode_graph
+
+        return encode_graph(self)[0]
 
     @staticmethod
     def from_pyg(data: Any, *, fold: int = 0, name: str = "graph") -> "Graph":
@@ -468,6 +479,18 @@ def _check_shapes(graph: Graph) -> None:
         raise ValueError(
             f"{graph.name}: x is {found}; expected int8 with a scale a row, or another type without"
         )
+
+
+def _check_columns(graph: Graph) -> None:
+    """Refuse columns of another length than there are nodes, and columns beside features."""
+    for column in graph.columns or ():
+        if len(column) != graph.num_nodes:
+            raise ValueError(
+                f"{graph.name}: column {column.type.name!r} has {len(column)} values; expected {graph.num_nodes}, one "
+                "for each node"
+            )
+    if graph.columns and graph.x is not None:
+        raise ValueError(f"{graph.name}: has x and columns; expected features or columns to encode, not both")
 
 
 def check(graph: Graph) -> None:

@@ -22,6 +22,7 @@ from siafu import native
 from siafu.comm import Comm
 from siafu.config import Config, build, from_keywords, parse_toml, write_toml
 from siafu.convert import as_graph
+from siafu.data.columns import Encoder
 from siafu.data_warnings import data_warnings
 from siafu.engines import (
     Engine,
@@ -34,12 +35,19 @@ from siafu.engines import (
     start_early,
 )
 from siafu.event_log import EventLog
-from siafu.inference import Run, open_run
+from siafu.inference import Run, open_run, read_encoder
 from siafu.load_graph import AnyGraph, load
 from siafu.methods import METHODS
 from siafu.preview import AnyTask, describe, preview_task
 from siafu.rank import end_jobs, follow_rank_0
-from siafu.resolve import fingerprint, load_source, resolve_config, resolve_engine, resolve_scoring
+from siafu.resolve import (
+    encode,
+    fingerprint,
+    load_source,
+    resolve_config,
+    resolve_engine,
+    resolve_scoring,
+)
 from siafu.results.progress import TrainingProgress, in_notebook
 from siafu.results.read import across_seeds
 from siafu.run_folder import RunFolder, existing_folder, new_folder
@@ -146,7 +154,7 @@ def _new_run(
 ) -> Iterator[TrainingJob]:
     """Load the graph, resolve the config, check that both fit, and hold the folder of a new run."""
     chosen = config.train.evaluate_every
-    graph, config, task = _resolve(graph, config, module, callbacks)
+    graph, config, task, encoder = _resolve(graph, config, module, callbacks)
     callbacks.say(describe(graph, config, task))
     if chosen == "auto" and config.train.scoring_interval > 1:
         callbacks.say(
@@ -155,6 +163,8 @@ def _new_run(
         )
     with new_folder(out, name=f"{graph.name}-{config.model.kind}-{config.method}") as folder:
         folder.write_config(write_toml(config))
+        if encoder is not None:
+            folder.write_encoder(encoder.model_dump(mode="json"))
         warnings = _warn(graph, task, callbacks)
         with resume_hint(_resume_command(folder.path, config)):
             yield TrainingJob(folder, config, graph, module, warnings=warnings)
@@ -162,13 +172,14 @@ def _new_run(
 
 def _resolve(
     graph: AnyGraph | str | Path, config: Config, module: nn.Module | None, callbacks: Callbacks
-) -> tuple[AnyGraph, Config, AnyTask]:
-    """Load the graph of a run, resolve every setting that depends on it, and build its task."""
+) -> tuple[AnyGraph, Config, AnyTask, Encoder | None]:
+    """Load and encode the graph of a run, resolve every setting that depends on it, and build its task."""
     graph, source = load_source(graph, config, callbacks.progress)
+    graph, config, encoder = encode(graph, config)
     config = resolve_config(config, graph, source)
     METHODS[config.method].check(config)
     task = preview_task(graph, config, module)
-    return graph, resolve_scoring(config, graph, task), task
+    return graph, resolve_scoring(config, graph, task), task, encoder
 
 
 def _resumed_job(
@@ -237,7 +248,7 @@ def _train_as_rank_0(
             return _train(job, _engine(job, comm), callbacks)
     folder = existing_folder(out)
     with folder.locked():
-        graph, config, _ = _resolve(graph, config, module, callbacks)
+        graph, config, *_ = _resolve(graph, config, module, callbacks)
         if folder.read_config() != write_toml(config):
             raise ValueError(
                 f"{folder.path}: already holds a run with other settings or other data; choose another --out"
@@ -319,6 +330,7 @@ def _load_same_graph(
             config.source, fold=config.data.fold, step=config.snapshots.step, progress=callbacks.progress
         )
     graph = as_graph(graph, fold=config.data.fold)
+    graph, _, _ = encode(graph, config, read_encoder(folder))
     found = fingerprint(graph)
     if found != config.fingerprint:
         raise ValueError(
@@ -364,6 +376,8 @@ def _train_within(job: TrainingJob, path: Path, config: Config, engine: Engine, 
             return _train(inner, engine, callbacks)
     with new_folder(path, name=path.name) as folder:
         folder.write_config(write_toml(config))
+        if (encoder := job.folder.read_encoder()) is not None:
+            folder.write_encoder(encoder)
         inner = TrainingJob(folder, config, job.graph, module, warnings=job.warnings)
         return _train(inner, engine, callbacks)
 

@@ -7,9 +7,10 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from siafu.context import Context
+from siafu.data.columns import encode_graph
 from siafu.dynamic import DynamicGraph
 from siafu.graph import Graph
-from siafu.inference.trained_run import Run, open_run, source_graph
+from siafu.inference.trained_run import Run, open_run, read_encoder, source_graph
 from siafu.load_graph import AnyGraph
 from siafu.methods import METHODS
 from siafu.methods.snapshots.config import task_config_of
@@ -20,6 +21,7 @@ from siafu.nn.model import Model
 from siafu.nn.propagated import Propagated
 from siafu.nn.staged import Staged
 from siafu.nn.streamed import Rows
+from siafu.run_folder import RunFolder
 from siafu.training import inputs
 from siafu.training.layerwise import Room, embeddings_by_layer, outputs_by_layer
 from siafu.user_input import check_edges, read_edges
@@ -91,6 +93,7 @@ def _predict(
 ) -> dict[str, Tensor]:
     _check_kind(run, graph)
     assert run.model is not None
+    graph = _encoded(run, graph)
     if isinstance(graph, DynamicGraph):
         return _predict_last_step(run, graph, embeddings=embeddings, pairs=pairs)
     data = run.settings.data.model_copy(update={"reorder": "auto", "layout": "auto"})
@@ -108,6 +111,30 @@ def _predict(
     if pairs is not None:
         found["score"] = score_pairs(run, graph, found["output"], pairs)
     return found
+
+
+def _encoded(run: Run, graph: AnyGraph) -> AnyGraph:
+    """Return the graph with its columns encoded as those of the training data were."""
+    encoder = read_encoder(RunFolder(run.directory))
+    if isinstance(graph, DynamicGraph):
+        return graph
+    if encoder is None and graph.columns is not None:
+        raise ValueError(
+            f"{graph.name}: has columns ({_listed(graph)}), but the model was trained on plain features; give a "
+            f"graph with "
+            "the same features"
+        )
+    if encoder is not None and graph.columns is None:
+        names = ", ".join(each.name for each in encoder.columns)
+        raise ValueError(
+            f"{graph.name}: has no columns, but the model was trained on {names}; import a table of nodes with them "
+            "(siafu import --nodes)"
+        )
+    return encode_graph(graph, encoder)[0]
+
+
+def _listed(graph: Graph) -> str:
+    return ", ".join(column.type.name for column in graph.columns or ())
 
 
 def _check_kind(run: Run, graph: AnyGraph) -> None:
