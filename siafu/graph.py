@@ -9,7 +9,7 @@ Row sets, used as name suffixes everywhere:
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 import xxhash
@@ -334,6 +334,62 @@ class Graph:
         )
         check(graph)
         return graph
+
+    @staticmethod
+    def from_tables(
+        *,
+        edges: Any,
+        nodes: Any = None,
+        id: str | None = None,
+        label: str | None = None,
+        source: str | None = None,
+        target: str | None = None,
+        weight: str | None = None,
+        split: str | None = None,
+        split_column: str | None = None,
+        split_seed: int = 0,
+        combine: Literal["first", "sum", "mean"] | None = None,
+        undirected: bool = False,
+        label_kind: Literal["class", "multilabel", "number"] | None = None,
+        name: str = "graph",
+    ) -> "Graph":
+        """A graph of tables of pandas, Polars or Arrow, with the ids, columns and labels of the user.
+
+        Tables are read as ``siafu import --nodes --edges`` reads files; columns of edges other than ends and weight are
+        left out.
+
+        Args:
+            edges: a table of edges, or several with the same columns.
+            nodes: a table of nodes with columns of any kind, or several with the same columns; None: edges alone.
+            id: the column of ids in ``nodes``; None: ``id``, else the first.
+            label: the column of labels in ``nodes``; None: ``label``, if there is one.
+            source: the column of sources in ``edges``; None: ``src``, else the first.
+            target: the column of targets in ``edges``; None: ``dst``, else the second.
+            weight: the column of weights in ``edges``; None: ``weight``, if there is one.
+            split: shares of the labelled nodes, such as ``80/10/10``; None: 60/20/20.
+            split_column: the column of the split in ``nodes``; None: ``split``, if there is one.
+            split_seed: the seed of a split by shares.
+            combine: how repeated edges become one; None: they stay, unless ``undirected``.
+            undirected: whether to add the reverse of each edge and drop repeated edges.
+            label_kind: the kind of labels; None: inferred.
+            name: what to call the graph.
+        """
+        from siafu.data.importing.arrow_tables import graph_from_tables, schema_of_names
+
+        schema = schema_of_names(
+            id=id, label=label, split_column=split_column, source=source, target=target, weight=weight
+        )
+        return graph_from_tables(
+            nodes=nodes,
+            edges=edges,
+            schema=schema,
+            split=split,
+            split_seed=split_seed,
+            combine=combine,
+            undirected=undirected,
+            label_kind=label_kind,
+            name=name,
+        )
 
     def encoded(self) -> "Graph":
         """The same graph with its columns encoded as ``x``, by statistics of the training nodes."""

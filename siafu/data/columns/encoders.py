@@ -13,10 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from siafu.columns import Column, Scale
 from siafu.data.columns.parsing import split_words, word_hash
 
-_SKEWED = 1.5  # skewness from which numbers are scaled by quantiles
+_SKEWED = 3.0  # skewness from which numbers are scaled by quantiles; an exponential variable has 2
 _QUANTILES = 65
+_VALUES_A_BUCKET = 4  # the width of a category is so many times the number of buckets
 _FARTHEST = 10.0  # standard deviations; values beyond are cut
-_FEW_ROWS = 100  # up to so many training nodes each of their values is known
+_ENOUGH_NODES, _ENOUGH_SHARE = 30, 0.005  # training nodes with a value from which it has a feature of its own
 _DAY_S, _YEAR_DAYS = 86400.0, 365.2425
 _UNIT = 12**0.5  # a uniform variable of standard deviation 1 is so wide
 
@@ -172,7 +173,10 @@ class DateEncoder(_Encoder):
 
 
 class CategoryEncoder(_Encoder):
-    """A category becomes one feature for each frequent value; others are hashed, or are one feature together.
+    """A category becomes one feature for each frequent value; others share one for unknown values, or are hashed.
+
+    A value is frequent if 30 training nodes have it, or half a percent of them if that is less. Others are hashed where
+    there are more values than the width of the column.
 
     Attributes:
         values: the frequent values of the training nodes, the most frequent first.
@@ -185,17 +189,19 @@ class CategoryEncoder(_Encoder):
 
     @staticmethod
     def fit(train: Column) -> "CategoryEncoder":
-        """Fit to the values of training nodes; a value that only one of many has is as good as unknown."""
+        """Fit to the values of training nodes."""
         count = np.bincount(train.values[train.values >= 0], minlength=len(train.vocabulary))
-        often = np.flatnonzero(count >= (1 if len(train) <= _FEW_ROWS else 2))
-        words = {int(place): train.vocabulary[int(place)].as_py() for place in often}
+        enough = max(1, min(_ENOUGH_NODES, _ENOUGH_SHARE * len(train)))
+        words = {
+            int(place): train.vocabulary[int(place)].as_py() for place in np.flatnonzero(count >= enough)
+        }
         ranked = sorted(words, key=lambda place: (-count[place], words[place]))
         width = train.type.width
         return CategoryEncoder(
             name=train.type.name,
             blanks=has_blanks(train),
             values=tuple(words[place] for place in ranked[:width]),
-            buckets=width if len(ranked) > width else 0,
+            buckets=-(-width // _VALUES_A_BUCKET) if np.count_nonzero(count) > width else 0,
         )
 
     def placed(self, column: Column) -> Column:

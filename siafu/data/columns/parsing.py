@@ -240,8 +240,10 @@ def _to_iso(values: pa.Array, order: DateOrder) -> pa.Array:
     a, b, year, rest = (pc.struct_field(parts, name) for name in "abyt")
     day, month = (a, b) if order == "day-first" else (b, a)
     padded = [pc.utf8_lpad(part, 2, "0") for part in (month, day)]
-    joined = pc.binary_join_element_wise(year, *padded, "-")
-    return pc.binary_join_element_wise(joined, rest, "")
+    separators = [pa.scalar(text, pa.large_string()) for text in ("-", "")]
+    return pc.binary_join_element_wise(
+        pc.binary_join_element_wise(year, *padded, separators[0]), rest, separators[1]
+    )
 
 
 def _native_seconds(values: pa.Array) -> np.ndarray:
