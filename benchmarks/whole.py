@@ -8,9 +8,11 @@
 
 Every run is a process of its own, and the sides of a case take turns. Each side reads the same ``.npy`` files, trains
 siafu's default model for as many epochs (no early stop), scores the validation nodes after every epoch, keeps the best
-weights, scores the test nodes, and writes weights and scores. PyG's GCN runs on its ``edge_index`` (``pyg``) and on a
-sparse tensor (``pyg-csr``); its minibatches come from siafu's loader, since pyg-lib is on no index. The row ``import
-torch`` is a Python that does nothing else. Named data sets are looked for in SIAFU_DATA.
+weights, scores the test nodes, and writes weights and scores. On node classification siafu runs twice: with its search
+over recipes, as it comes (``siafu``), and with ``train.search = "off"`` (``siafu-off``); each side is compared with
+both. PyG's GCN runs on its ``edge_index`` (``pyg``) and on a sparse tensor (``pyg-csr``); its minibatches come from
+siafu's loader, since pyg-lib is on no index. The row ``import torch`` is a Python that does nothing else. Named data
+sets are looked for in SIAFU_DATA.
 """
 
 import argparse
@@ -53,6 +55,16 @@ class Case:
     hidden: int = 64
     sides: tuple[str, ...] = ("pyg", "dgl")
     large: bool = field(default=False, kw_only=True)
+
+    @property
+    def searches(self) -> bool:
+        """Whether siafu searches over recipes."""
+        return self.kind in ("gcn", "gat", "sage")
+
+    @property
+    def all_sides(self) -> tuple[str, ...]:
+        """All sides, siafu's first."""
+        return ("siafu", *(["siafu-off"] if self.searches else []), *self.sides)
 
     @property
     def here(self) -> bool:
@@ -114,7 +126,7 @@ def run_case(case: Case, pythons: dict[str, str], rounds: int) -> dict[str, list
         every = 1
         for turn in range(rounds):
             found["import torch"].append(time_import())
-            for side in ("siafu", *(name for name in case.sides if name in pythons)):
+            for side in (name for name in case.all_sides if name in pythons):
                 out = folder / f"{side}-{turn}"
                 what = json.dumps(asdict(case) | {"every": every})
                 result = run_command([pythons[side], str(SIDE), side, what, str(folder), str(out)])
@@ -133,24 +145,39 @@ def time_import() -> dict[str, Any]:
     return {"whole_seconds": time.perf_counter() - began_s}
 
 
+def ratio(found: dict[str, list[dict[str, Any]]], side: str, own: str) -> float | None:
+    """The median over rounds of a side's seconds / those of one of siafu's; None where that one did not run."""
+    pairs = zip(found[side], found.get(own, ()), strict=False)
+    ratios = [other["whole_seconds"] / ours["whole_seconds"] for other, ours in pairs]
+    return statistics.median(ratios) if ratios else None
+
+
+def ratios(found: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, float | None]]:
+    """Each side's seconds / those of siafu with a search and without one."""
+    return {side: {own: ratio(found, side, own) for own in ("siafu", "siafu-off")} for side in found}
+
+
 def show(case: Case, found: dict[str, list[dict[str, Any]]]) -> None:
-    """Print a row for each side; the ratio is the median over rounds."""
+    """Print a row for each side; ratios are medians over rounds."""
     print(f"\n{case.name}: {case.kind}, {case.data}, hidden {case.hidden}, {case.epochs} epochs")
-    print(
-        f"  {'':13} {'seconds':>8} {'from':>7} {'to':>7} {'siafu is':>9} {'steps':>7} {'peak RSS':>9} {'test':>7}"
-    )
-    ours = [run["whole_seconds"] for run in found["siafu"]]
+    head = f"  {'':13} {'seconds':>8} {'from':>7} {'to':>7} {'siafu is':>9} {'off is':>9}"
+    print(f"{head} {'steps':>7} {'peak RSS':>9} {'test':>7}")
     for side, runs in found.items():
         whole = [run["whole_seconds"] for run in runs]
-        ratio = statistics.median(other / own for other, own in zip(whole, ours, strict=True))
-        line = (
-            f"  {side:13} {statistics.median(whole):8.2f} {min(whole):7.2f} {max(whole):7.2f} {ratio:8.1f}x"
-        )
+        line = f"  {side:13} {statistics.median(whole):8.2f} {min(whole):7.2f} {max(whole):7.2f}"
+        for own in ("siafu", "siafu-off"):
+            times = ratio(found, side, own)
+            line += f" {'' if times is None else f'{times:.1f}x':>9}"
         if side != "import torch":
             steps = statistics.median(run["step_seconds"] for run in runs)
             rss = f"{statistics.median(run['peak_rss_bytes'] for run in runs) / 2**20:,.0f} MB"
             line += f" {steps:7.2f} {rss:>9} {statistics.median(run['test_score'] for run in runs):7.4f}"
         print(line, flush=True)
+    if "siafu-off" in found:
+        print(
+            f"  cost of the search: {ratio(found, 'siafu', 'siafu-off'):.2f}x the seconds without it",
+            flush=True,
+        )
 
 
 def main() -> None:
@@ -164,7 +191,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path, help="also write the results there")
     args = parser.parse_args()
-    pythons = dict.fromkeys(("siafu", "pyg", "pyg-csr"), sys.executable)
+    pythons = dict.fromkeys(("siafu", "siafu-off", "pyg", "pyg-csr"), sys.executable)
     pythons |= {"dgl": args.dgl_python} if args.dgl_python else {}
     pythons |= {"pyg-temporal": args.temporal_python} if args.temporal_python else {}
     results = {}
@@ -173,9 +200,10 @@ def main() -> None:
         if wanted and case.here:
             results[case.name] = run_case(case, pythons, args.rounds)
             show(case, results[case.name])
-    print(json.dumps(results))
+    found = {name: {"runs": runs, "ratios": ratios(runs)} for name, runs in results.items()}
+    print(json.dumps(found))
     if args.json:
-        args.json.write_text(json.dumps(results, indent=1))
+        args.json.write_text(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ LR, DECAY, DROPOUT, FANOUT, BATCH = 0.01, 5e-4, 0.5, 10, 1024
 Forward = Callable[[], Tensor]
 
 
-def siafu(case: dict[str, Any], folder: Path, out: Path) -> dict[str, Any]:
-    """The script of a user of siafu, with default settings."""
+def siafu(case: dict[str, Any], folder: Path, out: Path, *, search: bool = True) -> dict[str, Any]:
+    """The script of a user of siafu, with default settings; ``search`` False sets ``train.search`` to off."""
     import numpy as np
 
     import siafu
@@ -29,6 +29,7 @@ def siafu(case: dict[str, Any], folder: Path, out: Path) -> dict[str, Any]:
         return np.load(folder / f"{name}.npy")
 
     how: dict[str, Any] = {"epochs": case["epochs"], "hidden": case["hidden"], "patience": 0, "out": out}
+    how |= {} if search else {"search": "off"}
     if case["kind"] == "evolvegcn-o":
         from whole_time import protocol
 
@@ -53,6 +54,11 @@ def siafu(case: dict[str, Any], folder: Path, out: Path) -> dict[str, Any]:
         "evaluate_every": run.settings.train.evaluate_every,
         **{name: metrics[name] for name in ("seconds", "score_seconds", "test_score", "epochs")},
     }
+
+
+def siafu_off(case: dict[str, Any], folder: Path, out: Path) -> dict[str, Any]:
+    """Run siafu without its search over recipes."""
+    return siafu(case, folder, out, search=False)
 
 
 class Model(nn.Module):
@@ -251,7 +257,8 @@ def pyg_temporal(case: dict[str, Any], folder: Path, out: Path) -> dict[str, Any
     return train_with_pyg_temporal(case, folder, out)
 
 
-SIDES = {"siafu": siafu, "pyg": pyg, "pyg-csr": pyg_csr, "dgl": dgl, "pyg-temporal": pyg_temporal}
+SIDES = {"siafu": siafu, "siafu-off": siafu_off, "pyg": pyg, "pyg-csr": pyg_csr, "dgl": dgl}
+SIDES |= {"pyg-temporal": pyg_temporal}
 
 
 def main() -> None:

@@ -26,6 +26,7 @@ from siafu.launch.recovery import CheckpointPosition
 from siafu.partition.create import PartitionRequest, cut_in_memory, find_or_create
 from siafu.partition.cut import Part, whole_part
 from siafu.rank import RankJob, RankResult, train_in_group, train_rank, train_received_part
+from siafu.recipes.plan import RacePlan
 from siafu.run_folder import RunFolder
 from siafu.store import is_dynamic, write_dynamic
 from siafu.store_partitions import PARTS, partition_home
@@ -50,6 +51,7 @@ class TrainingJob:
         module: the user's own module, or None.
         resumed: whether the run was started before.
         warnings: the warnings that the user was given.
+        race: the race that chooses the config first; None where it is chosen.
     """
 
     folder: RunFolder
@@ -58,6 +60,7 @@ class TrainingJob:
     module: nn.Module | None = None
     resumed: bool = False
     warnings: tuple[str, ...] = ()
+    race: RacePlan | None = None
 
     def for_rank(self, parts: Path | None = None) -> RankJob:
         """Make the job of every rank; ``parts`` is the folder that rank 0 reads the parts from."""
@@ -69,6 +72,7 @@ class TrainingJob:
             checkpointed=self.resumed and self.folder.checkpoint.is_file(),
             folder=self.folder.path.absolute(),
             parts=None if parts is None else parts.absolute(),
+            race=self.race,
         )
 
 
@@ -76,7 +80,10 @@ class Engine(Protocol):
     """A way to make the ranks of a run."""
 
     def train(self, job: TrainingJob, callbacks: Callbacks) -> RankResult:
-        """Train to the end or until a stop is requested; returns the metrics, and the model if training has ended."""
+        """Train to the end or until a stop is requested; returns the metrics, and the model if training has ended.
+
+        Where the job has a race, run that instead, and return its result.
+        """
 
 
 @dataclass
@@ -157,7 +164,7 @@ class ProcessEngine:
         folder.measured.unlink()
         if not metrics["finished"]:  # ranks get SIGTERM, whatever signal this process got
             metrics["stopped_by"] = callbacks.should_stop() or metrics["stopped_by"]
-        return metrics, load_weights(folder, config, None) if metrics["finished"] else None
+        return metrics, _trained_model(job, metrics)
 
 
 @contextmanager
@@ -176,14 +183,17 @@ def start_early(config: Config) -> "Iterator[deque[RankProcesses]]":
 
 
 class EventFollower:
-    """Reads the events that other processes write, and passes them on to callbacks."""
+    """Reads the events that other processes write, and passes them on to callbacks.
 
-    def __init__(self, folder: RunFolder, callbacks: Callbacks, *, total: int) -> None:
+    Those that are there already are passed over, unless it reads ``from_start``.
+    """
+
+    def __init__(
+        self, folder: RunFolder, callbacks: Callbacks, *, total: int, from_start: bool = False
+    ) -> None:
         self._path, self._callbacks, self._total = folder.events, callbacks, total
-        self._offset, self._safe = (
-            folder.events.stat().st_size if folder.events.is_file() else 0,
-            CheckpointPosition(),
-        )
+        self._offset = folder.events.stat().st_size if folder.events.is_file() and not from_start else 0
+        self._safe = CheckpointPosition()
 
     def safe(self) -> CheckpointPosition:
         """Return the progress that the newest checkpoint holds, as far as events since the start tell."""
@@ -249,7 +259,7 @@ class RayEngine:
             settings=folder.config_checksum(),
             encrypt=config.comm.encrypt,
         )[0]
-        return metrics, load_weights(folder, config, None) if metrics["finished"] else None
+        return metrics, _trained_model(job, metrics)
 
 
 @dataclass(frozen=True)
@@ -273,6 +283,12 @@ class TorchrunEngine:
         return train_received_part(
             self.comm, rank_job, folder=job.folder, callbacks=callbacks, module=job.module
         )
+
+
+def _trained_model(job: TrainingJob, metrics: dict[str, Any]) -> nn.Module | None:
+    """Load the model that other processes trained; None where they were stopped, or ran a race."""
+    done = metrics["finished"] and job.race is None
+    return load_weights(job.folder, job.config, None) if done else None
 
 
 def _write_parts(job: TrainingJob, partitions: Path, callbacks: Callbacks) -> Path:

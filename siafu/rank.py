@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,6 +29,9 @@ from siafu.machine import describe_machine, peak_rss_bytes
 from siafu.methods import METHODS, RankContext, build_procedure
 from siafu.partition.cut import Part
 from siafu.partition.parts import open_partition
+from siafu.race import Race
+from siafu.recipes.plan import RacePlan
+from siafu.recipes.race_folder import RaceFolder, pending_race
 from siafu.results.trace import write_trace
 from siafu.run_folder import RunFolder
 from siafu.store import is_dynamic, open_dynamic
@@ -55,6 +58,7 @@ class RankJob:
         folder: the folder of the run, which some ranks cannot see; None where it is unknown.
         parts: the folder that rank 0 reads the parts of the graph from; None where ranks are given their part.
         same_ranks: whether the group that wrote the checkpoint had the same ranks.
+        race: the race to run instead of a training; None where the config is chosen.
     """
 
     config: Config
@@ -65,6 +69,7 @@ class RankJob:
     folder: Path | None = None
     parts: Path | None = None
     same_ranks: bool = True
+    race: RacePlan | None = None
 
     @classmethod
     def of_folder(cls, folder: RunFolder, parts: Path, *, resumed: bool) -> Self:
@@ -78,6 +83,7 @@ class RankJob:
             checkpointed=resumed and folder.checkpoint.is_file(),
             folder=folder.path.absolute(),
             parts=parts.absolute(),
+            race=pending_race(folder),
         )
 
     def to_json(self) -> str:
@@ -158,6 +164,8 @@ def train_rank(
     ``folder`` is the folder of the run on rank 0, and None on other ranks. Collective.
     """
     with scratch_folder(job, folder) as scratch:
+        if job.race is not None:
+            return _run_race(comm, part, job, folder, callbacks, scratch), None
         procedure = build_procedure(RankContext(comm, part, job.config, module, scratch))
         loop = Loop(procedure, job.config.train, run=job.run)
         if job.checkpointed:
@@ -171,6 +179,30 @@ def train_rank(
             metrics = _write_results(loop, part, job.config, events, folder, finished=reason in ENDS)
     metrics |= {"finished": reason in ENDS, "stopped_by": reason}
     return metrics, procedure.model if metrics["finished"] else None
+
+
+def _run_race(
+    comm: Comm,
+    part: Part | DynamicGraph,
+    job: RankJob,
+    folder: RunFolder | None,
+    callbacks: Callbacks,
+    scratch: Path,
+) -> dict[str, Any]:
+    """Run the race of a job; returns its result. Collective."""
+    assert job.race is not None
+    race = Race(
+        comm,
+        job.race,
+        lambda config: RankContext(comm, part, config, None, scratch),
+        None if folder is None else RaceFolder(folder),
+        callbacks,
+        lambda events, loop, config: _write_start(
+            events, loop, part, replace(job, config=config, resumed=False)
+        ),
+    )
+    callbacks.on_training()
+    return race.run()
 
 
 @contextmanager

@@ -22,7 +22,6 @@ from siafu import native
 from siafu.comm import Comm
 from siafu.config import Config, build, from_keywords, parse_toml, write_toml
 from siafu.convert import as_graph
-from siafu.data.columns import Encoder
 from siafu.data_warnings import data_warnings
 from siafu.engines import (
     Engine,
@@ -37,20 +36,14 @@ from siafu.engines import (
 from siafu.event_log import EventLog
 from siafu.inference import Run, open_run, read_encoder
 from siafu.load_graph import AnyGraph, load
-from siafu.methods import METHODS
 from siafu.preview import AnyTask, describe, preview_task
 from siafu.rank import end_jobs, follow_rank_0
-from siafu.resolve import (
-    encode,
-    fingerprint,
-    load_source,
-    resolve_config,
-    resolve_engine,
-    resolve_scoring,
-)
+from siafu.recipes.race_folder import RaceFolder, pending_race
+from siafu.resolve import encode, fingerprint, resolve_engine
 from siafu.results.progress import TrainingProgress, in_notebook
 from siafu.results.read import across_seeds
 from siafu.run_folder import RunFolder, existing_folder, new_folder
+from siafu.search import race_metrics, resolve_run, run_race
 from siafu.signals import resume_hint
 from siafu.training.procedure import Callbacks
 
@@ -153,33 +146,25 @@ def _new_run(
     callbacks: Callbacks,
 ) -> Iterator[TrainingJob]:
     """Load the graph, resolve the config, check that both fit, and hold the folder of a new run."""
-    chosen = config.train.evaluate_every
-    graph, config, task, encoder = _resolve(graph, config, module, callbacks)
-    callbacks.say(describe(graph, config, task))
-    if chosen == "auto" and config.train.scoring_interval > 1:
+    found = resolve_run(graph, config, module, callbacks)
+    graph, resolved = found.graph, found.config
+    callbacks.say(describe(graph, resolved, found.task))
+    if found.choice:
+        callbacks.say(found.choice)
+    if config.train.evaluate_every == "auto" and resolved.train.scoring_interval > 1:
         callbacks.say(
-            f"scores every {config.train.scoring_interval} epochs and after the last, so that scoring takes about "
+            f"scores every {resolved.train.scoring_interval} epochs and after the last, so that scoring takes about "
             "a third of the time at most (train.evaluate_every)"
         )
-    with new_folder(out, name=f"{graph.name}-{config.model.kind}-{config.method}") as folder:
-        folder.write_config(write_toml(config))
-        if encoder is not None:
-            folder.write_encoder(encoder.model_dump(mode="json"))
-        warnings = _warn(graph, task, callbacks)
-        with resume_hint(_resume_command(folder.path, config)):
-            yield TrainingJob(folder, config, graph, module, warnings=warnings)
-
-
-def _resolve(
-    graph: AnyGraph | str | Path, config: Config, module: nn.Module | None, callbacks: Callbacks
-) -> tuple[AnyGraph, Config, AnyTask, Encoder | None]:
-    """Load and encode the graph of a run, resolve every setting that depends on it, and build its task."""
-    graph, source = load_source(graph, config, callbacks.progress)
-    graph, config, encoder = encode(graph, config)
-    config = resolve_config(config, graph, source)
-    METHODS[config.method].check(config)
-    task = preview_task(graph, config, module)
-    return graph, resolve_scoring(config, graph, task), task, encoder
+    with new_folder(out, name=f"{graph.name}-{resolved.model.kind}-{resolved.method}") as folder:
+        if found.race is not None:
+            RaceFolder(folder).write_plan(found.race)
+        folder.write_config(write_toml(resolved))
+        if found.encoder is not None:
+            folder.write_encoder(found.encoder.model_dump(mode="json"))
+        warnings = _warn(graph, found.task, callbacks)
+        with resume_hint(_resume_command(folder.path, resolved)):
+            yield TrainingJob(folder, resolved, graph, module, warnings=warnings, race=found.race)
 
 
 def _resumed_job(
@@ -189,7 +174,9 @@ def _resumed_job(
     if config.model.kind == "custom" and module is None:
         raise ValueError(f"{folder.path}: trained a module of your own; resume it from Python with model=")
     warnings = _warn(graph, preview_task(graph, config, module), callbacks)
-    return TrainingJob(folder, config, graph, module, resumed=True, warnings=warnings)
+    return TrainingJob(
+        folder, config, graph, module, resumed=True, warnings=warnings, race=pending_race(folder)
+    )
 
 
 def _warn(graph: AnyGraph, task: AnyTask, callbacks: Callbacks) -> tuple[str, ...]:
@@ -248,14 +235,16 @@ def _train_as_rank_0(
             return _train(job, _engine(job, comm), callbacks)
     folder = existing_folder(out)
     with folder.locked():
-        graph, config, *_ = _resolve(graph, config, module, callbacks)
-        if folder.read_config() != write_toml(config):
+        found = resolve_run(graph, config, module, callbacks)
+        candidates = () if found.race is None else found.race.candidates
+        if folder.read_config() not in map(write_toml, (found.config, *(each.config for each in candidates))):
             raise ValueError(
                 f"{folder.path}: already holds a run with other settings or other data; choose another --out"
             )
         if folder.finished:  # a rank was lost after the end
             return open_run(folder.path, model=module)
-        job = _resumed_job(folder, config, graph, module, callbacks)
+        started = parse_toml(folder.read_config())
+        job = _resumed_job(folder, started, found.graph, module, callbacks)
         return _train(job, _engine(job, comm), callbacks)
 
 
@@ -342,6 +331,10 @@ def _load_same_graph(
 
 def _train(job: TrainingJob, engine: Engine, callbacks: Callbacks) -> Run:
     """Train to the end or until a stop is requested, and write the metrics."""
+    if job.race is not None:
+        job, outcome = run_race(job, engine, callbacks)
+        if not outcome["finished"]:
+            return Run(job.folder.path, job.config, _unfinished(job, outcome), None)
     folder, config = job.folder, job.config
     if config.seeds > 1:
         return _train_seeds(job, engine, callbacks)
@@ -350,7 +343,7 @@ def _train(job: TrainingJob, engine: Engine, callbacks: Callbacks) -> Run:
         f"training {config.model.kind} for up to {config.max_epochs} epochs{on}, seed {config.seed}, in {folder.path}"
     )
     metrics, model = engine.train(job, callbacks)
-    metrics |= {"run": str(folder.path), "warnings": list(job.warnings)}
+    metrics |= {"run": str(folder.path), "warnings": list(job.warnings), **race_metrics(folder)}
     if metrics["finished"] and config.baseline:
         baseline = _train_baseline(job, engine, callbacks).metrics
         metrics["baseline"] = {key: baseline[key] for key in _BASELINE_METRICS}
@@ -362,6 +355,11 @@ def _train(job: TrainingJob, engine: Engine, callbacks: Callbacks) -> Run:
             events.write("end", **metrics)
         folder.write_metrics(metrics)
     return Run(folder.path, config, metrics, model if metrics["finished"] else None)
+
+
+def _unfinished(job: TrainingJob, outcome: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metrics of a run that was stopped in its race."""
+    return {"run": str(job.folder.path), "epochs": 0, "warnings": list(job.warnings), **outcome}
 
 
 def _train_within(job: TrainingJob, path: Path, config: Config, engine: Engine, callbacks: Callbacks) -> Run:
@@ -406,6 +404,7 @@ def _train_seeds(job: TrainingJob, engine: Engine, callbacks: Callbacks) -> Run:
         "run": str(folder.path),
         "seeds": config.seeds,
         "runs": [str(run.directory) for run in runs],
+        **race_metrics(folder),
     }
     folder.write_metrics(metrics)
     return Run(folder.path, config, metrics, None)

@@ -75,7 +75,7 @@ class RunFolder:
     @property
     def trained(self) -> bool:
         """Whether at least one epoch of the run, or of a run in a folder within, was trained."""
-        events = [path for path in (self.events, *self.path.glob("*/events.jsonl")) if path.is_file()]
+        events = [path for path in (self.events, *self.path.glob("**/events.jsonl")) if path.is_file()]
         return self.checkpoint.is_file() or any(_EPOCH in path.read_bytes() for path in events)
 
     def seed(self, place: int) -> Path:

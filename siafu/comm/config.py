@@ -15,6 +15,8 @@ class CommConfig(BaseModel):
     precision: Precision = "fp32"  # of rows on the wire
     gradients: Precision = "fp32"  # of the weights' gradients on the wire
     narrow: bool = True  # send and aggregate the narrower side of a linear layer
-    deadline: float = Field(30, gt=0)  # seconds without a heartbeat or progress before a peer counts as lost
+    deadline: float = Field(
+        30.0, gt=0
+    )  # seconds without a heartbeat or progress before a peer counts as lost
     encrypt: bool = True  # TLS between ranks on several hosts
     trust_network: bool = False  # let ranks on several hosts store without a secret

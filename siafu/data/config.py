@@ -11,9 +11,9 @@ class DataConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     fold: int = Field(0, ge=0)
-    normalize: Literal["auto", "rows", "none"] = (
-        "auto"  # rows: each row sums to 1; auto: where features are counts
-    )
+    # rows: each row sums to 1; standard: each column has mean 0 and deviation 1 on the training nodes;
+    # auto: by the recipe of the run, or else rows where features are counts
+    normalize: Literal["auto", "rows", "standard", "none"] = "auto"
     layout: Literal["auto", "sparse", "dense"] = (
         "auto"  # of features in memory; auto: sparse where most are zero and the method reads sparse rows
     )

@@ -24,6 +24,7 @@ from siafu.nn.streamed import Rows
 from siafu.run_folder import RunFolder
 from siafu.training import inputs
 from siafu.training.layerwise import Room, embeddings_by_layer, outputs_by_layer
+from siafu.training.scaling import load_scaling
 from siafu.user_input import check_edges, read_edges
 
 _PAIRS_PER_BATCH = 1 << 18
@@ -101,7 +102,9 @@ def _predict(
     resolved = inputs.resolve(data, graph, reads_sparse=reads_sparse)
     config = run.settings.model_copy(update={"data": resolved})
     prepared = inputs.prepare(graph, config.data)
-    x = inputs.input_rows(prepared, config.data, config.model, scratch=run.directory)
+    standard = resolved.normalize == "standard" and graph.x is not None
+    scaling = load_scaling(run.directory) if standard else None
+    x = inputs.input_rows(prepared, resolved, config.model, scratch=run.directory, scaling=scaling)
     if resolved.inputs == "stream" and isinstance(run.model, Model):
         room = make_room(ranks=config.ranks, budget_mb=config.sampled.budget_mb, scratch=run.directory)
         found = _outputs_by_layer(run.model, prepared, x, embeddings=embeddings, room=room)

@@ -106,12 +106,14 @@ class Method:
         defaults: tables of settings that differ from the usual ones; what a user gives stands.
         trains_modules: whether it trains a user's own module.
         over_time: whether it trains on graphs that change over time, and on no others.
+        race_method: the method that trains the candidates of a race; empty where there is none.
     """
 
     tasks: ClassVar[tuple[str, ...]] = ("node",)
     defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
     trains_modules: ClassVar[bool] = False
     over_time: ClassVar[bool] = False
+    race_method: ClassVar[str] = ""
 
     def check(self, config: ConfigLike) -> None:
         """Refuse settings with which this method cannot train, before anything is written."""

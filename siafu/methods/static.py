@@ -21,6 +21,7 @@ from siafu.training import inputs
 from siafu.training.layerwise import Room
 from siafu.training.link.split import split_edges
 from siafu.training.link.task import build_link_task
+from siafu.training.scaling import measure_scaling, save_scaling
 from siafu.training.spill import spill_to
 from siafu.training.task import Task, task_of
 
@@ -47,7 +48,7 @@ class StaticInputs(NamedTuple):
 def node_inputs(rank: RankContext) -> NodeInputs:
     """The inputs of a node task. Collective."""
     comm, part, config = rank.comm, rank.static_part, rank.config
-    x, task = input_rows(part, config, scratch=rank.scratch), task_of(part.own, config.train, comm)
+    x, task = input_rows(rank, part), task_of(part.own, config.train, comm)
     exchange: HaloExchange = NO_EXCHANGE
     if comm.world_size > 1:
         exchange = Halo(comm, part.route, num_own=part.own.num_nodes, precision=config.comm.precision)
@@ -71,7 +72,7 @@ def _link_inputs(rank: RankContext) -> StaticInputs:
     config = rank.config
     split = split_edges(rank.static_part.own, shares=config.link.split, fold=config.data.fold)
     part = replace(rank.static_part, own=split.graph)
-    x = input_rows(part, config, scratch=rank.scratch)
+    x = input_rows(rank, part)
     model = build_static_model(
         config, in_features=x.shape[1], out_features=config.model.hidden, num_nodes=part.num_nodes
     )
@@ -116,9 +117,17 @@ def require_features(model: nn.Module, part: Part, method: str) -> Model:
     return model
 
 
-def input_rows(part: Part, config: ConfigLike, *, scratch: Path) -> Rows:
-    """The input rows of a rank's own nodes; a plain GCN alone reads narrow numbers."""
-    return inputs.input_rows(part.own, config.data, config.model, scratch=scratch)
+def input_rows(rank: RankContext, part: Part) -> Rows:
+    """The input rows of a rank's own nodes; a plain GCN alone reads narrow numbers. Collective.
+
+    The scaling of standardised columns is written into the folder of the run.
+    """
+    config, scaling = rank.config, None
+    if config.data.normalize == "standard" and part.own.x is not None:
+        scaling = measure_scaling(part.own, rank.comm)
+        if rank.comm.rank == 0:
+            save_scaling(scaling, rank.scratch)
+    return inputs.input_rows(part.own, config.data, config.model, scratch=rank.scratch, scaling=scaling)
 
 
 def layer_room(

@@ -4,14 +4,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from siafu.graph import Graph
 from siafu.methods.method import ConfigLike
 from siafu.methods.static import build_static_model
-from siafu.native import SparseRows
 from siafu.nn.embedded import model_of
 from siafu.nn.model import Model
+from siafu.training.inputs import density
 from siafu.training.link.task import LinkTask
 from siafu.training.scoring_interval import EpochWork
 from siafu.training.task import Task
@@ -52,8 +51,8 @@ def layer_works(model: Model, graph: Graph, config: ConfigLike, *, keeps: bool =
     for number in range(model.num_aggregates):
         wide, projected = float(model.z_features(number, first=True)), model.z_features(number, first=False)
         node = wide * projected
-        if number == 0 and config.data.layout == "sparse":
-            wide *= _density(graph.x)
+        if number == 0 and config.data.layout == "sparse" and graph.x is not None:
+            wide *= density(graph.x)
             node = _SPARSE * wide * projected
         along_edge = _EDGE_COLUMN * min(wide, projected) * (1.0 if model.kind(number).linear else _ATTENTION)
         works.append(LayerWork(node, 0.0 if number < kept else along_edge))
@@ -71,9 +70,3 @@ def epoch_work(train: float, whole: float, task: Task) -> EpochWork:
         return EpochWork(train, whole, fixed=whole)
     ranks, areas = task.ranking_work, task.comparison_work
     return EpochWork(train, whole + (ranks if task.ranks else areas), fixed=whole + ranks + 2 * areas)
-
-
-def _density(x: Tensor | SparseRows | None) -> float:
-    if isinstance(x, SparseRows):
-        return x.density
-    return 1.0 if x is None else float(x.count_nonzero()) / max(1, x.numel())

@@ -2,13 +2,15 @@
 
 from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, model_validator
 
 Temporal = Literal["cd-gcn", "tm-gcn", "evolvegcn-o", "evolvegcn-h", "gcn-gru", "mingru"]
 Kind = Literal[
-    "gcn", "sage", "gat", "gatv2", "gin", "mlp", "appnp", "sgc", "gcn2", "custom", Temporal
-]  # siafu.nn.kinds builds them
+    "gcn", "sage", "gat", "gatv2", "gin", "mlp", "appnp", "sgc", "gcn2", "auto", "custom", Temporal
+]  # siafu.nn.kinds builds them; auto: a race chooses the kind
 TEMPORAL: tuple[Temporal, ...] = get_args(Temporal)  # the kinds of siafu.nn.temporal, over graphs that change
+# Default dropout of kinds: more for attention, none for models over time and for SGC.
+_DROPOUT: dict[str, float] = {"gat": 0.6, "gatv2": 0.6, "sgc": 0.0, **dict.fromkeys(TEMPORAL, 0.0)}
 
 
 class ModelConfig(BaseModel):
@@ -44,12 +46,15 @@ class ModelConfig(BaseModel):
         """The rate of dropout of attention weights."""
         return self.dropout if self.attention_dropout is None else self.attention_dropout
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _set_dropout_of_kind(cls, values: Any) -> Any:
-        """Set the default dropout of a kind: more for attention, none for models over time and for SGC."""
-        if isinstance(values, dict) and values.get("kind") in ("gat", "gatv2"):
-            return {"dropout": 0.6, **values}
-        if isinstance(values, dict) and values.get("kind") in (*TEMPORAL, "sgc"):
-            return {"dropout": 0.0, **values}
-        return values
+    def _set_dropout_of_kind(
+        cls, values: Any, validate: ModelWrapValidatorHandler["ModelConfig"]
+    ) -> "ModelConfig":
+        """Set the default dropout of a kind, which does not count as a setting that the user gave."""
+        kind = values.get("kind") if isinstance(values, dict) else None
+        if not isinstance(kind, str) or kind not in _DROPOUT or "dropout" in values:
+            return validate(values)
+        config = validate({"dropout": _DROPOUT[kind], **values})
+        config.model_fields_set.discard("dropout")
+        return config

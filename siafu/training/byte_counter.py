@@ -18,6 +18,10 @@ class ByteCounter:
         self._counted: dict[str, int] = {}  # of this rank's meter
         self.by_label: dict[str, int] = {}
 
+    def start_now(self) -> None:
+        """Leave out what this rank has sent so far."""
+        self._counted = self._comm.meter.sent
+
     def update(self) -> dict[str, int]:
         """Add what every rank has sent since the last call; returns the total by label. Collective."""
         sent = self._comm.meter.sent

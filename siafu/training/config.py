@@ -15,6 +15,7 @@ class TrainConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
+    search: Literal["auto", "off"] = "auto"  # off: no race among recipes; the first one is taken
     epochs: int = Field(200, ge=1)
     lr: float = Field(0.01, gt=0)
     weight_decay: float = Field(5e-4, ge=0)
@@ -26,13 +27,13 @@ class TrainConfig(BaseModel):
     patience: int = Field(
         100, ge=0
     )  # epochs without a better validation score or loss; 0 or None: never stop
-    clip: float = Field(0, ge=0)  # largest norm of the gradient; 0: any
+    clip: float = Field(0.0, ge=0)  # largest norm of the gradient; 0: any
     class_weights: Literal["none", "balanced"] = "none"
     metric: Metric = "auto"
     evaluate_every: Literal["auto"] | int = (
         "auto"  # epochs; auto: so that scoring takes at most a third of the time
     )
-    checkpoint_seconds: float = Field(10, ge=0)
+    checkpoint_seconds: float = Field(10.0, ge=0)
     deterministic: bool = False  # refuse operations of torch whose result may vary
 
     @field_validator("patience", mode="before")

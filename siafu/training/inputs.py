@@ -15,6 +15,7 @@ from siafu.native import SparseRows
 from siafu.nn.config import ModelConfig
 from siafu.nn.streamed import Rows, Streamed, in_memory
 from siafu.sparse_input import MOST_SPARSE
+from siafu.training.scaling import Scaling
 from siafu.training.spill import spill_to
 
 _REORDER_FROM = 20_000  # nodes; below that the rows lie in the cache in any order
@@ -38,7 +39,7 @@ def resolve(
     if inputs == "auto":
         inputs = "memory" if fits else "stream"
     if normalize == "auto":
-        normalize = "rows" if graph.x is not None and _is_counts(graph.x) else "none"
+        normalize = "rows" if graph.x is not None and is_counts(graph.x) else "none"
     if reorder == "auto":
         reorder = "on" if graph.num_nodes >= _REORDER_FROM and native.compiled() else "off"
     return config.model_copy(
@@ -53,8 +54,11 @@ def prepare(graph: Graph, config: DataConfig) -> Graph:
     return graph
 
 
-def features(graph: Graph, config: DataConfig) -> Tensor | SparseRows:
-    """The input rows in memory, (N, F) float32 or bfloat16; (N, 0) where nothing is known of the nodes."""
+def features(graph: Graph, config: DataConfig, *, scaling: Scaling | None = None) -> Tensor | SparseRows:
+    """The input rows in memory, (N, F) float32 or bfloat16; (N, 0) where nothing is known of the nodes.
+
+    ``scaling`` is that of the training nodes, where columns are standardised.
+    """
     if graph.x is None:
         return torch.empty(graph.num_nodes, 0)
     x = graph.features
@@ -62,6 +66,9 @@ def features(graph: Graph, config: DataConfig) -> Tensor | SparseRows:
     if config.layout == "sparse":
         return _scaled_sparse(x, config, torch.empty)
     x = in_memory(x)
+    if config.normalize == "standard":
+        assert scaling is not None
+        return scaling.apply(x)
     if config.normalize != "rows":
         return x
     x = x.float()
@@ -86,6 +93,11 @@ def streamed(graph: Graph, config: DataConfig, *, folder: Path) -> Streamed | Sp
     spill = spill_to(folder)
     if config.layout == "sparse":
         return _scaled_sparse(graph.x, config, lambda count: spill(count, 1)[:, 0])
+    if config.normalize == "standard":
+        raise ValueError(
+            f"{graph.name}: data.normalize is standard, which needs the features in memory, but data.inputs is stream; "
+            "set data.normalize to none, or data.inputs to memory"
+        )
     if isinstance(graph.x, SparseRows):
         raise ValueError(
             f"{graph.name}: data.inputs is stream and data.layout dense, but the features are stored sparse; set "
@@ -98,14 +110,16 @@ def streamed(graph: Graph, config: DataConfig, *, folder: Path) -> Streamed | Sp
     return Streamed(graph.x, spill, scale)
 
 
-def input_rows(graph: Graph, data: DataConfig, model: ModelConfig, *, scratch: Path) -> Rows:
+def input_rows(
+    graph: Graph, data: DataConfig, model: ModelConfig, *, scratch: Path, scaling: Scaling | None = None
+) -> Rows:
     """The rows of a prepared graph as a model reads them; a plain GCN alone reads narrow numbers.
 
-    ``scratch`` is a folder for arrays that do not fit into memory.
+    ``scratch`` is a folder for arrays that do not fit into memory; ``scaling`` standardises columns.
     """
     if data.inputs == "stream" and graph.x is not None:
         return streamed(graph, data, folder=scratch)
-    x = features(graph, data)
+    x = features(graph, data, scaling=scaling)
     if isinstance(x, SparseRows):
         return x
     return x if model.kind == "gcn" and not model.residual else x.float()
@@ -142,22 +156,32 @@ def _layout(
                 f"{graph.name}: data.layout is sparse, but there are no features; set it to auto"
             )
         return "dense", 0
+    if config.normalize == "standard":
+        if layout == "sparse":
+            raise ValueError(
+                f"{graph.name}: data.layout is sparse, but standardised columns have few zeros; set data.layout to "
+                "auto, or data.normalize to rows or none"
+            )
+        return "dense", 4 * x.numel()
     if layout == "dense" or (layout == "auto" and not (reads_sparse and x.dtype == torch.float32)):
         return "dense", 4 * x.numel()
     if not (reads_sparse and x.dtype == torch.float32):
         found = f"they are {x.dtype}" if reads_sparse else "this method, or your module, reads dense features"
         raise ValueError(f"{graph.name}: data.layout is sparse, but {found}; set it to auto")
-    count = x.values.numel() if isinstance(x, SparseRows) else _num_nonzero(x)
+    count = round(density(x) * x.numel())
     if isinstance(x, SparseRows) or layout == "sparse" or count <= MOST_SPARSE * x.numel():
         return "sparse", 8 * count
     return "dense", 4 * x.numel()
 
 
-def _num_nonzero(x: Tensor) -> int:
-    return sum(int(chunk.count_nonzero()) for chunk in chunks(x))
+def density(x: Tensor | SparseRows) -> float:
+    """The share of numbers that are not zero, or of those that are stored."""
+    if isinstance(x, SparseRows):
+        return x.density
+    return sum(int(chunk.count_nonzero()) for chunk in chunks(x)) / max(1, x.numel())
 
 
-def _is_counts(x: Tensor | SparseRows) -> bool:
+def is_counts(x: Tensor | SparseRows) -> bool:
     """Say whether features look like counts of words: none negative, most of them zero."""
     if isinstance(x, SparseRows):
         return x.density < 0.5 and not bool((x.values < 0).any())

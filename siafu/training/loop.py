@@ -21,6 +21,7 @@ from siafu.training.config import TrainConfig
 from siafu.training.procedure import EpochStats, Monitor, Procedure, Stage, State
 
 ENDS = ("done", "patience")  # reasons with which training is complete
+PAUSED = "paused"  # the reason where training stops at a given epoch
 
 
 class StopRequested(Exception):
@@ -29,6 +30,10 @@ class StopRequested(Exception):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+class DivergedError(ValueError):
+    """A loss or a score is not finite. All ranks raise it alike."""
 
 
 class Position:
@@ -80,8 +85,12 @@ class Loop:
         self.state.score_seconds += seconds
         self.state.seconds += seconds
 
-    def fit(self, monitor: Monitor) -> str:
-        """Train until done or asked to stop; returns the reason. When done, the model holds the best weights."""
+    def fit(self, monitor: Monitor, *, until: int | None = None) -> str:
+        """Train until done or asked to stop, or to epoch ``until``; returns the reason.
+
+        When done, the model holds the best weights.
+        """
+        self._until = until
         with native.arrays_reused(), _deterministic(self.config.deterministic):
             self._started = time.monotonic() - self.state.seconds
             try:
@@ -113,8 +122,10 @@ class Loop:
         return self.state.stage >= self.procedure.num_stages
 
     def _finished(self) -> str | None:
-        """The reason why training is complete, or None."""
-        return (self.state.ended or "done") if self._is_complete else None
+        """The reason why training is complete, or paused; else None."""
+        if self._is_complete:
+            return self.state.ended or "done"
+        return PAUSED if self._until is not None and self.state.epoch >= self._until else None
 
     def _train_epochs(self, monitor: Monitor) -> None:
         """Train an epoch, or several up to the next that is scored; then end the stage if it is over."""
@@ -263,7 +274,7 @@ class Loop:
 
     def _check_finite(self, value: float, what: str) -> None:
         if not isfinite(value):
-            raise ValueError(
+            raise DivergedError(
                 f"{what} is {value}; lower --lr (now {self.config.lr}) or set train.clip, and look for extreme "
                 "values in the features"
             )

@@ -28,6 +28,7 @@ class Full(Method):
 
     tasks = ("node", "link")
     trains_modules = True
+    race_method = "full"
 
     def build(self, rank: RankContext) -> "FullProcedure":
         """Build the procedure of one rank. Collective."""

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 class Pipeline(Method):
     """Graph servers aggregate and workers without a graph do the tensor work, in a bounded-asynchronous pipeline."""
 
+    race_method = "full"  # the same steps without workers; at staleness 0 the same losses
+
     def check(self, config: ConfigLike) -> None:
         """Refuse settings with which a pipeline cannot train, and functions without a key for leases."""
         pipeline = config.of(PipelineConfig)

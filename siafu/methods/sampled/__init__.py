@@ -20,6 +20,7 @@ class Sampled(Method):
     """An epoch is many steps, each on a minibatch of training nodes or edges and some of their neighbours."""
 
     tasks = ("node", "link")
+    race_method = "sampled"
 
     def check(self, config: ConfigLike) -> None:
         """Refuse batch norm on several ranks."""
