@@ -407,6 +407,16 @@ def test_nodes_and_features_together_are_refused(tmp_path: Path) -> None:
         small(tmp_path, features=tmp_path / "x.npy")
 
 
+@pytest.mark.parametrize(("value", "found"), [("DE", "'DE' is not a number"), ("", "is nan")])
+def test_words_and_blanks_as_features_point_to_nodes(tmp_path: Path, value: str, found: str) -> None:
+    features = write(tmp_path, "x.csv", f"id,age,country\na,1,2\nb,{value},3\n")
+    edges = write(tmp_path, "e.csv", "src,dst\na,b\n")
+    with pytest.raises(
+        ValueError, match=rf"x.csv: line 3, column 'age'.*{found}.*; --nodes, instead of --features"
+    ):
+        import_graph(tmp_path / "s", features=features, edges=edges)
+
+
 def test_two_rows_of_a_node_are_refused_with_a_hint(tmp_path: Path) -> None:
     nodes = write(tmp_path, "n.csv", "country,id_of_account\nGB,a\nDE,b\nGB,c\n")
     edges = write(tmp_path, "e.csv", "src,dst\na,b\n")
