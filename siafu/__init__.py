@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from siafu.loader import NeighborLoader
     from siafu.process_group import join, part_of
     from siafu.run import resume, train
+    from siafu.tuning import tune
 
 __version__ = "0.1.0"
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "predict",
     "resume",
     "train",
+    "tune",
 ]
 
 _HOMES = {
@@ -52,6 +54,7 @@ _HOMES = {
     "predict": ("siafu.inference", "predict"),
     "resume": ("siafu.run", "resume"),
     "train": ("siafu.run", "train"),
+    "tune": ("siafu.tuning", "tune"),
 }
 
 

@@ -20,6 +20,7 @@ from siafu.methods.snapshots.config import SnapshotsConfig
 from siafu.nn.config import ModelConfig
 from siafu.partition.config import PartitionConfig
 from siafu.training.config import TrainConfig
+from siafu.training.correct_and_smooth.config import CorrectAndSmoothConfig
 from siafu.training.link.config import DEFAULTS as LINK_DEFAULTS
 from siafu.training.link.config import LinkConfig
 
@@ -58,6 +59,7 @@ class Config(BaseModel):
     lazy: LazyConfig = LazyConfig()
     snapshots: SnapshotsConfig = SnapshotsConfig()
     link: LinkConfig = LinkConfig()
+    correct_and_smooth: CorrectAndSmoothConfig = CorrectAndSmoothConfig()
 
     def of(self, settings: type[S]) -> S:
         """Return the table of one component, such as ``LazyConfig``."""

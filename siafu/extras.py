@@ -30,6 +30,7 @@ EXTRAS = {
     "boto3": Extra("aws", "run workers on AWS Lambda"),
     "grpc": Extra("sites", "train among sites"),
     "google.protobuf": Extra("sites", "messages of sites"),
+    "optuna": Extra("tune", "search recipes and models"),
     "torch_geometric": Extra("pyg", "convert graphs from and to PyG, NeighborLoader"),
 }
 

@@ -11,6 +11,7 @@ import os
 import re
 import secrets
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -49,17 +50,27 @@ def read_private(path: Path, *, max_bytes: int) -> bytes:
 
 
 @contextmanager
-def lock_file(path: Path, *, refusal: str) -> Iterator[None]:
+def lock_file(path: Path, *, refusal: str, wait_s: float = 0) -> Iterator[None]:
     """Hold an exclusive lock on ``path``, readable by its owner only; the lock ends with the process.
 
-    Raises ValueError with the text ``refusal`` if another process holds the lock.
+    Raises ValueError with the text ``refusal`` if another process holds the lock, also after ``wait_s`` seconds.
     """
     with os.fdopen(_open_regular(path, os.O_RDWR | os.O_CREAT, 0o600), "rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(refusal) from None
+        until = time.monotonic() + wait_s
+        while not _try_lock(file):
+            if time.monotonic() >= until:
+                raise ValueError(refusal)
+            time.sleep(0.005)
         yield
+
+
+def _try_lock(file: BinaryIO) -> bool:
+    """Lock an open file unless another process holds its lock; returns whether it is locked."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def make_folder(path: Path) -> None:

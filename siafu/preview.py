@@ -27,7 +27,9 @@ _OUTPUTS = {"class": "classes", "labels": "labels", "regression": "targets"}
 
 def preview_task(graph: AnyGraph, config: Config, module: nn.Module | None) -> AnyTask:
     """Build the task of a run on the whole graph; a graph, task and model that do not fit together are refused."""
+    _check_ensemble(graph, config, module)
     if isinstance(graph, DynamicGraph):
+        _refuse_smoothing(config, f"{graph.name} changes over time")
         if module is not None:
             raise ValueError("method snapshots trains siafu's own models over time, not a module of your own")
         from siafu.methods.snapshots.build import build_task
@@ -36,6 +38,8 @@ def preview_task(graph: AnyGraph, config: Config, module: nn.Module | None) -> A
     if config.task != "node":
         return _preview_link_task(graph, config, module)
     task = task_of(graph, config.train)
+    if task.kind == "regression":
+        _refuse_smoothing(config, "the labels are numbers")
     if module is None:  # refuses what no model can be built of
         METHODS[config.method].build_model(
             config, in_features=_width(graph), out_features=task.num_outputs, num_nodes=1
@@ -43,8 +47,34 @@ def preview_task(graph: AnyGraph, config: Config, module: nn.Module | None) -> A
     return task
 
 
+def _check_ensemble(graph: AnyGraph, config: Config, module: nn.Module | None) -> None:
+    """Refuse an ensemble where there are no outputs of nodes to average, or where members would start alike."""
+    if config.train.ensemble == 1:
+        return
+    reason = ""
+    if isinstance(graph, DynamicGraph):
+        reason = f"{graph.name} changes over time, and outputs are averaged on static graphs alone"
+    elif config.task != "node":
+        reason = f"the outputs of task {config.task} are embeddings, which differ between members and have no average"
+    elif module is not None:
+        reason = "a module of your own starts from the weights it has, whatever the seed"
+    if reason:
+        raise ValueError(
+            f"train.ensemble is {config.train.ensemble}, but {reason}; set it to 1 (seeds trains several runs)"
+        )
+
+
+def _refuse_smoothing(config: Config, reason: str) -> None:
+    if config.correct_and_smooth.enabled:
+        raise ValueError(
+            f"correct_and_smooth.enabled is true, but {reason}, and it smooths classes of nodes on static graphs; set "
+            "it to false"
+        )
+
+
 def _preview_link_task(graph: Graph, config: Config, module: nn.Module | None) -> Task:
     _check_link(config, module)
+    _refuse_smoothing(config, "task link learns pairs of nodes")
     split = split_edges(graph, shares=config.link.split, fold=config.data.fold)
     model = METHODS[config.method].build_model(
         config, in_features=_width(graph), out_features=config.model.hidden, num_nodes=1

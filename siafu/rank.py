@@ -25,6 +25,8 @@ from siafu.dynamic import DynamicGraph
 from siafu.event_log import EventLog, NullEventLog
 from siafu.files import make_folder
 from siafu.graph import Graph
+from siafu.inference.correct_and_smooth import choose_outputs
+from siafu.inference.ensemble import build_ensemble
 from siafu.machine import describe_machine, peak_rss_bytes
 from siafu.methods import METHODS, RankContext, build_procedure
 from siafu.partition.cut import Part
@@ -37,7 +39,7 @@ from siafu.run_folder import RunFolder
 from siafu.store import is_dynamic, open_dynamic
 from siafu.store.tensors import save_tensors
 from siafu.training.loop import ENDS, Loop
-from siafu.training.procedure import Callbacks, Monitor
+from siafu.training.procedure import Callbacks, Monitor, Procedure
 from siafu.training.task import SPLITS
 
 RankResult = tuple[dict[str, Any], nn.Module | None]  # the metrics, and the model if training has ended
@@ -166,7 +168,8 @@ def train_rank(
     with scratch_folder(job, folder) as scratch:
         if job.race is not None:
             return _run_race(comm, part, job, folder, callbacks, scratch), None
-        procedure = build_procedure(RankContext(comm, part, job.config, module, scratch))
+        rank = RankContext(comm, part, job.config, module, scratch)
+        procedure = _build_procedure(rank, job.config, folder)
         loop = Loop(procedure, job.config.train, run=job.run)
         if job.checkpointed:
             loop.resume(None if folder is None else folder.checkpoint, same_ranks=job.same_ranks)
@@ -176,9 +179,16 @@ def train_rank(
                 make_folder(folder.checkpoint.parent)
             callbacks.on_training()
             reason = loop.fit(Monitor(events, None if folder is None else folder.checkpoint, callbacks))
-            metrics = _write_results(loop, part, job.config, events, folder, finished=reason in ENDS)
+            metrics = _write_results(loop, rank, job.config, events, folder, finished=reason in ENDS)
     metrics |= {"finished": reason in ENDS, "stopped_by": reason}
     return metrics, procedure.model if metrics["finished"] else None
+
+
+def _build_procedure(rank: RankContext, config: Config, folder: RunFolder | None) -> Procedure:
+    """Build what trains the model, or what scores an ensemble whose members are trained. Collective."""
+    if config.train.ensemble > 1:
+        return build_ensemble(rank, config, folder)
+    return build_procedure(rank)
 
 
 def _run_race(
@@ -252,7 +262,7 @@ def _write_start(
 
 def _write_results(
     loop: Loop,
-    part: Part | DynamicGraph,
+    rank: RankContext,
     config: Config,
     events: EventLog | NullEventLog,
     folder: RunFolder | None,
@@ -267,12 +277,15 @@ def _write_results(
     began_s = time.perf_counter()
     out = procedure.outputs()
     scores = {split: procedure.task.scores(out, split) for split in SPLITS}
+    figures: dict[str, Any] = {}
+    if finished and config.correct_and_smooth.enabled:
+        out, scores, figures = choose_outputs(rank, config, procedure.task, out, scores)
     loop.add_scoring(time.perf_counter() - began_s)
     if finished:
-        _write_scores(loop, part, events, out, scores)
+        _write_scores(loop, rank.part, events, out, scores)
         if folder is not None:
-            _save_weights(loop, part, folder)
-    return _metrics(loop, config, scores)
+            _save_weights(loop, rank.part, folder)
+    return _metrics(loop, config, scores) | figures
 
 
 def _graph_of(part: Part | DynamicGraph) -> Graph | DynamicGraph:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -31,8 +31,19 @@ def resolve_engine(config: Config, environ: Mapping[str, str]) -> Config:
     return config.model_copy(update={"engine": engine, "threads": config.threads or default})
 
 
-def load_source(graph: AnyGraph | str | Path, config: Config, progress: Progress) -> tuple[AnyGraph, str]:
+class LoadedGraph(NamedTuple):
+    """A graph that was loaded before, for several runs: the graph, and its source as a config records it."""
+
+    graph: AnyGraph
+    source: str
+
+
+def load_source(
+    graph: AnyGraph | LoadedGraph | str | Path, config: Config, progress: Progress
+) -> tuple[AnyGraph, str]:
     """Load the graph that the user gave or named; returns it and its source, "" for a graph given in Python."""
+    if isinstance(graph, LoadedGraph):
+        return graph
     if not isinstance(graph, str | Path):
         return as_graph(graph, fold=config.data.fold), ""
     path = Path(graph).expanduser()

@@ -35,11 +35,13 @@ from siafu.engines import (
 )
 from siafu.event_log import EventLog
 from siafu.inference import Run, open_run, read_encoder
+from siafu.inference.correct_and_smooth import SMOOTHED
+from siafu.inference.ensemble import member_config, with_members
 from siafu.load_graph import AnyGraph, load
 from siafu.preview import AnyTask, describe, preview_task
 from siafu.rank import end_jobs, follow_rank_0
 from siafu.recipes.race_folder import RaceFolder, pending_race
-from siafu.resolve import encode, fingerprint, resolve_engine
+from siafu.resolve import LoadedGraph, encode, fingerprint, resolve_engine
 from siafu.results.progress import TrainingProgress, in_notebook
 from siafu.results.read import across_seeds
 from siafu.run_folder import RunFolder, existing_folder, new_folder
@@ -50,11 +52,12 @@ from siafu.training.procedure import Callbacks
 if TYPE_CHECKING:
     from siafu.launch.elastic import RankProcesses
 
+_OF_ONE_SEED = ("members", SMOOTHED)  # metrics that no mean stands for
 _BASELINE_METRICS = ("model", "test_score", "val_score", "epochs", "epoch_seconds")
 
 
 def train(
-    graph: AnyGraph | str | Path,
+    graph: AnyGraph | LoadedGraph | str | Path,
     *,
     model: str | nn.Module | None = None,
     out: Path | str | None = None,
@@ -139,7 +142,7 @@ def _resume_command(path: Path, config: Config) -> str:
 
 @contextmanager
 def _new_run(
-    graph: AnyGraph | str | Path,
+    graph: AnyGraph | LoadedGraph | str | Path,
     config: Config,
     module: nn.Module | None,
     out: Path | None,
@@ -188,7 +191,7 @@ def _warn(graph: AnyGraph, task: AnyTask, callbacks: Callbacks) -> tuple[str, ..
 
 
 def _train_in_torchrun(
-    graph: AnyGraph | str | Path,
+    graph: AnyGraph | LoadedGraph | str | Path,
     config: Config,
     module: nn.Module | None,
     out: Path | None,
@@ -222,7 +225,7 @@ def _train_in_torchrun(
 
 
 def _train_as_rank_0(
-    graph: AnyGraph | str | Path,
+    graph: AnyGraph | LoadedGraph | str | Path,
     config: Config,
     module: nn.Module | None,
     out: Path,
@@ -338,11 +341,19 @@ def _train(job: TrainingJob, engine: Engine, callbacks: Callbacks) -> Run:
     folder, config = job.folder, job.config
     if config.seeds > 1:
         return _train_seeds(job, engine, callbacks)
+    members = _train_members(job, engine, callbacks)
+    if members and not members[-1].metrics["finished"]:
+        return Run(folder.path, config, members[-1].metrics | {"run": str(folder.path)}, None)
     on = "" if config.ranks == 1 else f" on {config.ranks} ranks"
     callbacks.say(
-        f"training {config.model.kind} for up to {config.max_epochs} epochs{on}, seed {config.seed}, in {folder.path}"
+        f"averaging the outputs of {len(members)} members{on}, in {folder.path}"
+        if members
+        else f"training {config.model.kind} for up to {config.max_epochs} epochs{on}, seed {config.seed}, "
+        f"in {folder.path}"
     )
     metrics, model = engine.train(job, callbacks)
+    if members:
+        metrics = with_members(metrics, members)
     metrics |= {"run": str(folder.path), "warnings": list(job.warnings), **race_metrics(folder)}
     if metrics["finished"] and config.baseline:
         baseline = _train_baseline(job, engine, callbacks).metrics
@@ -383,10 +394,23 @@ def _train_within(job: TrainingJob, path: Path, config: Config, engine: Engine, 
 def _train_baseline(job: TrainingJob, engine: Engine, callbacks: Callbacks) -> Run:
     """Train an MLP of the same size, which does not see the graph."""
     model = job.config.model.model_copy(update={"kind": "mlp"})
-    config = job.config.model_copy(update={"model": model, "baseline": False})
+    smooth = job.config.correct_and_smooth.model_copy(update={"enabled": False})  # it would see the graph
+    update = {"model": model, "baseline": False, "correct_and_smooth": smooth}
+    config = job.config.model_copy(update=update)
     if config.method == "lazy" and config.lazy.recipe == "frugal":  # its models all read the graph
         config = config.model_copy(update={"method": "full"})
     return _train_within(job, job.folder.path / "baseline", config, engine, callbacks)
+
+
+def _train_members(job: TrainingJob, engine: Engine, callbacks: Callbacks) -> list[Run]:
+    """Train the members of an ensemble one after another, up to one that is stopped; none if it has one member."""
+    runs, count = list[Run](), job.config.train.ensemble
+    for place in range(count if count > 1 else 0):
+        config = member_config(job.config, place)
+        runs.append(_train_within(job, job.folder.member(place), config, engine, callbacks))
+        if not runs[-1].metrics["finished"]:
+            break
+    return runs
 
 
 def _train_seeds(job: TrainingJob, engine: Engine, callbacks: Callbacks) -> Run:
@@ -413,4 +437,5 @@ def _train_seeds(job: TrainingJob, engine: Engine, callbacks: Callbacks) -> Run:
 def _mean_metrics(metrics: list[dict[str, Any]]) -> dict[str, Any]:
     spread = across_seeds(metrics)
     means = {key: value.mean for key, value in spread.items()}
-    return metrics[0] | means | {f"{key}_std": value.std for key, value in spread.items()}
+    shared = {key: value for key, value in metrics[0].items() if key not in _OF_ONE_SEED}
+    return shared | means | {f"{key}_std": value.std for key, value in spread.items()}

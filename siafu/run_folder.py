@@ -82,6 +82,10 @@ class RunFolder:
         """Return the folder of one of several seeds."""
         return self.path / f"seed-{place}"
 
+    def member(self, place: int) -> Path:
+        """Return the folder of one of the members of an ensemble."""
+        return self.path / f"member-{place}"
+
     def write_config(self, text: str) -> None:
         """Write the config; its last line holds its checksum."""
         write_atomically(self.config, add_text_checksum(text))
@@ -145,7 +149,7 @@ def new_folder(out: Path | None, *, name: str) -> Iterator[RunFolder]:
     target = Path("runs") if out is None else out
     missing = [path for path in (target, *target.parents) if not path.exists()]
     target.mkdir(parents=True, exist_ok=True)
-    folder = RunFolder(_make_numbered(target, _safe_name(name)) if out is None else out)
+    folder = RunFolder(numbered_folder(target, safe_name(name)) if out is None else out)
     present = set(folder.path.iterdir())
     with folder.locked():
         _check_empty(folder.path)  # under the lock: another run may have started and ended since
@@ -179,7 +183,8 @@ def _check_empty(path: Path) -> None:
         raise ValueError(f"{path}: not empty (it holds {present[0]}); choose another --out")
 
 
-def _safe_name(name: str) -> str:
+def safe_name(name: str) -> str:
+    """Turn any text into the name of a file or folder."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "run"
 
 
@@ -192,7 +197,8 @@ def existing_folder(path: Path) -> RunFolder:
     return RunFolder(path)
 
 
-def _make_numbered(parent: Path, name: str) -> Path:
+def numbered_folder(parent: Path, name: str) -> Path:
+    """Make a new folder ``name-1``, or with the next number that is free."""
     number = 1
     while True:
         path = parent / f"{name}-{number}"

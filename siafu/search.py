@@ -17,7 +17,7 @@ from siafu.recipes.choose import Chooser
 from siafu.recipes.plan import Candidate, RacePlan, plan_race
 from siafu.recipes.race_folder import RaceFolder
 from siafu.recipes.traits import Traits
-from siafu.resolve import encode, load_source, resolve_config, resolve_scoring
+from siafu.resolve import LoadedGraph, encode, load_source, resolve_config, resolve_scoring
 from siafu.run_folder import RunFolder
 from siafu.training.procedure import Callbacks
 from siafu.training.task import task_of
@@ -44,7 +44,10 @@ class ResolvedRun(NamedTuple):
 
 
 def resolve_run(
-    graph: AnyGraph | str | Path, config: Config, module: nn.Module | None, callbacks: Callbacks
+    graph: AnyGraph | LoadedGraph | str | Path,
+    config: Config,
+    module: nn.Module | None,
+    callbacks: Callbacks,
 ) -> ResolvedRun:
     """Load and encode the graph of a run, resolve every setting that depends on it, and build its task."""
     graph, source = load_source(graph, config, callbacks.progress)
@@ -113,7 +116,8 @@ def run_race(job: TrainingJob, engine: Engine, callbacks: Callbacks) -> tuple[Tr
         result, _ = engine.train(job, callbacks)
         if not result["finished"]:
             return job, result
-    goes_on = METHODS[job.config.method].race_method == job.config.method and job.config.seeds == 1
+    is_one_training = job.config.seeds == 1 and job.config.train.ensemble == 1
+    goes_on = METHODS[job.config.method].race_method == job.config.method and is_one_training
     folder.install(result["chosen"], goes_on=goes_on)
     if goes_on:
         EventFollower(job.folder, callbacks, total=job.config.max_epochs, from_start=True).poll()

@@ -56,12 +56,18 @@ def exit_on_signal() -> Iterator[None]:
 
 
 @contextmanager
-def resume_hint(command: str) -> Iterator[None]:
-    """Add a note with the command that resumes the run to an interrupt; the innermost one counts."""
+def resume_hint(command: str, *, outermost: bool = False) -> Iterator[None]:
+    """Add a note with the command that resumes the run to an interrupt.
+
+    The innermost one counts, unless one further out is ``outermost``: that of a command of many runs.
+    """
     try:
         yield
     except (KeyboardInterrupt, SignalInterrupt) as stop:
-        if not getattr(stop, "__notes__", []):
+        notes: list[str] = getattr(stop, "__notes__", [])
+        if outermost:
+            notes.clear()
+        if not notes:
             stop.add_note(f"go on with: {command}")
         raise
 

@@ -6,6 +6,7 @@ import random
 import runpy
 import shutil
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -202,6 +203,14 @@ def test_each_of_several_seeds_and_a_baseline_can_predict(tables: Path, tmp_path
     run = siafu.train(tables / "store", epochs=2, seeds=2, baseline=True, out=tmp_path / "run")
     for path in ("seed-0", "seed-1", "seed-0/baseline"):
         assert siafu.predict(run.directory / path)["output"].shape == (300, 2)
+
+
+def test_members_of_an_ensemble_and_smoothed_runs_predict_from_columns(tables: Path, tmp_path: Path) -> None:
+    smooth = {"correct_and_smooth": {"enabled": True}}
+    run = siafu.train(tables / "store", epochs=4, ensemble=2, config=smooth, out=tmp_path / "run")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # such as: not the graph that the run was trained on
+        assert siafu.predict(run.directory)["output"].shape == (300, 2)
 
 
 def test_a_damaged_or_changed_encoder_is_refused(trained: Path, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ def test_every_subject_is_examined_once() -> None:
         "ray",
         "boto3",
         "grpc",
+        "optuna",
         "torch_geometric",
     } <= set(names)
 

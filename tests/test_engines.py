@@ -148,7 +148,15 @@ def test_a_run_on_two_ranks_prints_and_writes_its_metrics(whole: tuple[Path, dic
     written = json.loads((run / "metrics.json").read_text())
     assert {key: written[key] for key in found} == found
     assert sorted(path.name for path in run.iterdir() if not path.name.startswith(".")) == sorted(
-        ["checkpoint", "config.toml", "events.jsonl", "metrics.json", "model.safetensors", "parts"]
+        [
+            "checkpoint",
+            "config.toml",
+            "events.jsonl",
+            "inputs.safetensors",
+            "metrics.json",
+            "model.safetensors",
+            "parts",
+        ]
     )
     assert not (run / ".measured.json").exists()
 
@@ -227,6 +235,7 @@ def test_ranks_killed_while_they_sample_go_on_within_the_epoch_and_end_with_the_
         "comm.gradients=bf16",
     )
     arguments += ("--set", "sampled.batch_size=2", "--set", "sampled.macrobatch=4", "--epochs", "2")
+    arguments += ("--set", "train.search=off")
     run, seen = tmp_path / "run", list[psutil.Process]()
     process = start(*SIAFU, "train", DATA, *SETTINGS, *arguments, "--out", str(run))
     wait_for(lambda: num_kept(run) >= 3, process)
@@ -450,6 +459,19 @@ def test_all_ranks_of_a_group_get_the_metrics(graph: Graph, tmp_path: Path, in_g
     siafu.train(graph, out=tmp_path / "local", ranks=2, engine="local", **settings)
     for part in ("seed-0", "seed-1", "seed-0/baseline"):
         assert weights(out / part) == weights(tmp_path / "local" / part)
+
+
+def test_all_ranks_of_a_group_get_the_ensemble(graph: Graph, tmp_path: Path, in_group: Grouped) -> None:
+    out, settings = tmp_path / "run", {**SOME, "ensemble": 2, "correct_and_smooth": {"enabled": True}}
+    first, second = in_group(lambda _: siafu.train(graph, out=out, engine="torchrun", **settings))
+    assert first.metrics == second.metrics
+    assert first.model is not None
+    assert second.model is not None
+    for name, value in first.model.state_dict().items():
+        assert torch.equal(value, second.model.state_dict()[name]), name
+    local = siafu.train(graph, out=tmp_path / "local", ranks=2, engine="local", **settings)
+    assert weights(out) == weights(tmp_path / "local")
+    assert first.metrics["test_score"] == local.metrics["test_score"]
 
 
 def test_a_group_that_is_started_again_after_the_end_finds_the_metrics(

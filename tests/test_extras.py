@@ -35,6 +35,7 @@ NEEDS: list[tuple[str, Callable[[], object]]] = [
     ("ray", lambda: import_module("siafu.launch.ray")),
     ("ray", lambda: import_module("siafu.workers.ray_tasks")),
     ("boto3", lambda: LambdaPlatform("worker", key=bytes(32))),
+    ("optuna", lambda: import_module("siafu.tuning.study")),
     ("torch_geometric", lambda: karate().to_pyg()),
     ("torch_geometric", lambda: siafu.NeighborLoader(karate(), [3])),
 ]
@@ -45,7 +46,7 @@ def test_a_package_that_is_not_installed_is_named_with_its_install_command(
     package: str, use: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for loaded in ("siafu.launch.ray", "siafu.workers.ray_tasks", *sys.modules):
-        if loaded.startswith(("siafu.launch.ray", "siafu.workers.ray_tasks", f"{package}.")):
+        if loaded.startswith(("siafu.launch.ray", "siafu.workers.ray_tasks", "siafu.tuning", f"{package}.")):
             monkeypatch.delitem(sys.modules, loaded, raising=False)
     monkeypatch.setitem(sys.modules, package, None)
     install = f"needs {package}, which is not installed: {EXTRAS[package].install}"

@@ -4,7 +4,9 @@ import errno
 import fcntl
 import os
 import stat
+import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -177,3 +179,14 @@ def test_a_file_that_is_not_private_is_refused_at_once(tmp_path: Path) -> None:
         read_private(tmp_path, max_bytes=100)
     with pytest.raises(ValueError, match="none: No such file"):
         read_private(tmp_path / "none", max_bytes=100)
+
+
+def test_a_lock_that_is_released_within_the_wait_can_be_had(tmp_path: Path) -> None:
+    held = ExitStack()
+    held.enter_context(lock_file(tmp_path / "lock", refusal="taken"))
+    with pytest.raises(ValueError, match="taken"), lock_file(tmp_path / "lock", refusal="taken", wait_s=0.02):
+        pass
+    timer = threading.Timer(0.05, held.close)
+    timer.start()
+    with lock_file(tmp_path / "lock", refusal="taken", wait_s=60):
+        timer.join()

@@ -40,12 +40,16 @@ ORDER = [
     ["results"],
     ["plan", "doctor"],
     ["config", "run_folder", "load_graph"],
+    ["recipes"],
     ["inference", "store_partitions", "resolve"],
     ["preview"],
     ["data_warnings"],
+    ["race"],
     ["rank", "loader", "process_group"],
     ["engines", "rank_process"],
+    ["search"],
     ["run", "sites"],
+    ["tuning"],
     ["cli"],
 ]
 # Inside functions alone: Graph.from_pyg and its like hand their work to the room that knows the other libraries, and
@@ -54,6 +58,7 @@ INSIDE_FUNCTIONS = {("graph", "convert"), ("dynamic", "convert"), ("graph", "con
 LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
 
 DISTRIBUTORS = {"torch.distributed", "ray", "boto3", "grpc"}
+ONE_FILE = {"optuna": "tuning/study.py"}  # libraries that one file alone imports
 MAY_DISTRIBUTE = {"launch", "workers"}
 # They know no rank, no file, no clock.
 PURE = {"graph", "context", "dynamic", "native", "nn", "sampling"}
@@ -166,6 +171,11 @@ def test_a_library_that_distributes_is_named_in_one_file_of_a_room_that_may(libr
     rooms = [room_of(path) for path in naming]
     assert set(rooms) <= MAY_DISTRIBUTE, [name_of(path) for path in naming]
     assert len(rooms) == len(set(rooms)), [name_of(path) for path in naming]
+
+
+@pytest.mark.parametrize("library", sorted(ONE_FILE))
+def test_an_optional_library_is_named_in_its_file_alone(library: str) -> None:
+    assert [name_of(path) for path in FILES if names_library(path, library)] == [ONE_FILE[library]]
 
 
 @pytest.mark.parametrize("path", [path for path in FILES if room_of(path) in PURE], ids=name_of)

@@ -76,8 +76,8 @@ def test_a_run_leaves_the_files_it_promises(graph: Graph, tmp_path: Path) -> Non
         str(path.relative_to(tmp_path / "run")) for path in (tmp_path / "run").rglob("*") if path.is_file()
     )
     assert found == [
-        *(".lock", "checkpoint/latest.safetensors", "config.toml", "events.jsonl", "metrics.json"),
-        "model.safetensors",
+        *(".lock", "checkpoint/latest.safetensors", "config.toml", "events.jsonl", "inputs.safetensors"),
+        *("metrics.json", "model.safetensors"),
     ]
 
 

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from siafu.data import karate
-from siafu.signals import SignalInterrupt, deferred_stop, exit_on_signal
+from siafu.signals import SignalInterrupt, deferred_stop, exit_on_signal, resume_hint
 from siafu.store import write_store
 
 TIMEOUT_S = 240
@@ -74,7 +74,7 @@ def end(process: "subprocess.Popen[str]") -> tuple[int, str]:
         (signal.SIGTERM, "siafu.store_partitions:find_or_create", ("partition", "store", "--parts", "2")),
         (signal.SIGINT, "siafu.inference:open_run", ("predict", "run")),
         (signal.SIGTERM, "siafu.results.read:read_run", ("report", "run")),
-        (signal.SIGTERM, "siafu.run:load_source", ("train", "store")),
+        (signal.SIGTERM, "siafu.search:load_source", ("train", "store")),
     ],
 )
 def test_every_command_ends_at_once_with_the_exit_code_of_the_signal(
@@ -192,3 +192,14 @@ def test_a_deferred_stop_acts_at_the_second_signal() -> None:
     with pytest.raises(SystemExit) as ended, exit_on_signal():
         stop_twice()
     assert ended.value.code == 143
+
+
+@pytest.mark.parametrize(("outermost", "said"), [(False, "siafu resume run"), (True, "siafu tune cora")])
+def test_the_innermost_hint_counts_unless_one_further_out_is_of_many_runs(outermost: bool, said: str) -> None:
+    with (
+        pytest.raises(KeyboardInterrupt) as stop,
+        resume_hint("siafu tune cora", outermost=outermost),
+        resume_hint("siafu resume run"),
+    ):
+        raise KeyboardInterrupt
+    assert stop.value.__notes__ == [f"go on with: {said}"]

@@ -16,6 +16,7 @@ from siafu.cli.errors import WrongUse, explain
 from siafu.cli.output import say
 from siafu.cli.results import predict, report
 from siafu.cli.train import federate, resume, train
+from siafu.cli.tune import tune
 from siafu.cli.workers import package, worker
 from siafu.signals import exit_on_signal
 from siafu.sites.cli import site
@@ -32,6 +33,7 @@ app.add_typer(functions, name="lambda")
 app.add_typer(site, name="site")
 app.command()(train)
 app.command()(resume)
+app.command()(tune)
 app.command()(predict)
 app.command()(report)
 app.command()(worker)

@@ -28,6 +28,17 @@ def command_callbacks() -> "Iterator[Callbacks]":
         )
 
 
+@contextmanager
+def tune_callbacks() -> "Iterator[Callbacks]":
+    """Print lines alone; the first SIGTERM or Ctrl-C stops the search at the end of an epoch."""
+    from siafu.results.progress import LiveProgress
+    from siafu.training.procedure import Callbacks
+
+    notice = "stopping after this epoch; once more to stop at once"
+    with deferred_stop(notice) as stop, LiveProgress() as progress:
+        yield Callbacks(should_stop=lambda: stop.reason, progress=progress, say=say, on_training=stop.begin)
+
+
 def exit_if_stopped(callbacks: "Callbacks", metrics: dict[str, Any]) -> None:
     """Exit with the code of the signal that stopped the run, here or on another rank, or that came as it ended."""
     if code := exit_code(callbacks.should_stop() or metrics["stopped_by"]):
@@ -59,19 +70,34 @@ def _summary(metrics: dict[str, Any]) -> list[str]:
         lines.append(
             f"{without['model']:8} {_format_scores(without, metrics['metric'])} (the same without the graph)"
         )
+    lines += _compared(metrics)
     kept = f", the weights of epoch {metrics['best_epoch']}" if metrics["best_epoch"] and not many else ""
     time = f"{metrics['epochs']:.0f} epochs of {fmt_seconds(metrics['epoch_seconds'])}{kept}"
     lines.append(f"{'time':8} {time}; peak memory {fmt_bytes(metrics['peak_rss_bytes'])}")
     return [*lines, f"{'run':8} {metrics['run']}", f"{'next':8} siafu report {metrics['run']}"]
 
 
-def _format_scores(metrics: dict[str, Any], metric: str) -> str:
+def _compared(metrics: dict[str, Any]) -> list[str]:
+    """Compare the scores with those of the members of an ensemble, and with those without correct-and-smooth."""
+    lines, metric = [], metrics["metric"]
+    if "members_test_score" in metrics:
+        lines.append(f"{'members':8} {_format_scores(metrics, metric, of='members_')}, mean of the members")
+    if metrics.get("smoothed") is False:
+        why = "with correct-and-smooth; not used, as its validation score is worse"
+        lines.append(f"{'smoothed':8} {_format_scores(metrics, metric, of='smoothed_')} ({why})")
+    elif "unsmoothed_test_score" in metrics:
+        scores = _format_scores(metrics, metric, of="unsmoothed_")
+        lines.append(f"{'plain':8} {scores} (without correct-and-smooth)")
+    return lines
+
+
+def _format_scores(metrics: dict[str, Any], metric: str, *, of: str = "") -> str:
     from siafu.results.format import fmt_metric, fmt_score
 
     test, val = (
-        fmt_score(metrics[f"{split}_score"], metric, std=metrics.get(f"{split}_score_std"))
+        fmt_score(metrics[f"{of}{split}_score"], metric, std=metrics.get(f"{of}{split}_score_std"))
         for split in ("test", "val")
     )
     return f"test {fmt_metric(metric)} {test}" + (
-        f", validation {val}" if metrics["val_score"] is not None else ""
+        f", validation {val}" if metrics[f"{of}val_score"] is not None else ""
     )

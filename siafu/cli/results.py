@@ -42,20 +42,29 @@ def predict(
             f"wrote the scores of {count:,} pairs to {out}",
         )
         return
-    inference.predict(run, graph, embeddings=embeddings, out=out)
+    inference.predict(run, graph, embeddings=embeddings, out=out, say=say)
     found = {"run": str(path), "out": str(out), "nodes": graph.num_nodes}
     print_result(found, as_json, f"wrote the predictions of {graph.num_nodes:,} nodes to {out}")
 
 
 def report(
-    paths: Annotated[list[Path], typer.Argument(metavar="RUN...", help="One run, or several side by side.")],
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="One run, several side by side, or one search.")
+    ],
     out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
     as_json: Json = False,
 ) -> None:
-    """Write a self-contained HTML page about one run or several."""
+    """Write a self-contained HTML page about one run, several, or a search."""
     from siafu.results.read import read_run
-    from siafu.results.report import write_report
+    from siafu.results.report import write_report, write_search_report
+    from siafu.results.search import is_search, read_search
 
+    if search := next(filter(is_search, paths), None):
+        if len(paths) > 1:
+            raise ValueError(f"{search}: a search, which has a report of its own; give it alone")
+        write_search_report(read_search(search), out)
+        print_result({"out": str(out), "search": str(search)}, as_json, f"wrote {out}")
+        return
     runs = [each for path in paths for each in sorted(path.glob("seed-[0-9]*"), key=_seed_number) or [path]]
     records = [read_run(path) for path in runs]
     write_report(records, out)

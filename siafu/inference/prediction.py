@@ -1,5 +1,7 @@
 """Predict with the model of a run: outputs, embeddings and scores of pairs, in the user's order of nodes."""
 
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -10,12 +12,14 @@ from siafu.context import Context
 from siafu.data.columns import encode_graph
 from siafu.dynamic import DynamicGraph
 from siafu.graph import Graph
+from siafu.inference.correct_and_smooth import SMOOTHED, smooth_predictions
 from siafu.inference.trained_run import Run, open_run, read_encoder, source_graph
 from siafu.load_graph import AnyGraph
 from siafu.methods import METHODS
 from siafu.methods.snapshots.config import task_config_of
 from siafu.methods.static import make_room
 from siafu.nn.embedded import Embedded
+from siafu.nn.ensemble import Ensemble, averaged
 from siafu.nn.link import LinkHead, get_link_head
 from siafu.nn.model import Model
 from siafu.nn.propagated import Propagated
@@ -37,12 +41,15 @@ def predict(
     embeddings: bool = False,
     out: Path | str | None = None,
     pairs: ArrayLike | Tensor | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> dict[str, Tensor]:
     """Predict for every node of a graph, in the user's order.
 
     Returns ``output`` (N, C), the logits of the model, and with ``embeddings`` also ``embedding`` (N, H). For task
     link, ``output`` is one embedding per node; with ``pairs``, ``score`` (P,) is the logit that each pair is an edge,
-    and messages pass over all edges of the graph. For a dynamic graph the prediction is that of the last step.
+    and messages pass over all edges of the graph. For a dynamic graph the prediction is that of the last step. For an
+    ensemble the outputs are averaged, and the embeddings of its members stand side by side, (N, members x H). A run
+    that ended with correct-and-smooth repeats it on the graph that it trained on, and leaves it out on any other.
 
     Args:
         run: a run or its folder.
@@ -50,6 +57,7 @@ def predict(
         embeddings: whether to return the last hidden rows, too.
         out: a Parquet or CSV file to write: the id, class and probabilities of each node.
         pairs: (2, P) node numbers, sources above targets.
+        say: shows warnings; by default they are Python's.
     """
     if out is not None:
         from siafu.inference.export import check_out
@@ -59,6 +67,14 @@ def predict(
     if run.model is None:
         raise ValueError(_without_model(run))
     graph = _graph_of(run, graph)
+    _check_kind(run, graph)
+    graph = _encoded(run, graph)
+    if run.metrics.get(SMOOTHED) and not smooths(run, graph):
+        text = (
+            f"{graph.name}: not the graph that {run.directory} was trained on, whose labels correct-and-smooth reads; "
+            "it is left out, and outputs are those of the model"
+        )
+        warnings.warn(text, stacklevel=2) if say is None else say(f"warning: {text}")
     predicted = _predict(run, graph, embeddings=embeddings, pairs=pairs)
     if out is not None:
         from siafu.inference.export import write_predictions
@@ -67,6 +83,13 @@ def predict(
             Path(out), graph, predicted, kind=run.metrics["task"], names=run.settings.class_names
         )
     return predicted
+
+
+def smooths(run: Run, graph: AnyGraph) -> bool:
+    """Return whether predictions of a graph are corrected and smoothed: those of the graph that a run trained on."""
+    if not run.metrics.get(SMOOTHED) or not isinstance(graph, Graph):
+        return False
+    return inputs.fingerprint(graph) == run.settings.fingerprint
 
 
 def _open(run: object) -> Run:
@@ -92,9 +115,7 @@ def _graph_of(run: Run, graph: object) -> AnyGraph:
 def _predict(
     run: Run, graph: AnyGraph, *, embeddings: bool, pairs: ArrayLike | Tensor | None
 ) -> dict[str, Tensor]:
-    _check_kind(run, graph)
     assert run.model is not None
-    graph = _encoded(run, graph)
     if isinstance(graph, DynamicGraph):
         return _predict_last_step(run, graph, embeddings=embeddings, pairs=pairs)
     data = run.settings.data.model_copy(update={"reorder": "auto", "layout": "auto"})
@@ -102,14 +123,22 @@ def _predict(
     resolved = inputs.resolve(data, graph, reads_sparse=reads_sparse)
     config = run.settings.model_copy(update={"data": resolved})
     prepared = inputs.prepare(graph, config.data)
-    standard = resolved.normalize == "standard" and graph.x is not None
-    scaling = load_scaling(run.directory) if standard else None
+    scaling = None
+    if resolved.normalize == "standard" and graph.x is not None:
+        scaling = load_scaling(run.directory)
+        _check_width(scaling.mean.numel(), graph.x.shape[1], graph)
     x = inputs.input_rows(prepared, resolved, config.model, scratch=run.directory, scaling=scaling)
-    if resolved.inputs == "stream" and isinstance(run.model, Model):
-        room = make_room(ranks=config.ranks, budget_mb=config.sampled.budget_mb, scratch=run.directory)
-        found = _outputs_by_layer(run.model, prepared, x, embeddings=embeddings, room=room)
-    else:
-        found = _outputs(run.model, prepared.block.with_static(x), x, embeddings=embeddings, graph=graph)
+    room = make_room(ranks=config.ranks, budget_mb=config.sampled.budget_mb, scratch=run.directory)
+    context = prepared.block.with_static(x)
+
+    def rows_of(model: nn.Module) -> dict[str, Tensor]:
+        if resolved.inputs == "stream" and isinstance(model, Model):
+            return _outputs_by_layer(model, prepared, x, embeddings=embeddings, room=room)
+        return _outputs(model, context, x, embeddings=embeddings, graph=graph)
+
+    found = _of_members(run.model, rows_of) if isinstance(run.model, Ensemble) else rows_of(run.model)
+    if smooths(run, graph):
+        found["output"] = smooth_predictions(prepared, config, found["output"], scratch=run.directory)
     found = {name: inputs.in_user_order(rows, prepared) for name, rows in found.items()}
     if pairs is not None:
         found["score"] = score_pairs(run, graph, found["output"], pairs)
@@ -124,8 +153,7 @@ def _encoded(run: Run, graph: AnyGraph) -> AnyGraph:
     if encoder is None and graph.columns is not None:
         raise ValueError(
             f"{graph.name}: has columns ({_listed(graph)}), but the model was trained on plain features; give a "
-            f"graph with "
-            "the same features"
+            "graph with the same features"
         )
     if encoder is not None and graph.columns is None:
         names = ", ".join(each.name for each in encoder.columns)
@@ -138,6 +166,20 @@ def _encoded(run: Run, graph: AnyGraph) -> AnyGraph:
 
 def _listed(graph: Graph) -> str:
     return ", ".join(column.type.name for column in graph.columns or ())
+
+
+def _of_members(model: Ensemble, rows_of: Callable[[nn.Module], dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Average the outputs of the members of an ensemble; their embeddings stand side by side."""
+    embeddings: list[Tensor] = []
+
+    def outputs() -> Iterator[Tensor]:
+        for member in model.members:
+            found = rows_of(member)
+            embeddings.extend(found[name] for name in ("embedding",) if name in found)
+            yield found["output"]
+
+    output = averaged(outputs(), model.kind)
+    return {"output": output} | ({"embedding": torch.cat(embeddings, 1)} if embeddings else {})
 
 
 def _check_kind(run: Run, graph: AnyGraph) -> None:

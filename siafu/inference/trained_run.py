@@ -11,6 +11,7 @@ from siafu.data.columns import Encoder
 from siafu.event_log import Progress, no_progress
 from siafu.load_graph import AnyGraph, load
 from siafu.methods import METHODS
+from siafu.nn.ensemble import Ensemble
 from siafu.nn.propagated import Propagated
 from siafu.run_folder import RunFolder, existing_folder
 from siafu.store.tensors import load_tensors
@@ -86,7 +87,7 @@ def load_weights(folder: RunFolder, config: Config, model: nn.Module | None) -> 
             raise ValueError(f"{folder.path}: trained a module of your own; open it from Python with model=")
         if shape.keys() != {"in_features", "out_features", "num_nodes"}:
             raise ValueError(f"{folder.weights}: not the weights of a run; put the right file back")
-        model = METHODS[config.method].build_model(config, **shape)
+        model = _build_model(config, shape)
     try:
         if isinstance(model, Propagated):
             return Propagated.of_state(weights)
@@ -94,3 +95,10 @@ def load_weights(folder: RunFolder, config: Config, model: nn.Module | None) -> 
     except (RuntimeError, ValueError) as error:
         raise ValueError(f"{folder.weights}: its weights do not fit the model ({error})") from None
     return model
+
+
+def _build_model(config: Config, shape: dict[str, int]) -> nn.Module:
+    """Build the model of a run, or all members of an ensemble, without weights."""
+    method, count = METHODS[config.method], config.train.ensemble
+    members = [method.build_model(config, **shape) for _ in range(count)]
+    return members[0] if count == 1 else Ensemble(members)

@@ -12,7 +12,7 @@ from siafu.methods import METHODS
 from siafu.methods.sampled.config import SampledConfig
 from siafu.methods.static_work import TRAIN_PASSES, build_for_work, layer_works, whole_graph_work
 from siafu.recipes.plan import Candidate
-from siafu.recipes.recipe import Recipe, recipes_for, tables_of
+from siafu.recipes.recipe import Recipe, kinds_for, recipes_for, tables_of
 from siafu.recipes.traits import Traits, traits_of
 from siafu.training import inputs
 from siafu.training.task import Task
@@ -51,8 +51,7 @@ class Chooser:
 
     def candidates(self) -> list[Candidate]:
         """Choose all candidates; recipes that the user's settings make equal are one."""
-        kind = self.given.model.kind
-        kinds = AUTO_KINDS if kind == "auto" else (kind,)
+        kinds = self._kinds()
         found: dict[Config, str] = {}
         for of_place in zip_longest(*(recipes_for(each, self.traits) for each in kinds)):
             for each, recipe in zip(kinds, of_place, strict=True):
@@ -60,6 +59,13 @@ class Chooser:
                     name = recipe.name if len(kinds) == 1 else f"{each} {recipe.name}"
                     found.setdefault(self._config(recipe, each), name)
         return [Candidate(name, config, self._work(config)) for config, name in found.items()]
+
+    def _kinds(self) -> tuple[str, ...]:
+        """Return the kinds of models that race."""
+        if "kind" not in self.given.model.model_fields_set:
+            return kinds_for(self.traits)
+        kind = self.given.model.kind
+        return AUTO_KINDS if kind == "auto" else (kind,)
 
     def _config(self, recipe: Recipe, kind: str) -> Config:
         """Take the settings of a recipe that the user did not give."""

@@ -10,6 +10,8 @@ from siafu.nn.layers import LAYERS
 from siafu.recipes.traits import Traits
 
 FEW_LABELS = 2_000  # training nodes; fewer want the strong regularisation of small citation graphs
+MANY_LABELS = 20_000  # training nodes; more want little regularisation
+UNLIKE = 0.1  # homophily; below it, layers that keep a node's own row apart may be better
 
 Tables = Mapping[str, Mapping[str, Any]]
 
@@ -20,45 +22,51 @@ class Recipe(NamedTuple):
     Attributes:
         name: one word.
         model, train: its settings.
+        counts: how rows of counts are prepared; other features are standardised where they are dense.
     """
 
     name: str
     model: Mapping[str, Any]
     train: Mapping[str, Any]
-
-
-# Kipf and Welling (https://arxiv.org/abs/1609.02907), for few labels.
-SMALL = Recipe("small", {"hidden": 64, "layers": 2, "dropout": 0.5}, {"weight_decay": 5e-4})
-DECAYED = Recipe("decayed", {"hidden": 256, "layers": 2, "dropout": 0.5}, {"weight_decay": 5e-4})
-WIDE = Recipe("wide", {"hidden": 256, "layers": 2, "dropout": 0.2}, {"weight_decay": 0.0})
-# Norm and skip connections, as in https://arxiv.org/abs/2406.08993.
-DEEP = Recipe(
-    "deep",
-    {"hidden": 256, "layers": 3, "dropout": 0.5, "norm": "layer", "residual": True},
-    {"weight_decay": 5e-5},
-)
-# All hidden layers side by side, for neighbours of other classes (https://arxiv.org/abs/1806.03536).
-JUMPING = Recipe(
-    "jumping",
-    {"hidden": 256, "layers": 2, "dropout": 0.5, "norm": "layer", "jump": "cat"},
-    {"weight_decay": 5e-5},
-)
+    counts: str = "none"
 
 
 def recipes_for(kind: str, traits: Traits) -> tuple[Recipe, ...]:
     """Return the recipes that suit a kind of model and a graph; the first is the default."""
-    found: tuple[Recipe, ...] = (WIDE, DECAYED, DEEP, JUMPING)
     if not traits.in_features:  # a row is learned for each node, as wide as the hidden rows
-        found = (SMALL,)
-    elif traits.num_train < FEW_LABELS:
-        found = (SMALL, DECAYED, JUMPING)
-    if kind not in LAYERS:  # no norm, no skip connections
-        found = tuple(recipe for recipe in found if "norm" not in recipe.model)
-    return found
+        return (_SMALL,)
+    if traits.num_train < FEW_LABELS:
+        return (_SMALL, _SMALL._replace(name="broad", model={**_SMALL.model, "hidden": 256}))
+    decayed = _decayed(traits.num_train)
+    found = (decayed, _WIDE) if traits.num_train < MANY_LABELS else (_WIDE, decayed)
+    return (*found, _DEEP) if kind in LAYERS else found  # others have no norm and no skip connections
+
+
+def kinds_for(traits: Traits) -> tuple[str, ...]:
+    """Return the kinds of models that race where the user names none; the first is the default."""
+    unlike = traits.homophily is not None and traits.homophily < UNLIKE
+    return ("gcn", "sage") if unlike and traits.in_features else ("gcn",)
 
 
 def tables_of(recipe: Recipe, traits: Traits) -> Tables:
     """Return the settings of a recipe for a graph, as tables."""
     plain = "standard" if traits.dense else "none"
-    normalize = "rows" if traits.words and recipe in (SMALL, DECAYED) else plain
+    normalize = recipe.counts if traits.words else plain
     return {"model": recipe.model, "train": recipe.train, "data": {"normalize": normalize}}
+
+
+# Kipf and Welling (https://arxiv.org/abs/1609.02907), for few labels.
+_SMALL = Recipe("small", {"hidden": 64, "layers": 2, "dropout": 0.5}, {"weight_decay": 5e-4}, "rows")
+_WIDE = Recipe("wide", {"hidden": 256, "layers": 2, "dropout": 0.2}, {"weight_decay": 0.0})
+# Norm and skip connections, as in https://arxiv.org/abs/2406.08993.
+_DEEP = Recipe(
+    "deep",
+    {"hidden": 256, "layers": 3, "dropout": 0.5, "norm": "layer", "residual": True},
+    {"weight_decay": 5e-5},
+)
+
+
+def _decayed(num_train: int) -> Recipe:
+    """Weight decay as of a prior over the weights: against a mean loss, it falls with the number of labels."""
+    decay = float(f"{2 / num_train:.1g}")
+    return Recipe("decayed", {"hidden": 256, "layers": 2, "dropout": 0.5}, {"weight_decay": decay})

@@ -139,7 +139,7 @@ def _summary(record: RunRecord) -> Summary:
         val_score=number.get("val_score", number.get("val_accuracy")),
         baseline_score=without if _is_number(without) else None,
         best_epoch=record.best_epoch,
-        epochs=int(record.epochs.epoch[-1]) if len(record.epochs) else 0,
+        epochs=int(record.epochs.epoch[-1] if len(record.epochs) else number.get("epochs", 0)),
         seconds=number.get("seconds"),
         epoch_seconds=number.get("epoch_seconds", _median(record.epochs.seconds)),
         peak_rss_bytes=number.get("peak_rss_bytes", _largest(record.epochs.rss_bytes)),

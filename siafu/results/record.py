@@ -84,14 +84,14 @@ class RunRecord:
 
     @property
     def name(self) -> str:
-        """The name of the folder; for one of several seeds, with the name of the folder above."""
+        """The name of the folder; for one of several seeds or members, with the name of the folder above."""
         path = self.path.resolve()
-        return f"{path.parent.name}/{path.name}" if self.is_one_of_seeds else path.name
+        return f"{path.parent.name}/{path.name}" if self.is_one_of_several else path.name
 
     @property
-    def is_one_of_seeds(self) -> bool:
-        """Whether this run is one of several seeds that were trained together."""
-        return re.fullmatch(r"seed-\d+", self.path.resolve().name) is not None
+    def is_one_of_several(self) -> bool:
+        """Whether this run is one of several seeds, or members of an ensemble, that were trained together."""
+        return re.fullmatch(r"(seed|member)-\d+", self.path.resolve().name) is not None
 
     def last(self, phase: str) -> Event:
         """Return the last event of a phase, or an empty one."""

@@ -59,6 +59,19 @@ def federate(
         return Coordinator(config, sites, watching).run()
 
 
+def _check_after_training(config: Config) -> None:
+    """Refuse steps after training that a federation does not have."""
+    if config.train.ensemble > 1:
+        raise ValueError(
+            f"run.train.ensemble is {config.train.ensemble}, but a federation trains one model; set it to 1"
+        )
+    if config.correct_and_smooth.enabled:
+        raise ValueError(
+            "run.correct_and_smooth.enabled is true, but it sends labels to other sites, which no policy allows; set "
+            "it to false"
+        )
+
+
 def _with_overrides(
     config: FederationConfig, addresses: Mapping[str, str], out: Path | None
 ) -> FederationConfig:
@@ -218,7 +231,13 @@ class Coordinator:
     def _resolve_config(self) -> Config:
         config, descriptions = self._config, self._descriptions
         run_config = build(config.run, {"engine": "sites", "ranks": len(config.sites)})
+        _check_after_training(run_config)
         normalize = run_config.data.normalize
+        if normalize == "standard":
+            raise ValueError(
+                "data.normalize is standard, but sites do not share the means of their columns; standardise the "
+                "features before the import, and set data.normalize to none"
+            )
         if normalize == "auto":
             said = {name: about.counts for name, about in descriptions.items()}
             if len(set(said.values())) > 1:

@@ -17,6 +17,7 @@ class TrainConfig(BaseModel):
 
     search: Literal["auto", "off"] = "auto"  # off: no race among recipes; the first one is taken
     epochs: int = Field(200, ge=1)
+    ensemble: int = Field(1, ge=1, le=1000)  # number of members, whose outputs are averaged
     lr: float = Field(0.01, gt=0)
     weight_decay: float = Field(5e-4, ge=0)
     dense_weight_decay: float | None = Field(

@@ -181,6 +181,11 @@ class Procedure:
         """Compute the model's output for every row of this rank, without dropout."""
         raise NotImplementedError
 
+    def outputs_of(self, weights: Mapping[str, Tensor]) -> Tensor:
+        """Load the weights of a model that has been trained, and compute its outputs as :meth:`outputs` does."""
+        self.model.load_state_dict(weights)
+        return self.outputs()
+
     def evaluate(self, epoch: int) -> Evaluation:
         """Score the model after an epoch."""
         return Evaluation(*self.task.evaluate(self.outputs()))

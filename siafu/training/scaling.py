@@ -28,11 +28,6 @@ class Scaling(NamedTuple):
 
     def apply(self, x: Tensor) -> Tensor:
         """Standardise rows: (N, F) -> (N, F) float32, within 10 deviations."""
-        if x.shape[1] != self.mean.numel():
-            raise ValueError(
-                f"the graph has {x.shape[1]} features, but the model was trained on {self.mean.numel()}; give a graph "
-                "with the same features"
-            )
         return x.float().sub(self.mean).div_(self.deviation).clamp_(-_LARGEST, _LARGEST)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from siafu.machine import usable_memory_bytes
 from siafu.nn.streamed import Spill
 
 
@@ -32,3 +33,10 @@ def spill_to(folder: Path) -> Spill:
         return torch.from_numpy(np.frombuffer(mapped, dtype=np.float32).reshape(rows, width))
 
     return spill
+
+
+def tables_in(folder: Path, *, count: int, rows: int, width: int) -> Spill:
+    """A maker of arrays (rows, width) float32, on disk where ``count`` of them take more than half of the memory."""
+    if 4 * count * rows * width > usable_memory_bytes() / 2:
+        return spill_to(folder)
+    return torch.empty

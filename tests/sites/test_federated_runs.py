@@ -167,6 +167,16 @@ def test_sampled_training_needs_the_sites_permission_and_then_equals_one_process
     ).read_bytes()
 
 
+def test_steps_after_training_that_send_labels_or_need_more_models_are_refused(
+    graph: Graph, tmp_path: Path
+) -> None:
+    with serving(tmp_path / "sites", graph) as trial:
+        with pytest.raises(ValueError, match="ensemble is 2, but a federation trains one model; set it to 1"):
+            trial.federate("ensemble", **{"train.ensemble": 2})
+        with pytest.raises(ValueError, match="it sends labels to other sites, which no policy allows"):
+            trial.federate("smoothed", **{"correct_and_smooth.enabled": True})
+
+
 def test_the_ledger_has_every_message_with_its_receiver_and_rows(graph: Graph, tmp_path: Path) -> None:
     with serving(tmp_path / "sites", graph) as trial:
         run = trial.federate(**RUNS["published"])

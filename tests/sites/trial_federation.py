@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from siafu.config import build, merge
 from siafu.graph import Graph
 from siafu.inference import Run
 from siafu.launch.sites.config import COORDINATOR, SiteConfig, read_config
@@ -119,7 +120,7 @@ def ended(trial: Trial) -> Iterator[Trial]:
 
 
 def trained_here(graph: Graph, folder: Path, **settings: Any) -> Run:
-    """Train the same run in one process, with the same partition."""
+    """Train the same run in one process, with the same partition and the settings that a federation begins with."""
     folder.mkdir(parents=True, exist_ok=True)
     np.save(folder / "owners.npy", owners(graph).numpy())
     tables: dict[str, Any] = {}
@@ -129,4 +130,5 @@ def trained_here(graph: Graph, folder: Path, **settings: Any) -> Run:
     tables |= {"ranks": len(NAMES), "engine": "local", "threads": 1}
     tables["partition"] = {"by": str(folder / "owners.npy")}
     tables.setdefault("data", {})["reorder"] = "off"
-    return train(graph, config=tables, out=folder / "run", callbacks=Callbacks())
+    whole = build(tables).model_dump(include={"model": True, "train": True, "data": {"normalize"}})
+    return train(graph, config=merge(whole, tables), out=folder / "run", callbacks=Callbacks())

@@ -22,21 +22,19 @@ from siafu.data.importing.features import (
     TableFeatures,
     write_features,
 )
-from siafu.data.importing.inputs import IdParsing, ImportRequest, Inputs, Masks, open_inputs, open_nodes
+from siafu.data.importing.inputs import IdParsing, ImportRequest, Inputs, open_inputs, open_nodes
 from siafu.data.importing.labels import LabelKind, Labels, check_label_kind, labels_of_nodes
 from siafu.data.importing.limits import DEFAULT, Limits
 from siafu.data.importing.node_columns import find_kinds, write_node_columns
 from siafu.data.importing.node_ids import IdMap, InferredRowNumbers, RowNumbers, SparseIdsError
-from siafu.data.importing.node_split import masks_of_nodes
+from siafu.data.importing.node_masks import SplitShares, import_split, read_split_option
 from siafu.data.importing.nodes import NodeTable, NodeValues, read_nodes
-from siafu.data.importing.plausibility import refuse_labels_as_split, refuse_node_rows
+from siafu.data.importing.plausibility import refuse_node_rows
 from siafu.data.importing.tables import Table, TableLike
 from siafu.data.importing.text_ids import TextIdsError
-from siafu.data.random_split import DEFAULT_SHARES, Shares, read_shares, stratified_split
 from siafu.event_log import Progress, no_progress
 from siafu.store import Store, StoreWriter
 from siafu.store.node_names import names_to_arrays
-from siafu.store.splits import check_disjoint
 from siafu.store.writer import ArrayFolderWriter
 from siafu.user_input import MAX_NODES
 
@@ -139,8 +137,7 @@ def import_graph(
         features_as,
         combine,
         found,
-        shares,
-        split_seed,
+        SplitShares(shares, split_seed),
         say,
         None if schema_out is None else Path(schema_out),
     )
@@ -178,7 +175,7 @@ class _Target:
         features: how features are stored.
         combine: how repeated edges become one.
         kinds: what each column of nodes is.
-        shares, split_seed: of a split of labelled nodes; no shares: the default, if there is no split.
+        shares: of a split of labelled nodes.
         say: callback for notes.
         schema_out: a file to write the schema to.
     """
@@ -189,8 +186,7 @@ class _Target:
     features: FeatureFormat
     combine: Combine | None
     kinds: Mapping[str, Found]
-    shares: Shares | None
-    split_seed: int
+    shares: SplitShares
     say: Callable[[str], None]
     schema_out: Path | None
 
@@ -205,16 +201,14 @@ def _import_as(parsing: IdParsing, request: ImportRequest, target: _Target, prog
         known, ids = _import_edges(inputs, ids, store, target, progress)
         refuse_orphan_labels(inputs, labelled, known)
         labels = import_labels(inputs, labelled, ids.count, store, request.label_kind)
-        _import_split(inputs, ids, labels, store, target, progress)
+        import_split(inputs, ids, labels, store, target.shares, target.say, progress)
         if isinstance(ids, IdMap):
             for array, values in names_to_arrays(ids.names()).items():
                 store.add(array, values)
         columns = column_roles(inputs, ids, target.kinds)
-        if target.schema_out is not None:
-            target.schema_out.write_text(schema_to_toml(_found_schema(inputs, target)), encoding="utf-8")
         if labels is not None:
             columns["labels"]["kind"] = label_description(labels.y)
-        return store.finish(
+        written = store.finish(
             name=target.name,
             undirected=target.undirected or inputs.both_directions,
             class_names=None if labels is None else labels.class_names,
@@ -224,6 +218,9 @@ def _import_as(parsing: IdParsing, request: ImportRequest, target: _Target, prog
             node_columns=node_columns,
             edge_columns=_more_columns(inputs.edges).types,
         )
+    if target.schema_out is not None:
+        target.schema_out.write_text(schema_to_toml(_found_schema(inputs, target)), encoding="utf-8")
+    return written
 
 
 def _found_schema(inputs: Inputs, target: _Target) -> TableSchema:
@@ -257,12 +254,6 @@ def _import_columns(
         return []
     assert isinstance(ids, IdMap)
     return write_node_columns(inputs.nodes, target.kinds, ids, store, progress)
-
-
-def read_split_option(split: str | Path | None) -> tuple[Shares | None, Path | None]:
-    """Read what the user gave as split: shares, or the path of a file."""
-    shares = read_shares(split) if isinstance(split, str) else None
-    return shares, None if shares is not None else _path(split)
 
 
 def _path(path: str | Path | None) -> Path | None:
@@ -434,57 +425,3 @@ def import_labels(
         raise ValueError(f"labels: {len(found.y)} rows, but there are {num_nodes} nodes; expected as many")
     store.add("y", found.y)
     return found
-
-
-def _import_split(
-    inputs: Inputs,
-    ids: RowNumbers | IdMap,
-    labels: Labels | None,
-    store: StoreWriter,
-    target: _Target,
-    progress: Progress,
-) -> None:
-    """Write the split; labelled nodes without one are split by shares."""
-    masks = _split_of(inputs, ids, labels, target, progress)
-    check_disjoint(masks, "split")
-    for name, mask in masks.items():
-        if len(mask) != ids.count:
-            raise ValueError(f"split: {len(mask)} rows, but there are {ids.count} nodes; expected as many")
-        store.add(name, mask)
-
-
-def _split_of(
-    inputs: Inputs, ids: RowNumbers | IdMap, labels: Labels | None, target: _Target, progress: Progress
-) -> Masks:
-    if inputs.split is None or target.shares is not None:
-        if labels is None and target.shares is not None:
-            raise ValueError(
-                f"split: shares {'/'.join(f'{share:g}' for share in target.shares)} are of labelled nodes, and "
-                f"there are no "
-                "labels; give --labels or --label"
-            )
-        return {} if labels is None else _split_by_shares(labels, target)
-    masks, named = inputs.split, False
-    if isinstance(masks, NodeTable):
-        values = read_nodes(masks, ids, label="split", progress=progress)
-        named = masks.columns == ("split",)
-        masks = masks_of_nodes(values, masks, ids.count)
-    if inputs.split_path is not None:
-        refuse_labels_as_split(masks, labelled=labels is not None, named=named, what=str(inputs.split_path))
-    return masks
-
-
-def _split_by_shares(labels: Labels, target: _Target) -> Masks:
-    """Split the labelled nodes, each class by the same shares, and say so."""
-    shares = target.shares or DEFAULT_SHARES
-    masks = stratified_split(labels.y, shares, seed=target.split_seed)
-    counts = [int(mask.sum()) for mask in masks.values()]
-    if not sum(counts):
-        return {}
-    shown = "/".join(f"{share:g}" for share in shares)
-    by = " by class" if labels.y.dtype == np.int64 else ""
-    target.say(
-        f"split: {sum(counts):,} labelled nodes were split {shown}{by} at random (seed {target.split_seed}): "
-        f"{counts[0]:,} train, {counts[1]:,} validate, {counts[2]:,} test; --split gives another"
-    )
-    return masks

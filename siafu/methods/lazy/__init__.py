@@ -14,6 +14,7 @@ from siafu.methods.lazy.config import DEFAULTS, LazyConfig
 from siafu.methods.method import ConfigLike, Method, RankContext
 from siafu.methods.static import NodeInputs, node_inputs
 from siafu.nn.streamed import DenseRows, Streamed, dense
+from siafu.training.correct_and_smooth.config import CorrectAndSmoothConfig
 from siafu.training.procedure import Procedure
 
 
@@ -23,11 +24,29 @@ class Lazy(Method):
     defaults = DEFAULTS
 
     def check(self, config: ConfigLike) -> None:
-        """Refuse comm.precision; lazy.bits sets the precision of rows."""
+        """Refuse comm.precision, as lazy.bits sets the precision of rows, and steps that simulated clients lack."""
+        lazy = config.of(LazyConfig)
         if config.comm.precision != "fp32":
             raise ValueError(
                 f"comm.precision is {config.comm.precision}, but method lazy sends rows as lazy.bits says; set that "
                 "instead"
+            )
+        if config.train.ensemble > 1 and lazy.recipe == "frugal":
+            raise ValueError(
+                f"train.ensemble is {config.train.ensemble}, but recipe frugal is fitted in closed form, so that all "
+                "members would be equal; set it to 1, or choose another lazy.recipe"
+            )
+        if lazy.clients == "none":
+            return
+        if config.train.ensemble > 1:
+            raise ValueError(
+                f"train.ensemble is {config.train.ensemble}, but the outputs of simulated clients depend on which of "
+                "them were present; set it to 1, or lazy.clients to none"
+            )
+        if config.of(CorrectAndSmoothConfig).enabled:
+            raise ValueError(
+                "correct_and_smooth.enabled is true, but it would send labels of simulated clients to others; set it "
+                "to false, or lazy.clients to none"
             )
 
     def build(self, rank: RankContext) -> Procedure:

@@ -6,6 +6,7 @@ dropout. The model's output is that of the last stage that passes the gate (:met
 """
 
 import time
+from collections.abc import Mapping
 from math import sqrt
 from typing import Any
 
@@ -110,6 +111,16 @@ class LazyProcedure(Procedure):
             inputs = self._inputs_of(chosen)
             self._output = self.model.output(chosen, inputs.context, inputs.x_src)
         return self._output
+
+    @torch.no_grad()
+    def outputs_of(self, weights: Mapping[str, Tensor]) -> Tensor:
+        """Load the weights of a trained model, and compute the output of its chosen stage. Collective."""
+        self.model.load_state_dict(weights)
+        self.model.eval()
+        del self._rows[1:]  # of other weights
+        chosen = int(self.model.chosen)
+        inputs = self._inputs_of(chosen)
+        return self.model.output(chosen, inputs.context, inputs.x_src)
 
     def metrics(self, seconds: float) -> dict[str, Any]:
         """The chosen stage, from 1, and the scores and traffic of each stage."""

@@ -54,7 +54,7 @@ def _group_name(group: Sequence[RunRecord]) -> str:
     if len(group) == 1:
         return group[0].name
     folders = {record.path.resolve().parent for record in group}
-    together = len(folders) == 1 and all(record.is_one_of_seeds for record in group)
+    together = len(folders) == 1 and all(record.is_one_of_several for record in group)
     where = folders.pop().name if together else f"{group[0].name} … {group[-1].name}"
     return f"{group[0].model_name.upper()}, {where} ({len(group)} seeds)"
 

@@ -31,7 +31,7 @@ def score_curves(record: RunRecord) -> Figure:
         for field, name in splits
         if np.isfinite(getattr(record.epochs, field)).any()
     ]
-    figure = frame(traces, y=_score_axis(record.metric))
+    figure = frame(traces, y=score_axis(record.metric))
     return figure if record.best_epoch is None else _mark(figure, record.best_epoch)
 
 
@@ -89,7 +89,7 @@ def overlay(groups: Sequence[Sequence[RunRecord]], field: str, names: Sequence[s
             trace["hovertemplate"] = f"epoch %{{x}}: %{{y}}<extra>{plain(names[index] + mark)}</extra>"
             traces.append(trace)
     metric = groups[0][0].metric
-    axis = {"title": "loss", "rangemode": "tozero"} if field == "loss" else _score_axis(metric, field)
+    axis = {"title": "loss", "rangemode": "tozero"} if field == "loss" else score_axis(metric, field)
     figure = frame(traces, y=axis)
     figure["layout"]["hovermode"] = "closest"
     return figure
@@ -106,7 +106,7 @@ def bytes_and_scores(groups: Sequence[Sequence[RunRecord]], names: Sequence[str]
             traces.append(trace | {"marker": {"color": _color(index), "size": 9}})
     if not traces:
         return None
-    figure = frame(traces, y=_score_axis(groups[0][0].metric, "test_score"))
+    figure = frame(traces, y=score_axis(groups[0][0].metric, "test_score"))
     figure["layout"]["xaxis"] |= {"type": "log", "title": {"text": "bytes sent"}, "tickformat": "~s"}
     figure["layout"]["hovermode"] = "closest"
     return figure
@@ -167,7 +167,8 @@ def _mark(figure: Figure, epoch: int) -> Figure:
     return figure
 
 
-def _score_axis(metric: str, field: str = "") -> dict[str, Any]:
+def score_axis(metric: str, field: str = "") -> dict[str, Any]:
+    """Make the axis of a score; ``field`` names the split."""
     split = {"val_score": "validation ", "test_score": "test ", "train_score": "training "}.get(field, "")
     axis: dict[str, Any] = {"title": split + plain(fmt_metric(metric))}
     return axis | (

@@ -8,6 +8,7 @@ from siafu.results.format import fmt_bytes, fmt_dollars, fmt_metric, fmt_score, 
 from siafu.results.read import Summary, summaries
 from siafu.results.record import ConfusionMatrix, RunRecord, flatten
 from siafu.results.report import classes, curves, frame
+from siafu.results.report.members import members, members_of
 from siafu.results.report.over_time import over_time
 from siafu.results.report.page import Html, element, figure, join, section, table
 from siafu.results.report.pipeline import pipeline
@@ -37,7 +38,7 @@ def run_body(record: RunRecord, summary: Summary, key: str) -> Html:
     facts = element("div", _facts("Graph", start.get("graph")), _facts("Machine", machine(record)))
     tables = element("div", section("Configuration", table([], settings)), facts, class_="grid tables")
     parts = [
-        _training(record, key),
+        members(record) or _training(record, key),
         stages(record, key),
         over_time(record, key),
         _classes(record.result, key),
@@ -74,10 +75,14 @@ def _tiles(record: RunRecord, summary: Summary) -> Html:
     if summary.baseline_score is not None:
         model = str(record.metrics["baseline"].get("model", "model")).upper()
         tiles.append((f"{model}, without the graph", fmt_score(summary.baseline_score, metric)))
-    epochs = str(summary.epochs)
+    without = record.metrics.get("unsmoothed_test_score")
+    if isinstance(without, float):
+        tiles.append(("test, without correct-and-smooth", fmt_score(without, metric)))
+    epochs, count = str(summary.epochs), len(members_of(record))
+    trained = ("epochs", epochs) if best is None else ("best epoch", f"{best} of {epochs}")
     tiles += [
         (f"validation {fmt_metric(metric)}", fmt_score(summary.val_score, metric)),
-        ("epochs", epochs) if best is None else ("best epoch", f"{best} of {epochs}"),
+        ("members", str(count)) if count else trained,
         ("whole run", fmt_seconds(summary.seconds)),
         ("per epoch", fmt_seconds(summary.epoch_seconds)),
         ("peak memory", fmt_bytes(summary.peak_rss_bytes)),
@@ -97,6 +102,9 @@ def _notes(record: RunRecord) -> Html:
         if reason
         else f"At epoch {epoch}: still running, or killed."
     ]
+    if count := len(members_of(record)):
+        epochs = summaries([record])[0].epochs
+        lines = [f"The outputs of {count} members, trained for {epochs} epochs in all, were averaged."]
     resumed = [str(event.get("epoch")) for event in record.events if event["phase"] == "resume"]
     lines += [f"ResumePoint from epoch {', '.join(resumed)}."] if resumed else []
     lines += [f"Note: {note}." for note in record.notes]
