@@ -10,6 +10,7 @@ import numpy as np
 
 Kind = Literal["number", "boolean", "category", "date", "list", "text"]
 Scale = Literal["auto", "standard", "quantile"]
+MAX_WIDTH = 1 << 16
 
 
 @dataclass(frozen=True)

@@ -162,9 +162,9 @@ def _new_run(
     with new_folder(out, name=f"{graph.name}-{resolved.model.kind}-{resolved.method}") as folder:
         if found.race is not None:
             RaceFolder(folder).write_plan(found.race)
-        folder.write_config(write_toml(resolved))
-        if found.encoder is not None:
+        if found.encoder is not None:  # before the config: what is resumed has it
             folder.write_encoder(found.encoder.model_dump(mode="json"))
+        folder.write_config(write_toml(resolved))
         warnings = _warn(graph, found.task, callbacks)
         with resume_hint(_resume_command(folder.path, resolved)):
             yield TrainingJob(folder, resolved, graph, module, warnings=warnings, race=found.race)
@@ -384,9 +384,9 @@ def _train_within(job: TrainingJob, path: Path, config: Config, engine: Engine, 
             inner = TrainingJob(folder, config, job.graph, module, resumed=True, warnings=job.warnings)
             return _train(inner, engine, callbacks)
     with new_folder(path, name=path.name) as folder:
-        folder.write_config(write_toml(config))
         if (encoder := job.folder.read_encoder()) is not None:
             folder.write_encoder(encoder)
+        folder.write_config(write_toml(config))
         inner = TrainingJob(folder, config, job.graph, module, warnings=job.warnings)
         return _train(inner, engine, callbacks)
 

@@ -152,8 +152,8 @@ def _encoded(run: Run, graph: AnyGraph) -> AnyGraph:
         return graph
     if encoder is None and graph.columns is not None:
         raise ValueError(
-            f"{graph.name}: has columns ({_listed(graph)}), but the model was trained on plain features; give a "
-            "graph with the same features"
+            f"{graph.name}: has columns ({_listed(graph)}), but the model was trained on plain features, or "
+            f"{RunFolder(run.directory).encoder} was removed; give a graph with the same features"
         )
     if encoder is not None and graph.columns is None:
         names = ", ".join(each.name for each in encoder.columns)

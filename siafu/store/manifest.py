@@ -9,7 +9,7 @@ import xxhash
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from siafu.array_checks import check_width
-from siafu.columns import ColumnType, Kind, Scale
+from siafu.columns import MAX_WIDTH, ColumnType, Kind, Scale
 
 MANIFEST = "manifest.json"
 SCHEMA = 1
@@ -115,7 +115,7 @@ class ColumnSpec(StrictModel):
 
     name: str
     kind: Kind
-    width: Annotated[int, Field(ge=1)]
+    width: Annotated[int, Field(ge=1, le=MAX_WIDTH)]
     scale: Scale
 
     @staticmethod

@@ -6,11 +6,20 @@ training nodes), ``encode`` (all columns of a graph).
 """
 
 from siafu.data.columns.encode import Encoder, encode_columns, encode_graph, fit_encoder
-from siafu.data.columns.schema import ColumnSchema, TableSchema, read_schema, schema_to_toml
+from siafu.data.columns.schema import (
+    ColumnSchema,
+    EdgeSchema,
+    NodeSchema,
+    TableSchema,
+    read_schema,
+    schema_to_toml,
+)
 
 __all__ = [
     "ColumnSchema",
+    "EdgeSchema",
     "Encoder",
+    "NodeSchema",
     "TableSchema",
     "encode_columns",
     "encode_graph",

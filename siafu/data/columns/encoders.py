@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict, Field
 
-from siafu.columns import Column, Scale
+from siafu.columns import MAX_WIDTH, Column, Scale
 from siafu.data.columns.parsing import split_words, word_hash
 
 _SKEWED = 3.0  # skewness from which numbers are scaled by quantiles; an exponential variable has 2
@@ -185,7 +185,7 @@ class CategoryEncoder(_Encoder):
 
     kind: Literal["category"] = "category"
     values: tuple[str, ...]
-    buckets: Annotated[int, Field(ge=0, le=1 << 16)]
+    buckets: Annotated[int, Field(ge=0, le=MAX_WIDTH)]
 
     @staticmethod
     def fit(train: Column) -> "CategoryEncoder":
@@ -252,7 +252,7 @@ class TextEncoder(_Encoder):
     """The words of a text are hashed to features and counted; the counts of a text have length 1."""
 
     kind: Literal["text"] = "text"
-    width: Annotated[int, Field(ge=1, le=1 << 16)]
+    width: Annotated[int, Field(ge=1, le=MAX_WIDTH)]
 
     @staticmethod
     def fit(train: Column) -> "TextEncoder":

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from siafu.columns import ColumnType, Kind, Scale
+from siafu.columns import MAX_WIDTH, ColumnType, Kind, Scale
 
 DateOrder = Literal["iso", "day-first", "month-first"]
 _TEXT_WIDTH, _WIDTH = 256, 64
@@ -39,7 +39,7 @@ class ColumnSchema(_Strict):
     """
 
     kind: Kind | Literal["ignore"]
-    width: Annotated[int, Field(ge=1, le=1 << 16)] | None = None
+    width: Annotated[int, Field(ge=1, le=MAX_WIDTH)] | None = None
     scale: Scale = "auto"
     order: DateOrder | None = None
 
