@@ -195,6 +195,8 @@ def _nested(path: list[str], value: Any) -> Tables:
 
 def _literal(value: Any) -> str:
     """Format a value: JSON strings, numbers, booleans and lists are TOML, too, except for one character."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_literal(key)} = {_literal(each)}" for key, each in value.items()) + "}"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -231,5 +233,5 @@ def _expected(key: str, message: str) -> str:
     """Return the expectation in a message of pydantic, to be read after "expected"."""
     if key in _table_keys():
         return f"a table; its settings are {', '.join(f'{key}.{name}' for name in _table_keys()[key])}"
-    wanted = message.removeprefix("Input should be ")
+    wanted = message.removeprefix("Value error, ").removeprefix("Input should be ")
     return f"a number {wanted}" if wanted.startswith(("greater", "less")) else wanted

@@ -3,6 +3,9 @@
 The coordinator of a federation knows counts of nodes; each site knows its own classes.
 """
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -12,6 +15,8 @@ from siafu.load_graph import AnyGraph
 from siafu.methods.snapshots.labels import TemporalEdgeTask, TemporalNodeTask
 from siafu.methods.snapshots.task import TemporalTask
 from siafu.preview import AnyTask
+from siafu.results.format import fmt_metric, fmt_score
+from siafu.training.scorer import NEED_ALL_ROWS, RANKED
 from siafu.training.task import Task
 
 
@@ -51,6 +56,30 @@ def site_warnings(graph: Graph) -> tuple[str, ...]:
     )
 
 
+def score_warnings(metrics: Mapping[str, Any], say: Callable[[str], None]) -> tuple[str, ...]:
+    """Say and return a warning if a finished run scores no better than its majority class alone."""
+    score, alone, metric = (metrics.get(key) for key in ("test_score", "test_majority_score", "metric"))
+    if not metrics["finished"] or score is None or alone is None or score > alone:
+        return ()
+    rare, share, always = (
+        1 - metrics["majority_share"],
+        metrics["majority_share"],
+        metrics["majority_class"],
+    )
+    labels = f"{100 * share:.3g} % of the training labels are class {always}"
+    if "positive_class" in metrics and metrics["positive_class"] != always and "threshold" in metrics:
+        labels = f"{100 * rare:.2g} % of the training labels are class {metrics['positive_class']}"
+    guessing = "a random order" if metric in NEED_ALL_ROWS else f"always answering {always}"
+    better = "" if metric == "average_precision" else " judge it by train.metric=average_precision, or"
+    text = (
+        f"{labels}; the test {fmt_metric(str(metric))} of {guessing} is "
+        f"{fmt_score(alone, str(metric))}, and the model's is {fmt_score(score, str(metric))}:{better} give rare "
+        "classes more weight (train.class_weights), or give other features"
+    )
+    say(f"warning: {text}")
+    return (text,)
+
+
 def _dynamic_warnings(graph: DynamicGraph, task: TemporalTask) -> tuple[str, ...]:
     steps, y_train = task.samples["train"], None
     things, trained = "step", len(steps)
@@ -86,15 +115,15 @@ def _only_class(y: Tensor) -> int | None:
 
 def _warn_undefined(name: str, task: Task) -> tuple[str, ...]:
     """Warn of a metric that the labels of validation or test nodes leave undefined."""
-    if task.metric != "roc_auc":
+    if task.metric not in RANKED:
         return ()
     effects = {
         "val": ("validation", "their loss selects the best weights"),
         "test": ("test", "there is no test score"),
     }
     return tuple(
-        f"{name}: no class has both members and others among the {nodes} nodes, so roc_auc is undefined there and "
-        f"{effect}; choose another train.metric or another split"
+        f"{name}: no class has both members and others among the {nodes} nodes, so {task.metric} is undefined there "
+        f"and {effect}; choose another train.metric or another split"
         for split, (nodes, effect) in effects.items()
         if task.count[split] and not _has_both(task.y[task.rows[split]])
     )

@@ -15,8 +15,9 @@ An event has ``time`` (seconds since 1970), ``rank``, ``phase`` and, last, ``sea
     blocks      of time, in the first epoch, one number per block: steps, planned_bytes, rss_bytes (of this rank)
     samples     of validation and test: the split, step and score of each
     note        text: a message for people, such as the reason why workers cannot be started
+    race        names (of recipes), chosen (its place), rounds (epoch, places, scores of each), seconds, bytes
     checkpoint  epoch, seconds, bytes
-    stop        epoch, reason (done, patience, SIGTERM, SIGINT)
+    stop        epoch, reason (done, patience, SIGTERM, SIGINT; paused in a race)
     result      score per split, confusion (rows true, columns predicted, test nodes), class_names
     end         the metrics that ``--json`` prints
 """

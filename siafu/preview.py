@@ -14,8 +14,11 @@ from siafu.graph import Graph
 from siafu.load_graph import AnyGraph
 from siafu.methods import METHODS
 from siafu.methods.snapshots.config import task_config_of
+from siafu.methods.snapshots.labels import TemporalLabelTask
 from siafu.methods.snapshots.task import TemporalTask
 from siafu.nn.link import get_link_head
+from siafu.results.format import fmt_metric
+from siafu.training.classes import imbalance
 from siafu.training.link.scores import check_all_pairs
 from siafu.training.link.split import split_edges
 from siafu.training.link.task import build_link_task
@@ -112,6 +115,7 @@ def describe(graph: AnyGraph, config: Config, task: AnyTask) -> str:
     if isinstance(graph, DynamicGraph):
         assert isinstance(task, TemporalTask)
         return _describe_dynamic(graph, config, task)
+    assert isinstance(task, Task)
     width = _width(graph)
     features = f"{width:,} features" if width else "no features (a row is learned for each node)"
     size = f"{graph.name}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {features}"
@@ -123,7 +127,7 @@ def describe(graph: AnyGraph, config: Config, task: AnyTask) -> str:
         )
     return (
         f"{size}, {task.num_outputs} {_OUTPUTS[task.kind]}; "
-        f"{train:,} nodes train, {val:,} validate, {test:,} test"
+        f"{train:,} nodes train, {val:,} validate, {test:,} test{_describe_rare(task)}"
     )
 
 
@@ -135,7 +139,17 @@ def _describe_dynamic(graph: DynamicGraph, config: Config, task: TemporalTask) -
         f"{graph.name}: {size}, {features}; task {config.task}; "
         f"an edge lives for {config.snapshots.edge_life} steps; "
         f"{train:,} steps train, {val:,} validate, {test:,} test"
+        f"{_describe_rare(task) if isinstance(task, TemporalLabelTask) else ''}"
     )
+
+
+def _describe_rare(task: Task | TemporalLabelTask) -> str:
+    """Name the rarer of two classes if it is rare, and the metric."""
+    found = imbalance(task.train_count)
+    if found is None or not found.is_rare:
+        return ""
+    share = f"{100 * found.share:.2g} % of the training labels are class {task.labels.name(found.rare)}"
+    return f"; {share}; scored by {fmt_metric(task.metric)}"
 
 
 def _width(graph: Graph) -> int:

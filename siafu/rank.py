@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from pydantic import TypeAdapter
-from torch import Tensor, nn
+from torch import nn
 
 from siafu.comm import Comm
 from siafu.comm.all_gather import all_gather_texts
@@ -278,14 +278,18 @@ def _write_results(
     out = procedure.outputs()
     scores = {split: procedure.task.scores(out, split) for split in SPLITS}
     figures: dict[str, Any] = {}
+    selecting = out
     if finished and config.correct_and_smooth.enabled:
-        out, scores, figures = choose_outputs(rank, config, procedure.task, out, scores)
+        out, selecting, scores, figures = choose_outputs(rank, config, procedure.task, out, scores)
+    final = procedure.task.final_results(out, selecting)
     loop.add_scoring(time.perf_counter() - began_s)
     if finished:
         _write_scores(loop, rank.part, events, out, scores)
+        if final.curves:
+            events.write("curves", **final.curves)
         if folder is not None:
             _save_weights(loop, rank.part, folder)
-    return _metrics(loop, config, scores) | figures
+    return _metrics(loop, config, scores) | figures | final.metrics
 
 
 def _graph_of(part: Part | DynamicGraph) -> Graph | DynamicGraph:
@@ -294,7 +298,7 @@ def _graph_of(part: Part | DynamicGraph) -> Graph | DynamicGraph:
 
 
 def _write_scores(
-    loop: Loop, part: Part | DynamicGraph, events: EventLog | NullEventLog, out: Tensor, scores: ScoresBySplit
+    loop: Loop, part: Part | DynamicGraph, events: EventLog | NullEventLog, out: Any, scores: ScoresBySplit
 ) -> None:
     task = loop.procedure.task
     fields: dict[str, Any] = {f"{split}_scores": values for split, values in scores.items()}

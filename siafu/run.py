@@ -22,7 +22,7 @@ from siafu import native
 from siafu.comm import Comm
 from siafu.config import Config, build, from_keywords, parse_toml, write_toml
 from siafu.convert import as_graph
-from siafu.data_warnings import data_warnings
+from siafu.data_warnings import data_warnings, score_warnings
 from siafu.engines import (
     Engine,
     LocalEngine,
@@ -354,14 +354,15 @@ def _train(job: TrainingJob, engine: Engine, callbacks: Callbacks) -> Run:
     metrics, model = engine.train(job, callbacks)
     if members:
         metrics = with_members(metrics, members)
-    metrics |= {"run": str(folder.path), "warnings": list(job.warnings), **race_metrics(folder)}
+    warnings = [*job.warnings, *score_warnings(metrics, callbacks.say)]
+    metrics |= {"run": str(folder.path), "warnings": warnings, **race_metrics(folder)}
     if metrics["finished"] and config.baseline:
         baseline = _train_baseline(job, engine, callbacks).metrics
         metrics["baseline"] = {key: baseline[key] for key in _BASELINE_METRICS}
         metrics |= {} if baseline["finished"] else {"finished": False, "stopped_by": baseline["stopped_by"]}
     if metrics["finished"]:
         with closing(EventLog(folder.events)) as events:
-            for text in job.warnings:
+            for text in warnings:
                 events.write("note", text=text)
             events.write("end", **metrics)
         folder.write_metrics(metrics)

@@ -167,7 +167,7 @@ def _describe(traits: Traits, chosen: Candidate) -> str:
 
 def _reasons(traits: Traits) -> str:
     alike = "" if traits.homophily is None else f", homophily {traits.homophily:.2f}"
-    features = "bags of words" if traits.words else f"{traits.in_features} features"
+    features = "counts of words" if traits.counts else f"{traits.in_features} features"
     return f"{traits.num_train:,} training nodes, {features if traits.in_features else 'no features'}{alike}"
 
 

@@ -8,6 +8,7 @@ import shutil
 import sys
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ import siafu
 from siafu.data.importing import import_graph
 from siafu.graph import Graph
 from siafu.inference import open_run
+from siafu.inference.prediction import smooths
 from siafu.launch.sites.config import SiteConfig
 from siafu.native import SparseRows
 from siafu.store_partitions import partition_store
@@ -211,6 +213,11 @@ def test_members_of_an_ensemble_and_smoothed_runs_predict_from_columns(tables: P
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # such as: not the graph that the run was trained on
         assert siafu.predict(run.directory)["output"].shape == (300, 2)
+    smoothed = replace(run, metrics=run.metrics | {"smoothed": True})
+    graph = siafu.load(tables / "store")
+    assert isinstance(graph, Graph)
+    assert smooths(smoothed, graph)  # the graph of the run, as it is before its columns are encoded
+    assert not smooths(smoothed, replace(graph.encoded(), y=None))
 
 
 def test_a_damaged_or_changed_encoder_is_refused(trained: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from in_process import command
 
 import siafu
 from siafu.config import build
-from siafu.data_warnings import data_warnings
+from siafu.data_warnings import data_warnings, score_warnings
 from siafu.dynamic import DynamicGraph, Protocol
 from siafu.graph import Graph
 from siafu.preview import preview_task
@@ -132,3 +132,42 @@ def test_a_run_warns_once_and_records_the_warnings(
     events = (tmp_path / "run" / ("seed-0" if more else ".") / "events.jsonl").read_text().splitlines()
     notes = [json.loads(line)["text"] for line in events if '"phase":"note"' in line]
     assert notes == expected
+
+
+RESULT: dict[str, Any] = {
+    **{"finished": True, "metric": "accuracy", "test_score": 0.98, "test_majority_score": 0.98},
+    **{"majority_class": "fine", "majority_share": 0.979, "positive_class": "fraud", "threshold": 0.1},
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "wanted"),
+    [
+        (
+            {},
+            "2.1 % of the training labels are class fraud; the test accuracy of always answering fine is 98.0 %",
+        ),
+        ({}, "judge it by train.metric=average_precision, or give rare classes more weight"),
+        (
+            {"metric": "average_precision", "test_score": 0.02, "test_majority_score": 0.02},
+            "the test average precision of a random order is 0.02, and the model's is 0.02: give rare classes",
+        ),
+        (
+            {"positive_class": "fine"},
+            "97.9 % of the training labels are class fine; the test accuracy of always answering fine",
+        ),
+    ],
+)
+def test_a_model_no_better_than_its_majority_class_is_warned_of(changes: dict[str, Any], wanted: str) -> None:
+    said = list[str]()
+    (text,) = score_warnings(RESULT | changes, said.append)
+    assert wanted in text
+    assert said == [f"warning: {text}"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"test_score": 0.981}, {"finished": False}, {"test_majority_score": None}, {"test_score": None}],
+)
+def test_a_better_or_unfinished_model_is_not_warned_of(changes: dict[str, Any]) -> None:
+    assert score_warnings(RESULT | changes, pytest.fail) == ()

@@ -152,7 +152,7 @@ def largest_file(size: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("size", "left"), [(100, []), (2300, [".lock", "checkpoint", "config.toml", "events.jsonl"])]
+    ("size", "left"), [(100, []), (3000, [".lock", "checkpoint", "config.toml", "events.jsonl"])]
 )
 def test_a_write_that_fails_is_told_and_leaves_no_half_of_a_file(
     tmp_path: Path, size: int, left: list[str], capsys: pytest.CaptureFixture[str]

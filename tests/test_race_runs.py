@@ -17,6 +17,8 @@ import siafu
 from siafu.data import community
 from siafu.graph import Graph
 from siafu.recipes.race_folder import RaceFolder
+from siafu.results.read import read_run
+from siafu.results.report import write_report
 from siafu.run_folder import RunFolder
 from siafu.store import write_store
 from siafu.training.procedure import Callbacks
@@ -27,8 +29,8 @@ EPOCHS = 40  # a race of two rounds of 10
 
 @pytest.fixture(scope="module")
 def words() -> Graph:
-    """300 nodes with bags of words: three recipes race."""
-    graph = community(300, degree=8, classes=3, features=40, seed=1)
+    """300 nodes with counts of words and neighbours of any class: two recipes of two kinds of models race."""
+    graph = community(300, degree=8, classes=3, features=40, inside=0.0, seed=1)
     assert isinstance(graph.x, torch.Tensor)
     return replace(graph, x=(graph.x > 1.5).float())
 
@@ -50,7 +52,7 @@ def choice(run: Path) -> dict[str, Any]:
 
 def test_the_config_of_a_run_holds_the_chosen_recipe_and_repeats_it(words: Graph, tmp_path: Path) -> None:
     run = train(words, tmp_path / "a")
-    assert run.metrics["candidates"] == 3
+    assert run.metrics["candidates"] == 4
     assert run.metrics["recipe"] == choice(tmp_path / "a")["names"][choice(tmp_path / "a")["chosen"]]
     assert run.settings.train.search == "off"
     again = siafu.train(
@@ -126,7 +128,7 @@ def test_seeds_share_the_choice_of_the_first(words: Graph, tmp_path: Path) -> No
     run = train(words, tmp_path / "a", seeds=2)
     kept = {(tmp_path / "a" / f"seed-{seed}" / "config.toml").read_text().split("seed")[0] for seed in (0, 1)}
     assert len(kept) == 1
-    assert run.metrics["candidates"] == 3
+    assert run.metrics["candidates"] == 4
 
 
 COMMAND = (sys.executable, "-m", "siafu")
@@ -150,7 +152,7 @@ def test_a_run_that_is_killed_in_its_race_ends_with_the_same_weights(
         "train",
         "words",
         "--epochs",
-        "400",
+        "40",
         "--set",
         "train.checkpoint_seconds=0",
         "--ranks",
@@ -192,3 +194,15 @@ def test_a_damaged_plan_is_refused(words: Graph, tmp_path: Path) -> None:
     plan.write_text(json.dumps(json.loads(plan.read_text()) | {"rounds": [1]}))
     with pytest.raises(ValueError, match=r"plan\.json: changed or damaged"):
         siafu.resume(tmp_path / "a", graph=words)
+
+
+def test_the_report_shows_the_race_and_no_resumption(words: Graph, tmp_path: Path) -> None:
+    train(words, tmp_path / "a")
+    write_report([read_run(tmp_path / "a")], tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert "Race of recipes" in page
+    assert f"{choice(tmp_path / 'a')['names'][choice(tmp_path / 'a')['chosen']]} (chosen)" in page
+    assert "Resumed from" not in page
+    train(words, tmp_path / "off", search="off")
+    write_report([read_run(tmp_path / "off")], tmp_path / "off.html")
+    assert "Race of recipes" not in (tmp_path / "off.html").read_text()

@@ -65,16 +65,38 @@ def _summary(metrics: dict[str, Any]) -> list[str]:
 
     many = f", mean of {metrics['seeds']} seeds" if "seeds" in metrics else ""
     lines = [f"{metrics['model']:8} {_format_scores(metrics, metrics['metric'])}{many}"]
+    if metrics.get("threshold") is not None:
+        lines.append(f"{'threshold':8} {_format_threshold(metrics)}")
     if "baseline" in metrics:
         without = metrics["baseline"]
         lines.append(
             f"{without['model']:8} {_format_scores(without, metrics['metric'])} (the same without the graph)"
         )
     lines += _compared(metrics)
+    if "recipe" in metrics:
+        race = f"best of {metrics['candidates']} on the validation nodes"
+        took = fmt_seconds(metrics["search_seconds"])
+        lines.append(f"{'recipe':8} {metrics['recipe']}, {race}; the race took {took}")
     kept = f", the weights of epoch {metrics['best_epoch']}" if metrics["best_epoch"] and not many else ""
     time = f"{metrics['epochs']:.0f} epochs of {fmt_seconds(metrics['epoch_seconds'])}{kept}"
     lines.append(f"{'time':8} {time}; peak memory {fmt_bytes(metrics['peak_rss_bytes'])}")
     return [*lines, f"{'run':8} {metrics['run']}", f"{'next':8} siafu report {metrics['run']}"]
+
+
+def _format_threshold(metrics: dict[str, Any]) -> str:
+    """Name the threshold of two classes, and compare its scores with those at 0.5."""
+    from siafu.results.format import fmt_metric, fmt_score
+
+    pairs = [
+        f"{fmt_metric(name)} {fmt_score(metrics[f'test_{name}_at_threshold'], name)} "
+        f"({fmt_score(metrics[f'test_{name}'], name)} at 0.5)"
+        for name in ("f1", "accuracy")
+        if f"test_{name}_at_threshold" in metrics
+    ]
+    rule = metrics["threshold_rule"]
+    chosen = "given" if rule == "given" else f"best validation {fmt_metric(rule)}"
+    scores = f"; test {', '.join(pairs)}" if pairs else ""
+    return f"{metrics['threshold']:.4g} for class {metrics['positive_class']}, {chosen}{scores}"
 
 
 def _compared(metrics: dict[str, Any]) -> list[str]:

@@ -44,7 +44,11 @@ def predict(
         return
     inference.predict(run, graph, embeddings=embeddings, out=out, say=say)
     found = {"run": str(path), "out": str(out), "nodes": graph.num_nodes}
-    print_result(found, as_json, f"wrote the predictions of {graph.num_nodes:,} nodes to {out}")
+    how = ""
+    if inference.decides_by_threshold(run, graph):
+        found |= {key: run.metrics[key] for key in ("threshold", "positive_class")}
+        how = f"; predicted {run.decision}"
+    print_result(found, as_json, f"wrote the predictions of {graph.num_nodes:,} nodes to {out}{how}")
 
 
 def report(

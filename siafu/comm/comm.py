@@ -47,6 +47,7 @@ class Comm:
         world_size: how many ranks there are.
         hosts: the host of each rank.
         meter: the bytes that this rank sent, on all channels.
+        shares_labels: whether labels of single nodes may be sent; not between organisations.
     """
 
     def __init__(self, transport: Transport, *, name: str = "", channels: "_Channels | None" = None) -> None:
@@ -54,6 +55,7 @@ class Comm:
         self.world_size = transport.world_size
         self.hosts = transport.hosts
         self.meter = transport.meter
+        self.shares_labels = transport.shares_labels
         self._transport = transport
         self._name = name
         self._number = xxh3_64_intdigest(name.encode())

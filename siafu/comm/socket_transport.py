@@ -57,6 +57,8 @@ def connect_sockets(
 class SocketTransport:
     """The transport of one rank in a group of processes."""
 
+    shares_labels = True
+
     def __init__(self, group: GroupConfig, known: dict[int, PeerConnection]) -> None:
         names = {peer: connection.identity.name for peer, connection in known.items()} | {
             group.rank: group.name

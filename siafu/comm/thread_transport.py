@@ -36,6 +36,8 @@ def single_rank_comm() -> Comm:
 class ThreadTransport:
     """The transport of one rank in a group of threads."""
 
+    shares_labels = True
+
     def __init__(self, rank: int, members: "list[ThreadTransport]", liveness: Liveness) -> None:
         self.rank = rank
         self.hosts = liveness.hosts

@@ -123,6 +123,11 @@ class Transport(Protocol):
         """The bytes that this rank sent."""
         ...
 
+    @property
+    def shares_labels(self) -> bool:
+        """Whether labels of single nodes may be sent; not between organisations."""
+        ...
+
     def send(self, peer: int, envelope: Envelope, values: Tensor, *, copy: bool = False) -> Transfer:
         """Start to send contiguous values, which must not change before the transfer is done, unless ``copy``."""
         ...

@@ -24,11 +24,13 @@ class ChosenOutputs(NamedTuple):
 
     Attributes:
         out: (D, C), the smoothed outputs, or those of the model where their validation score is better.
+        selecting: (D, C), the same without labels of validation nodes, to choose by.
         scores: the metrics of each split.
         figures: the scores without and with correct-and-smooth.
     """
 
     out: Tensor
+    selecting: Tensor
     scores: Scores
     figures: dict[str, Any]
 
@@ -49,7 +51,9 @@ def choose_outputs(
     corrected = steps.correct(out)
     smoothed = steps.smooth(corrected, ["train"])
     found = {split: task.scores(smoothed, split) for split in SPLITS}
-    used = _is_no_worse(found["val"][task.metric], scores["val"][task.metric])
+    scored = [found["val"][task.metric], scores["val"][task.metric]]
+    used = _is_no_worse(*(scored if task.higher_is_better else scored[::-1]))
+    selecting = smoothed
     if config.correct_and_smooth.validation_labels and task.count["val"]:
         smoothed = steps.smooth(corrected, ["train", "val"])
         found |= {split: task.scores(smoothed, split) for split in ("train", "test")}
@@ -57,7 +61,9 @@ def choose_outputs(
     for split in ("val", "test"):
         figures[f"unsmoothed_{split}_score"] = scores[split][task.metric]
         figures[f"smoothed_{split}_score"] = found[split][task.metric]
-    return ChosenOutputs(smoothed, found, figures) if used else ChosenOutputs(out, scores, figures)
+    if not used:
+        return ChosenOutputs(out, out, scores, figures)
+    return ChosenOutputs(smoothed, selecting, found, figures)
 
 
 def smooth_predictions(graph: Graph, config: Config, out: Tensor, *, scratch: Path) -> Tensor:

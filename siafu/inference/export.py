@@ -35,7 +35,7 @@ def write_predictions(
     Tasks write ``class`` and ``probability``, ``labels`` and ``probability``, ``value``, or ``embedding``. ``names``
     are the class names of the training data; without them, classes are numbers.
     """
-    columns: dict[str, pa.Array] = {"id": _ids(graph), **_columns(predicted["output"], names, kind)}
+    columns: dict[str, pa.Array] = {"id": _ids(graph), **_columns(predicted, names, kind)}
     if "embedding" in predicted:
         columns["embedding"] = _lists(predicted["embedding"])
     _write(path, pa.table(columns))
@@ -72,10 +72,11 @@ def _flat(table: pa.Table) -> pa.Table:
     return pa.table(columns, names=names)
 
 
-def _columns(output: Tensor, names: Sequence[str], kind: str) -> dict[str, pa.Array]:
+def _columns(predicted: dict[str, Tensor], names: Sequence[str], kind: str) -> dict[str, pa.Array]:
+    output = predicted["output"]
     match kind:
         case "class":
-            guess = pa.array(output.argmax(1).numpy())
+            guess = pa.array(predicted["class"].numpy())
             named = pa.array(names).take(guess) if names else guess
             return {"class": named, "probability": _lists(output.softmax(1))}
         case "labels":

@@ -27,8 +27,11 @@ from siafu.nn.staged import Staged
 from siafu.nn.streamed import Rows
 from siafu.run_folder import RunFolder
 from siafu.training import inputs
+from siafu.training.classes import LabelNames
 from siafu.training.layerwise import Room, embeddings_by_layer, outputs_by_layer
 from siafu.training.scaling import load_scaling
+from siafu.training.scorer import Scorer
+from siafu.training.thresholds import is_predicted
 from siafu.user_input import check_edges, read_edges
 
 _PAIRS_PER_BATCH = 1 << 18
@@ -45,11 +48,13 @@ def predict(
 ) -> dict[str, Tensor]:
     """Predict for every node of a graph, in the user's order.
 
-    Returns ``output`` (N, C), the logits of the model, and with ``embeddings`` also ``embedding`` (N, H). For task
-    link, ``output`` is one embedding per node; with ``pairs``, ``score`` (P,) is the logit that each pair is an edge,
-    and messages pass over all edges of the graph. For a dynamic graph the prediction is that of the last step. For an
+    Returns ``output`` (N, C), the logits of the model, and with ``embeddings`` also ``embedding`` (N, H). For one
+    class a node, ``class`` (N,) is the predicted one: the most probable, or by the run's threshold. For task link,
+    ``output`` is one embedding per node; with ``pairs``, ``score`` (P,) is the logit that each pair is an edge, and
+    messages pass over all edges of the graph. For a dynamic graph the prediction is that of the last step. For an
     ensemble the outputs are averaged, and the embeddings of its members stand side by side, (N, members x H). A run
-    that ended with correct-and-smooth repeats it on the graph that it trained on, and leaves it out on any other.
+    that ended with correct-and-smooth repeats it on the graph that it trained on, and leaves it out on any other; its
+    threshold is left out with it.
 
     Args:
         run: a run or its folder.
@@ -68,7 +73,7 @@ def predict(
         raise ValueError(_without_model(run))
     graph = _graph_of(run, graph)
     _check_kind(run, graph)
-    graph = _encoded(run, graph)
+    graph = _encoded(run, graph) if isinstance(graph, Graph) else graph
     if run.metrics.get(SMOOTHED) and not smooths(run, graph):
         text = (
             f"{graph.name}: not the graph that {run.directory} was trained on, whose labels correct-and-smooth reads; "
@@ -76,6 +81,9 @@ def predict(
         )
         warnings.warn(text, stacklevel=2) if say is None else say(f"warning: {text}")
     predicted = _predict(run, graph, embeddings=embeddings, pairs=pairs)
+    if run.metrics["task"] == "class":
+        threshold = run.metrics["threshold"] if decides_by_threshold(run, graph) else None
+        predicted["class"] = _classes(run, predicted["output"], threshold)
     if out is not None:
         from siafu.inference.export import write_predictions
 
@@ -85,11 +93,28 @@ def predict(
     return predicted
 
 
+def decides_by_threshold(run: Run, graph: AnyGraph) -> bool:
+    """Return whether classes of a graph are predicted by the run's threshold, which fits smoothed outputs or others."""
+    chosen = run.metrics.get("threshold") is not None
+    return chosen and (not run.metrics.get(SMOOTHED) or smooths(run, graph))
+
+
+def _classes(run: Run, output: Tensor, threshold: float | None) -> Tensor:
+    """Predict the class of each row: (N, C) -> (N,) int64."""
+    if threshold is None:
+        return output.argmax(1)
+    labels = LabelNames("class", 2, run.settings.class_names or None)
+    positive = labels.find(run.metrics["positive_class"], f"{run.directory}: positive_class")
+    log_odds = Scorer("class", 2, positive).log_odds(output)
+    return torch.where(is_predicted(log_odds, threshold), positive, 1 - positive)
+
+
 def smooths(run: Run, graph: AnyGraph) -> bool:
     """Return whether predictions of a graph are corrected and smoothed: those of the graph that a run trained on."""
     if not run.metrics.get(SMOOTHED) or not isinstance(graph, Graph):
         return False
-    return inputs.fingerprint(graph) == run.settings.fingerprint
+    encoded = _encoded(run, graph) if graph.columns is not None else graph
+    return inputs.fingerprint(encoded) == run.settings.fingerprint
 
 
 def _open(run: object) -> Run:
@@ -145,11 +170,9 @@ def _predict(
     return found
 
 
-def _encoded(run: Run, graph: AnyGraph) -> AnyGraph:
+def _encoded(run: Run, graph: Graph) -> Graph:
     """Return the graph with its columns encoded as those of the training data were."""
     encoder = read_encoder(RunFolder(run.directory))
-    if isinstance(graph, DynamicGraph):
-        return graph
     if encoder is None and graph.columns is not None:
         raise ValueError(
             f"{graph.name}: has columns ({_listed(graph)}), but the model was trained on plain features, or "

@@ -13,6 +13,7 @@ from siafu.load_graph import AnyGraph, load
 from siafu.methods import METHODS
 from siafu.nn.ensemble import Ensemble
 from siafu.nn.propagated import Propagated
+from siafu.results.format import fmt_metric
 from siafu.run_folder import RunFolder, existing_folder
 from siafu.store.tensors import load_tensors
 
@@ -44,6 +45,16 @@ class Run:
                 f"no test accuracy: this run measured {self.metrics['metric']}; see run.metrics"
             )
         return accuracy
+
+    @property
+    def decision(self) -> str:
+        """How a class is predicted where it is not the most probable one; else empty."""
+        threshold = self.metrics.get("threshold")
+        if threshold is None:
+            return ""
+        rule = str(self.metrics["threshold_rule"])
+        chosen = "given" if rule == "given" else f"chosen on validation labels by {fmt_metric(rule)}"
+        return f"class {self.metrics['positive_class']} from a probability of {threshold:.4g} on ({chosen})"
 
 
 def open_run(run: Path | str, *, model: nn.Module | None = None) -> Run:

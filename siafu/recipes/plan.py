@@ -10,7 +10,7 @@ from typing import NamedTuple
 from siafu.config import Config
 
 LARGE = 100_000  # nodes; from here on a race may cost less
-SHARE, SHARE_LARGE = 0.6, 0.25  # of the work of the run that a race may add
+SHARE, SHARE_LARGE = 0.5, 0.25  # of the work of the run that a race may add
 HEAVIER, HEAVIER_LARGE = 1.3, 1.1  # the work of a candidate, in that of the first
 FREE_WORK = 5e10  # multiplications: a run of less than that may get a candidate of more
 _FEWEST_STEPS = 10  # of the optimiser, before candidates are compared

@@ -70,7 +70,14 @@ class RaceFolder:
 
     def read_result(self) -> dict[str, Any] | None:
         """Read the result; None while the race goes on, or where there was none."""
-        return self._read(self._result) if self._result.is_file() else None
+        if not self._result.is_file():
+            return None
+        result = self._read(self._result)
+        if result["chosen"] not in range(len(result["names"])):
+            raise ValueError(
+                f"{self._result}: chosen is {result['chosen']}, which is no place of a candidate"
+            )
+        return result
 
     def install(self, chosen: int, *, goes_on: bool) -> None:
         """Make the config of the chosen candidate that of the run, and where it ``goes_on`` its checkpoint and events.

@@ -22,13 +22,13 @@ class Recipe(NamedTuple):
     Attributes:
         name: one word.
         model, train: its settings.
-        counts: how rows of counts are prepared; other features are standardised where they are dense.
+        counts: how features that are counts are prepared: sparse ones, and dense ones.
     """
 
     name: str
     model: Mapping[str, Any]
     train: Mapping[str, Any]
-    counts: str = "none"
+    counts: tuple[str, str] = ("none", "standard")
 
 
 def recipes_for(kind: str, traits: Traits) -> tuple[Recipe, ...]:
@@ -50,13 +50,15 @@ def kinds_for(traits: Traits) -> tuple[str, ...]:
 
 def tables_of(recipe: Recipe, traits: Traits) -> Tables:
     """Return the settings of a recipe for a graph, as tables."""
-    plain = "standard" if traits.dense else "none"
-    normalize = recipe.counts if traits.words else plain
+    of_sparse, of_dense = recipe.counts if traits.counts else ("none", "standard")
+    normalize = of_dense if traits.dense else of_sparse
     return {"model": recipe.model, "train": recipe.train, "data": {"normalize": normalize}}
 
 
 # Kipf and Welling (https://arxiv.org/abs/1609.02907), for few labels.
-_SMALL = Recipe("small", {"hidden": 64, "layers": 2, "dropout": 0.5}, {"weight_decay": 5e-4}, "rows")
+_SMALL = Recipe(
+    "small", {"hidden": 64, "layers": 2, "dropout": 0.5}, {"weight_decay": 5e-4}, ("rows", "none")
+)
 _WIDE = Recipe("wide", {"hidden": 256, "layers": 2, "dropout": 0.2}, {"weight_decay": 0.0})
 # Norm and skip connections, as in https://arxiv.org/abs/2406.08993.
 _DEEP = Recipe(

@@ -20,7 +20,7 @@ class Traits(NamedTuple):
         num_train, num_val: labelled nodes.
         num_outputs: classes, labels or targets.
         in_features: the width of the features; 0 for none.
-        words: whether features look like counts of words, few in a node.
+        counts: whether features look like counts of words: none negative, most zero.
         dense: whether most numbers of the features are not zero, or so many that dense rows are faster.
         degree: in-edges of a node, on average.
         homophily: among edges between training nodes, the share that joins nodes of one class, above what chance
@@ -31,7 +31,7 @@ class Traits(NamedTuple):
     num_val: int
     num_outputs: int
     in_features: int
-    words: bool
+    counts: bool
     dense: bool
     degree: float
     homophily: float | None
@@ -46,7 +46,7 @@ def traits_of(graph: Graph, task: Task) -> Traits:
         num_val=task.count["val"],
         num_outputs=task.num_outputs,
         in_features=0 if x is None else x.shape[1],
-        words=x is not None and sparse and is_counts(x),
+        counts=x is not None and is_counts(x),
         dense=x is not None and not sparse,
         degree=graph.num_edges / max(1, graph.num_nodes),
         homophily=_homophily(graph, task) if task.kind == "class" else None,

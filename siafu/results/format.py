@@ -3,8 +3,11 @@
 import math
 from typing import Any
 
-LOWER_IS_BETTER = frozenset({"mae", "mse", "rmse", "loss"})
-_NAMES = {"roc_auc": "ROC-AUC", "mae": "MAE", "mse": "MSE", "rmse": "RMSE", "map": "MAP", "mrr": "MRR"}
+LOWER_IS_BETTER = frozenset({"mae", "mse", "rmse", "loss", "brier", "calibration_error"})
+_PER_CENT = ("accuracy", "balanced_accuracy")
+_NAMES = {"roc_auc": "ROC-AUC", "mae": "MAE", "mse": "MSE", "rmse": "RMSE", "map": "MAP", "mrr": "MRR"} | {
+    "brier": "Brier score"
+}
 _NONE = "–"
 
 
@@ -14,10 +17,10 @@ def fmt_metric(metric: str) -> str:
 
 
 def fmt_score(value: float | None, metric: str, *, std: float | None = None) -> str:
-    """Format accuracy in per cent and every other metric with four digits; ``std`` follows a plus-minus sign."""
+    """Format accuracies in per cent and every other metric with four digits; ``std`` follows a plus-minus sign."""
     if value is None or not math.isfinite(value):
         return _NONE
-    percent = metric == "accuracy"
+    percent = metric in _PER_CENT
     texts = [f"{100 * part:.1f}" if percent else f"{part:.4g}" for part in (value, std) if part is not None]
     return " ± ".join(texts) + (" %" if percent else "")
 

@@ -14,7 +14,7 @@ from siafu.results.record import ConfusionMatrix, Epochs, Event, RunRecord, flat
 
 TRACED = frozenset({"task", "graph"})  # phases of which a pipeline writes very many events
 _MOST_RANGES = 20  # of damaged lines, each with a sentence of its own
-_NOT_MEASURED = frozenset({"seed", "ranks"})
+_NOT_MEASURED = frozenset({"seed", "ranks", "at_k"})
 _NOT_CHOSEN = frozenset({"seed", "seeds", "run", "out", "directory"})
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import siafu
 from siafu.config import Config, build, write_toml
-from siafu.data_warnings import count_warnings
+from siafu.data_warnings import count_warnings, score_warnings
 from siafu.event_log import EventLog
 from siafu.inference import Run, load_weights, open_run
 from siafu.launch.sites.config import FederationConfig, read_config
@@ -377,11 +377,13 @@ class Coordinator:
         found["ledger_bytes"] = sum(report.run_bytes for report in self._last.values()) + sum(
             self._meter.values()
         )
-        found |= {"sites": list(self._sites), "away": sorted(self._away), "warnings": list(self._warnings)}
+        found |= {"sites": list(self._sites), "away": sorted(self._away)}
+        warnings = [*self._warnings, *score_warnings(found, self._callbacks.say)]
+        found["warnings"] = warnings
         model = None
         if found["finished"]:
             with closing(EventLog(run.folder.events)) as events:
-                for text in self._warnings:
+                for text in warnings:
                     events.write("note", text=text)
                 events.write("end", **found)
             run.folder.write_metrics(found)

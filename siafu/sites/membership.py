@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from siafu.config import Config
+from siafu.training.scorer import NEED_ALL_ROWS
 from siafu.wire.certificates import WARN_DAYS
 
 MAX_CLOCK_SKEW_S = 300.0
@@ -77,9 +78,14 @@ def check_policies(descriptions: Mapping[str, Any], config: Config) -> None:
         raise ValueError(
             "sites train by method lazy, full or sampled, without simulated clients; choose one of these"
         )
-    if config.train.metric == "roc_auc":
+    if config.train.metric in NEED_ALL_ROWS:
         raise ValueError(
-            "train.metric is roc_auc, which needs all labels in one place; choose accuracy or an F1"
+            f"train.metric is {config.train.metric}, which needs all labels in one place; choose accuracy or an F1"
+        )
+    if config.train.threshold in ("f1", "balanced_accuracy"):
+        raise ValueError(
+            f"train.threshold is {config.train.threshold}, which needs all labels in one place; set it to a "
+            "probability or to none"
         )
 
 

@@ -1,13 +1,37 @@
 """``TrainConfig``: the settings of training that all methods share."""
 
+from collections.abc import Mapping
 from math import cos, pi
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-OfNodes = Literal["auto", "accuracy", "macro_f1", "micro_f1", "roc_auc", "mae"]
+OfNodes = Literal[
+    "auto",
+    "accuracy",
+    "balanced_accuracy",
+    "macro_f1",
+    "micro_f1",
+    "f1",
+    "roc_auc",
+    "average_precision",
+    "precision_at_k",
+    "recall_at_k",
+    "brier",
+    "calibration_error",
+    "mae",
+]
 OfPairs = Literal["map", "mrr", "hits_1", "hits_3", "hits_10", "hits_50"]
 Metric = OfNodes | OfPairs
+ClassWeights = Literal["none", "balanced"] | tuple[float, ...] | dict[str, float]
+Threshold = Literal["auto", "none", "f1", "balanced_accuracy"] | float
+
+
+class WeightTable(dict[str, float]):
+    """The weights of some classes by name; it never changes, so that the config that holds it can be hashed."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
 
 
 class TrainConfig(BaseModel):
@@ -29,8 +53,13 @@ class TrainConfig(BaseModel):
         100, ge=0
     )  # epochs without a better validation score or loss; 0 or None: never stop
     clip: float = Field(0.0, ge=0)  # largest norm of the gradient; 0: any
-    class_weights: Literal["none", "balanced"] = "none"
+    loss: Literal["cross_entropy", "focal"] = "cross_entropy"
+    focal_gamma: float = Field(2.0, ge=0)  # of the focal loss; 0: cross entropy
+    class_weights: ClassWeights = "none"  # or a weight of each class, or of some classes by name
     metric: Metric = "auto"
+    positive_class: str | int | None = None  # None: of two classes the second, or the first if it is rare
+    at_k: int = Field(100, ge=1)  # rows that precision_at_k and recall_at_k count
+    threshold: Threshold = "auto"  # the probability from which a row is predicted positive; none: 0.5
     evaluate_every: Literal["auto"] | int = (
         "auto"  # epochs; auto: so that scoring takes at most a third of the time
     )
@@ -48,6 +77,42 @@ class TrainConfig(BaseModel):
         if isinstance(value, int) and value < 1:
             raise ValueError("Input should be auto, or a number from 1")
         return value
+
+    @field_validator("class_weights", mode="before")
+    @classmethod
+    def _check_weights(cls, value: object) -> object:
+        if isinstance(value, str) and value in ("none", "balanced"):
+            return value
+        listed = list(value.values()) if isinstance(value, Mapping) else value
+        if not isinstance(listed, list | tuple) or not listed:
+            raise ValueError(
+                "Input should be none, balanced, a list of the weight of each class, or a table of weights by class"
+            )
+        if (
+            any(isinstance(each, bool) or not isinstance(each, int | float) for each in listed)
+            or min(listed) <= 0
+        ):
+            raise ValueError("Input should be weights that are numbers above 0")
+        return value
+
+    @field_validator("class_weights")
+    @classmethod
+    def _make_hashable(cls, value: ClassWeights) -> ClassWeights:
+        return WeightTable(value) if isinstance(value, dict) else value
+
+    @field_validator("threshold")
+    @classmethod
+    def _check_threshold(cls, value: Threshold) -> Threshold:
+        if isinstance(value, float) and not 0 < value < 1:
+            raise ValueError(
+                "Input should be auto, none, f1, balanced_accuracy, or a probability between 0 and 1"
+            )
+        return value
+
+    @property
+    def gamma(self) -> float:
+        """The exponent of the focal loss; 0 for cross entropy."""
+        return self.focal_gamma if self.loss == "focal" else 0.0
 
     @property
     def scoring_interval(self) -> int:

@@ -177,8 +177,8 @@ class Procedure:
         """Train the first of ``epochs``, or several in one go; the last of them is the next that is scored."""
         raise NotImplementedError
 
-    def outputs(self) -> Tensor:
-        """Compute the model's output for every row of this rank, without dropout."""
+    def outputs(self) -> Any:
+        """Compute the outputs that the task scores, without dropout: ordinarily those of every row of this rank."""
         raise NotImplementedError
 
     def outputs_of(self, weights: Mapping[str, Tensor]) -> Tensor:

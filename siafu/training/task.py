@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any, Literal
 
 import numpy as np
@@ -15,16 +14,17 @@ from siafu.graph import Graph
 from siafu.native.splitmix import splitmix64
 from siafu.nn.dropout import mix
 from siafu.nn.loss import sum_of_losses
-from siafu.training import metrics
-from siafu.training.config import Metric, TrainConfig
+from siafu.training import classes, metrics
+from siafu.training.classes import LabelNames, imbalance
+from siafu.training.config import TrainConfig
+from siafu.training.final_results import FinalResults, final_results
+from siafu.training.scorer import LOWER_IS_BETTER, NEED_ALL_ROWS, OF_PROBABILITIES, Scorer, Scores
+from siafu.training.thresholds import ThresholdRule, confusion_at
 
 SPLITS = ("train", "val", "test")
 _PLAUSIBLE_CLASSES = 1000  # even of a graph with fewer nodes
-METRICS = {
-    "class": ("accuracy", "macro_f1", "micro_f1", "roc_auc"),
-    "labels": ("micro_f1", "macro_f1", "roc_auc"),
-    "regression": ("mae",),
-}
+_MOST_AT_ONCE = 1 << 22  # probabilities in memory, float64
+_MOST_GATHERED = 1 << 24  # rows of a split whose scores all ranks exchange for a metric that selects nothing
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +54,11 @@ class Task:
         y: (D,) int64, or (D, C) float32; in regression NaN where there is no target.
         class_weight: (C,) float32, or None.
         comm: the ranks that share the nodes.
+        scorer: computes the metrics.
+        labels: the names of the classes or labels.
+        gamma: of the focal loss; 0: cross entropy.
+        train_count: the training labels of each class on all ranks; empty unless a node has one class.
+        rule: how the threshold between two classes is found; None: the more probable class is predicted.
     """
 
     kind: Literal["class", "labels", "regression", "link"]
@@ -65,11 +70,16 @@ class Task:
     y: Tensor
     class_weight: Tensor | None
     comm: Comm
+    scorer: Scorer
+    labels: LabelNames
+    gamma: float
+    train_count: tuple[int, ...]
+    rule: ThresholdRule | None
 
     @property
     def higher_is_better(self) -> bool:
         """True if a larger score is a better one."""
-        return self.metric != "mae"
+        return self.metric not in LOWER_IS_BETTER
 
     def loss(self, out: Tensor, split: str = "train") -> Tensor:
         """The share of this rank in the mean loss over the labelled rows of a split; the shares add up to it."""
@@ -105,7 +115,7 @@ class Task:
     def loss_of(self, out: Tensor, rows: Tensor) -> Tensor:
         """The sum of the losses of some labelled rows: (R, C), (R,) -> ()."""
         assert self.kind != "link"
-        return sum_of_losses(self.kind, out, self.y[rows], self.class_weight)
+        return sum_of_losses(self.kind, out, self.y[rows], self.class_weight, self.gamma)
 
     def weight_of(self, rows: Tensor) -> float:
         """The divisor that makes the sum of some rows' losses their mean."""
@@ -118,28 +128,34 @@ class Task:
         """
         val_loss = self.loss(out, "val") if self.count["val"] else out.new_zeros(())
         loss = val_loss.double() + zero_if_finite(out)
-        shares = [self._count(out, split).reshape(-1) for split in SPLITS]
+        shares = [self._share(out, split) for split in SPLITS]
         *counts, total = self.comm.all_reduce(torch.cat([*shares, loss[None]]), label="scores").split(
             [*(share.numel() for share in shares), 1]
         )
         scores = {split: self._chosen(count, out, split) for split, count in zip(SPLITS, counts, strict=True)}
         return scores, float(total)
 
-    def scores(self, out: Tensor, split: str) -> dict[str, float | None]:
+    def scores(self, out: Tensor, split: str) -> Scores:
         """Every metric that fits the task, on the labelled rows of a split; None where it cannot be told. Collective.
 
-        The area under the ROC curve needs all rows in one place, so on several ranks it is told only where it is the
-        chosen metric.
+        Ranked metrics need all rows in one place. On several ranks the chosen one is told, and those of validation and
+        test rows where one class is singled out, unless there are very many rows or they belong to organisations.
         """
-        count = self._sum_of_counts(out, split)
         if not self.count[split]:
-            return dict.fromkeys(METRICS[self.kind])
-        area = {"roc_auc": self._area(out, split)} if "roc_auc" in METRICS[self.kind] else {}
-        return self._of_counts(count) | area
+            return dict.fromkeys(self.scorer.names)
+        found = self.scorer.of_counts(self._sum(self._count(out, split)))
+        if self.kind == "regression":
+            return found
+        found |= self.scorer.of_sums(self._sum(self._add_up(out, split)))
+        told: tuple[str, ...] = NEED_ALL_ROWS
+        if not self._may_gather(split):
+            told = (self.metric,) if self.metric in NEED_ALL_ROWS else ()
+        found |= self._ranked(out, split, told) if told else {}
+        return {name: found.get(name) for name in self.scorer.names}
 
     def score(self, out: Tensor, split: str) -> float | None:
         """The chosen metric alone; no other is computed that costs more than the counts. Collective."""
-        return self._chosen(self._sum_of_counts(out, split), out, split)
+        return self._chosen(self._sum(self._share(out, split)), out, split)
 
     def confusion(self, out: Tensor, split: str) -> Tensor:
         """Counts of classes, (C, C) int64: rows true, columns predicted. Collective."""
@@ -151,55 +167,84 @@ class Task:
         """Further events about the final outputs, by phase."""
         return {}
 
+    def final_results(self, out: Tensor, selecting: Tensor) -> FinalResults:
+        """The threshold with its scores, the score of the majority class, and curves. Collective.
+
+        ``selecting`` are outputs that saw no label of validation nodes; a threshold is chosen by them.
+        """
+        return final_results(self, out, selecting) if self.kind == "class" else FinalResults({}, {})
+
+    def test_classes(self, out: Tensor) -> Tensor | None:
+        """The test rows of each class, (C,); None without any. Collective."""
+        return self._sum(self._count(out, "test")).view(3, -1)[1] if self.count["test"] else None
+
+    def positive_rows(self, out: Tensor, split: str) -> tuple[Tensor, Tensor] | None:
+        """The log-odds and outcomes of all rows of a split, where ranks may exchange them. Collective."""
+        if not self.count[split] or not self._may_gather(split):
+            return None
+        columns, outcomes = self._gathered(out, split)
+        return columns[:, 0], outcomes[:, 0]
+
+    def confusion_at(self, out: Tensor, split: str, threshold: float) -> Tensor:
+        """Counts of others and positives as a threshold predicts them, (2, 2) int64. Collective."""
+        rows = self.rows[split]
+        positive = self.scorer.outcomes(self.y[rows])[:, 0]
+        return self._sum(confusion_at(self.scorer.log_odds(out[rows]), positive, threshold))
+
+    def calibration(self, out: Tensor) -> Tensor:
+        """The counts of test rows by the bin of their probability, (3, BINS). Collective."""
+        return self._sum(self._add_up(out, "test"))[2:].view(3, -1)
+
     def metrics(self) -> dict[str, Any]:
         """Further figures of this task in the metrics of a run."""
         return {}
 
-    def _sum_of_counts(self, out: Tensor, split: str) -> Tensor:
-        """The counts of all ranks. Collective."""
-        return self.comm.all_reduce(self._count(out, split), label="scores")
+    def _sum(self, values: Tensor) -> Tensor:
+        """The sum over all ranks. Collective."""
+        return self.comm.all_reduce(values, label="scores")
+
+    def _share(self, out: Tensor, split: str) -> Tensor:
+        """The share of this rank in what the chosen metric follows from, flat; ranked metrics need none."""
+        if self.metric in NEED_ALL_ROWS:
+            return torch.zeros(0, dtype=torch.float64)
+        return self._add_up(out, split) if self.metric in OF_PROBABILITIES else self._count(out, split)
 
     def _count(self, out: Tensor, split: str) -> Tensor:
-        """Count what the scores are computed of, float64; counts of ranks add up."""
-        assert self.kind != "link"
+        """Count right and wrong predictions, float64, flat; counts of ranks add up."""
         rows = self.rows[split]
-        y = self.y[rows]
-        if self.kind == "class":
-            return metrics.count_classes(native.argmax_rows(out, rows), y, self.num_outputs)
-        out = out[rows]
-        match self.kind:
-            case "labels":
-                return metrics.count_labels(out, y)
-            case "regression":
-                off = (out - y).abs()
-                return torch.stack([off.nansum(dtype=torch.float64), (~off.isnan()).sum().double()])
+        return self.scorer.count(out, self.y[rows], rows)
 
-    def _chosen(self, count: Tensor, out: Tensor, split: str) -> float | None:
-        """The chosen metric, from the counts of all ranks. Collective where it is the area under the ROC curve."""
+    def _add_up(self, out: Tensor, split: str) -> Tensor:
+        """Add up what the scores of probabilities follow from, float64, flat."""
+        chunks = self.rows[split].split(max(1, _MOST_AT_ONCE // self.num_outputs))
+        return torch.stack([self.scorer.add_up(out[rows], self.y[rows]) for rows in chunks]).sum(0)
+
+    def _chosen(self, share: Tensor, out: Tensor, split: str) -> float | None:
+        """The chosen metric, from the sums over all ranks. Collective where the metric is ranked."""
         if not self.count[split]:
             return None
-        return self._area(out, split) if self.metric == "roc_auc" else self._of_counts(count)[self.metric]
+        if self.metric in NEED_ALL_ROWS:
+            return self._ranked(out, split, (self.metric,))[self.metric]
+        of_sums = self.metric in OF_PROBABILITIES
+        return (self.scorer.of_sums(share) if of_sums else self.scorer.of_counts(share))[self.metric]
 
-    def _of_counts(self, count: Tensor) -> dict[str, float | None]:
-        """The metrics that follow from the counts of all ranks, at next to no cost."""
-        assert self.kind != "link"
-        match self.kind:
-            case "class":
-                return metrics.of_classes(count.view(3, -1))
-            case "labels":
-                return metrics.of_labels(count.view(2, -1))
-            case "regression":
-                mae = float(count[0] / count[1])
-                return {"mae": mae if isfinite(mae) else None}
+    def _may_gather(self, split: str) -> bool:
+        """Whether ranks exchange the scores of a split for metrics that select nothing."""
+        if self.comm.world_size == 1:
+            return True
+        single = self.scorer.positive is not None and split != "train"
+        return single and self.comm.shares_labels and self.count[split] <= _MOST_GATHERED
 
-    def _area(self, out: Tensor, split: str) -> float | None:
-        if self.comm.world_size > 1 and self.metric != "roc_auc":
-            return None
+    def _ranked(self, out: Tensor, split: str, names: tuple[str, ...]) -> Scores:
+        """Ranked metrics of the rows of all ranks. Collective."""
+        return self.scorer.ranked(*self._gathered(out, split), names)
+
+    def _gathered(self, out: Tensor, split: str) -> tuple[Tensor, Tensor]:
+        """The ranked columns and their outcomes of all ranks. Collective."""
         rows = self.rows[split]
-        out, y = (torch.cat(self.comm.all_gather(values[rows], label="labels")) for values in (out, self.y))
-        if self.kind == "class":
-            return metrics.roc_auc(out.softmax(1), y[:, None] == torch.arange(self.num_outputs))
-        return metrics.roc_auc(out, y > 0)
+        here = self.scorer.columns(out[rows]), self.scorer.outcomes(self.y[rows])
+        columns, outcomes = (torch.cat(self.comm.all_gather(each, label="labels")) for each in here)
+        return columns, outcomes
 
 
 def task_of(graph: Graph, config: TrainConfig, comm: Comm | None = None) -> Task:
@@ -228,12 +273,32 @@ def task_of(graph: Graph, config: TrainConfig, comm: Comm | None = None) -> Task
             f"{graph.name}: no training node has a label; give train_mask (in Python) or --split (on import)"
         )
     num_outputs = _num_classes(graph, y, comm) if kind == "class" else y.shape[1]
-    class_weight = None
-    if config.class_weights == "balanced":
-        class_weight = balanced_weight(kind, y[rows["train"]], num_outputs, comm)
-    weight = _weights(kind, y, rows, class_weight, comm)
-    metric = _metric(kind, config.metric)
-    return Task(kind, num_outputs, metric, rows, count, weight, y, class_weight, comm)
+    labels, y_train = LabelNames(kind, num_outputs, graph.class_names), y[rows["train"]]
+    classes.check_loss(labels, config)
+    train_count = classes.class_counts(labels, y_train, comm)
+    class_weight = classes.class_weight(labels, config.class_weights, y_train, comm)
+    scorer = Scorer(kind, num_outputs, classes.positive_class(labels, config, train_count), config.at_k)
+    rule = classes.threshold_rule(
+        labels, config, train_count, has_val=count["val"] > 0, shares_labels=comm.shares_labels
+    )
+    return Task(
+        kind=kind,
+        num_outputs=num_outputs,
+        metric=classes.chosen_metric(
+            config.metric, scorer.names, imbalance(train_count), shares_labels=comm.shares_labels
+        ),
+        rows=rows,
+        count=count,
+        weight=_weights(kind, y, rows, class_weight, comm),
+        y=y,
+        class_weight=class_weight,
+        comm=comm,
+        scorer=scorer,
+        labels=labels,
+        gamma=config.gamma,
+        train_count=train_count,
+        rule=rule,
+    )
 
 
 def zero_if_finite(out: Tensor) -> Tensor:
@@ -282,32 +347,7 @@ def _rows(graph: Graph, split: str, labelled: Tensor) -> Tensor:
     return (mask & labelled).nonzero()[:, 0] if mask is not None else torch.empty(0, dtype=torch.int64)
 
 
-def balanced_weight(kind: str, y_train: Tensor, num_classes: int, comm: Comm) -> Tensor:
-    """The weight of each class, (C,) float32: the rarer among training labels of all ranks, the more. Collective."""
-    if kind == "regression":
-        raise ValueError(
-            "train.class_weights is balanced, but the labels are numbers, not classes; set it to none"
-        )
-    here = torch.bincount(y_train, minlength=num_classes) if kind == "class" else y_train.sum(0).long()
-    *count, rows = comm.all_reduce(torch.cat([here, torch.tensor([y_train.shape[0]])]), label="task")
-    each = torch.stack(count).float()
-    if kind == "class":
-        return rows / (num_classes * each.clamp(min=1))
-    return (rows - each) / each.clamp(min=1)
-
-
 def _hashes(node_id: Tensor, key: int) -> Tensor:
     """Hash each node's id with a key to 63 bits, (R,) int64."""
     mixed = splitmix64(splitmix64(node_id.numpy().astype(np.uint64)) ^ np.uint64(key))
     return torch.from_numpy((mixed >> np.uint64(1)).astype(np.int64))
-
-
-def _metric(kind: str, asked: Metric) -> str:
-    fits = METRICS[kind]
-    if asked == "auto":
-        return fits[0]
-    if asked not in fits:
-        raise ValueError(
-            f"train.metric is {asked}, which does not fit these labels; expected one of {', '.join(fits)}"
-        )
-    return asked

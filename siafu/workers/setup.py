@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass, fields
+from math import inf
 from typing import Any
 
 from siafu.workers.program import Program
@@ -22,6 +23,7 @@ class Setup:
         class_weight: of each class or label, or None.
         seed: of the run, for dropout.
         dtype: of rows and weights, ``float32`` or ``float64``.
+        gamma: of the focal loss; 0: cross entropy.
     """
 
     programs: tuple[Program, ...]
@@ -31,6 +33,7 @@ class Setup:
     class_weight: tuple[float, ...] | None
     seed: int
     dtype: str = "float32"
+    gamma: float = 0.0
 
     @property
     def num_aggregates(self) -> int:
@@ -70,7 +73,9 @@ class Setup:
             raise ValueError(
                 "a setup whose kept aggregates or seed are no counts; is it another version of siafu?"
             )
-        given["scale"] = float(given["scale"])
+        given["scale"], given["gamma"] = float(given["scale"]), float(given["gamma"])
+        if not 0 <= given["gamma"] < inf:
+            raise ValueError(f"a setup with gamma {given['gamma']}; expected a number from 0")
         given["programs"] = tuple(Program.from_json(each) for each in programs)
         given["class_weight"] = None if weight is None else tuple(map(float, weight))
         return cls(**given)

@@ -150,7 +150,7 @@ class TorchCompute:
         weight = None if setup.class_weight is None else out.new_tensor(setup.class_weight)
         y_here = _tensor(y, np.dtype(np.int64) if setup.task == "class" else self._dtype)
         out = out.index_select(0, _tensor(arrays["rows"]))
-        return sum_of_losses(cast(Kind, setup.task), out, y_here, weight) / setup.scale
+        return sum_of_losses(cast(Kind, setup.task), out, y_here, weight, setup.gamma) / setup.scale
 
     def _rows(self, task: Task) -> dict[str, Tensor]:
         rows = _tensors(task.arrays, self._setup.program(task.key.stage).reads, self._dtype)

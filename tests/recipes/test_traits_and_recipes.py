@@ -21,7 +21,7 @@ TRAITS = Traits(
     num_val=100,
     num_outputs=3,
     in_features=50,
-    words=True,
+    counts=True,
     dense=False,
     degree=4.0,
     homophily=0.8,
@@ -62,13 +62,13 @@ def test_bags_of_words_and_dense_features_are_told_apart(stored_sparse: bool) ->
         traits(line([0, 1, 0, 1], x=SparseRows.from_dense(x) if stored_sparse and x is not full else x))
         for x in (words, negative, full)
     ]
-    assert [(each.words, each.dense) for each in found] == [(True, False), (False, False), (False, True)]
+    assert [(each.counts, each.dense) for each in found] == [(True, False), (False, False), (False, True)]
     assert [each.in_features for each in found] == [20, 20, 20]
 
 
 def test_a_graph_without_features_has_neither() -> None:
     found = traits(line([0, 1, 0, 1]))
-    assert (found.in_features, found.words, found.dense) == (0, False, False)
+    assert (found.in_features, found.counts, found.dense) == (0, False, False)
     assert len(recipes_for("gcn", found)) == 1
 
 
@@ -89,11 +89,19 @@ def test_weight_decay_falls_with_the_number_of_labels() -> None:
     assert recipes_for("gcn", TRAITS._replace(num_train=MANY_LABELS))[0].name == "wide"
 
 
-def test_dense_features_are_standardised_and_many_counts_stay() -> None:
-    dense = TRAITS._replace(words=False, dense=True)
-    many = TRAITS._replace(num_train=MANY_LABELS)
-    for found, wanted in ((dense, "standard"), (many, "none"), (many._replace(words=False), "none")):
-        assert tables_of(recipes_for("gcn", found)[0], found)["data"] == {"normalize": wanted}
+@pytest.mark.parametrize(
+    ("num_train", "counts", "dense", "wanted"),
+    [
+        *[(100, True, False, "rows"), (100, True, True, "none"), (100, False, True, "standard")],
+        *[(100, False, False, "none"), (5_000, True, False, "none"), (5_000, True, True, "standard")],
+        *[(50_000, False, True, "standard"), (50_000, False, False, "none")],
+    ],
+)
+def test_features_are_prepared_by_what_they_are(
+    num_train: int, counts: bool, dense: bool, wanted: str
+) -> None:
+    found = TRAITS._replace(num_train=num_train, counts=counts, dense=dense)
+    assert {tables_of(each, found)["data"]["normalize"] for each in recipes_for("gcn", found)} == {wanted}
 
 
 def test_models_without_norm_and_skip_connections_get_no_recipe_with_them() -> None:

@@ -2,8 +2,6 @@
 
 import json
 import math
-from collections.abc import Callable
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from report_page import JSON, Make, report
 from written_run import GRAPH, epoch_fields, write_run
 
 from siafu.event_log import EventLog
@@ -23,40 +22,7 @@ from siafu.results.report.curves import thin
 from siafu.results.report.frame import unique
 from siafu.results.report.run import run_page
 
-Make = Callable[..., Path]
 EVIL = "</script><img src=x onerror=alert(1)><b>%{x}"
-
-
-class Page(HTMLParser):
-    """What a browser would see: tags, the text outside scripts, and the figures."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self.figures: dict[str, Any] = {}
-        self._inside = ("", "")
-        self.feed(path.read_text(encoding="utf-8"))
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        self._inside = (tag, dict(attrs).get("data-for") or "")
-
-    def handle_endtag(self, tag: str) -> None:
-        self._inside = ("", "")
-
-    def handle_data(self, data: str) -> None:
-        tag, figure = self._inside
-        if figure:
-            self.figures[figure] = json.loads(data)
-        elif tag not in ("script", "style"):
-            self.text += data + " "
-
-
-def report(*runs: Path) -> Page:
-    out = runs[0].parent / "report.html"
-    write_report([read_run(run) for run in runs], out)
-    return Page(out)
 
 
 def test_the_headline_shows_the_test_score_beside_the_model_without_the_graph(make_run: Make) -> None:
@@ -216,13 +182,6 @@ def test_a_regression_has_no_classes_and_its_error_is_no_percentage(make_run: Ma
     assert "run-confusion" not in page.figures
     assert "3.142" in page.text
     assert page.figures["run-score"]["layout"]["shapes"][0]["x0"] == 1
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5), inner, max_size=2),
-    max_leaves=4,
-)
 
 
 @given(

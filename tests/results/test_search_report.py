@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_report import EVIL, Page
+from report_page import Page
+from test_report import EVIL
 
 from siafu.checksums import add_fields_checksum
 from siafu.results.report import write_search_report

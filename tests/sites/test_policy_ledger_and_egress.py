@@ -66,6 +66,16 @@ def test_a_late_site_does_not_join_a_run_that_its_policy_forbids() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("metric", "average_precision"), ("metric", "recall_at_k"), ("threshold", "f1")],
+)
+def test_scores_that_need_labels_of_other_sites_are_refused(key: str, value: str) -> None:
+    config = build({"method": "full", "train": {key: value}}, {"engine": "sites"})
+    with pytest.raises(ValueError, match=rf"train\.{key} is {value}, which needs all labels in one place"):
+        check_policies({}, config)
+
+
 def test_a_site_enforces_its_policy_against_the_coordinator(
     graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,6 +41,7 @@ def trained(graph: Graph | Path, out: Path, **settings: Any) -> siafu.Run:
         "engine": "local",
         "threads": 1,
         "dropout": 0.1,
+        "normalize": "none",
         "lr": 0.02,
     }
     return siafu.train(graph, out=out, config=config, **(how | settings))

@@ -40,7 +40,10 @@ def test_integers_are_one_class_a_node_and_minus_one_is_left_out() -> None:
     assert task.rows["train"].tolist() == [0, 2]
     assert task.rows["test"].tolist() == []
     assert task.scores(torch.zeros(5, 3), "test") == dict.fromkeys(
-        ["accuracy", "macro_f1", "micro_f1", "roc_auc"]
+        [
+            *("accuracy", "balanced_accuracy", "macro_f1", "micro_f1"),
+            *("roc_auc", "average_precision", "brier", "calibration_error"),
+        ]
     )
 
 
@@ -144,7 +147,9 @@ def test_an_epoch_computes_the_area_where_it_is_the_metric() -> None:
 
 
 def test_a_metric_that_does_not_fit_the_labels_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"train\.metric is mae, .* expected one of accuracy, macro_f1"):
+    with pytest.raises(
+        ValueError, match=r"train\.metric is mae, .* expected one of accuracy, balanced_accuracy"
+    ):
         task_of(graph_of([0, 1, 1, 0, 1]), config(metric="mae"))
 
 

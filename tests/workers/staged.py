@@ -95,10 +95,13 @@ def setup_of(
     first: tuple[bool, ...] | None = None,
     task: str = "class",
     class_weight: tuple[float, ...] | None = None,
+    gamma: float = 0.0,
 ) -> Setup:
     first = (not isinstance(model, Gnn),) * model.num_aggregates if first is None else first
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-    return Setup(trace(model, Order(first, int(kept))), int(kept), task, 2.5, class_weight, SEED, dtype)
+    return Setup(
+        trace(model, Order(first, int(kept))), int(kept), task, 2.5, class_weight, SEED, dtype, gamma
+    )
 
 
 def labels_of(task: str) -> Tensor:
@@ -136,7 +139,7 @@ def whole(model: Model, setup: Setup, *, training: bool = True) -> Epoch:
     weight = None if setup.class_weight is None else out.new_tensor(setup.class_weight)
     y = labels_of(setup.task)
     y = y if setup.task == "class" else y.to(x.dtype)
-    loss = sum_of_losses(setup.task, out[LABELLED], y, weight) / setup.scale  # type: ignore[arg-type]
+    loss = sum_of_losses(setup.task, out[LABELLED], y, weight, setup.gamma) / setup.scale  # type: ignore[arg-type]
     loss.backward()
     grads = {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
     return Epoch(out.detach(), loss.detach(), grads)

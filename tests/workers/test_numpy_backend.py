@@ -112,12 +112,22 @@ def test_numpy_has_the_losses_of_torch(task: str, weight: Any) -> None:
         hold(model, setup_of(model, task=task, class_weight=given_weight), tolerance=tolerance)
 
 
+@pytest.mark.parametrize("gamma", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("weight", [None, (0.5, 2.0, 1.25)])
 @pytest.mark.parametrize("task", ["class", "labels"])
-def test_large_outputs_neither_overflow_nor_lose_their_loss(task: str) -> None:
+def test_numpy_has_the_focal_loss_of_torch(task: str, weight: Any, gamma: float) -> None:
+    for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 1e-4)):
+        model = model_of("gcn", dtype=dtype)
+        hold(model, setup_of(model, task=task, class_weight=weight, gamma=gamma), tolerance=tolerance)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 2.0])
+@pytest.mark.parametrize("task", ["class", "labels"])
+def test_large_outputs_neither_overflow_nor_lose_their_loss(task: str, gamma: float) -> None:
     model = model_of("mlp", layers=1, dtype=torch.float32)
     for parameter in model.parameters():
         parameter.data *= 1000
-    hold(model, setup_of(model, task=task), tolerance=1e-4)
+    hold(model, setup_of(model, task=task, gamma=gamma), tolerance=1e-4)
 
 
 @pytest.mark.parametrize("kind", KINDS)

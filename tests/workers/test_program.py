@@ -16,7 +16,7 @@ Change = Callable[[dict[str, Any]], object]
 @pytest.mark.parametrize("kind", [*KINDS, *OTHERS])
 def test_a_setup_is_the_same_after_its_way_over_the_wire(kind: str) -> None:
     norm = {"norm": "layer", "residual": True, "jump": "cat"} if kind in KINDS else {}
-    setup = setup_of(model_of(kind, **norm), class_weight=(0.5, 1.0, 2.0))
+    setup = setup_of(model_of(kind, **norm), class_weight=(0.5, 1.0, 2.0), gamma=2.0)
     assert Setup.from_json(setup.to_json()) == setup
     used = {each.operation for program in setup.programs for each in program.instructions}
     assert used <= set(OPERATIONS)
@@ -43,6 +43,8 @@ def first_step(setup: dict[str, Any]) -> list[Any]:
         (lambda setup: setup.update(dtype="object"), "an unknown dtype"),
         (lambda setup: setup.update(kept=-1), "kept aggregates or seed are no counts"),
         (lambda setup: setup.update(seed="0"), "kept aggregates or seed are no counts"),
+        (lambda setup: setup.update(gamma=-1), "gamma -1.0; expected a number from 0"),
+        (lambda setup: setup.update(gamma="nan"), "gamma nan; expected a number from 0"),
         (lambda setup: setup.update(model={}), "expected .*programs.*another version of siafu"),
     ],
 )  # fmt: skip

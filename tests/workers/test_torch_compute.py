@@ -83,7 +83,10 @@ def test_nothing_is_dropped_outside_of_training(kind: str) -> None:
 @pytest.mark.parametrize("task", ["class", "labels", "regression"])
 def test_every_loss_is_that_of_training(task: str, weight: Any) -> None:
     model = model_of("gcn")
-    by_tasks(model, setup_of(model, task=task, class_weight=None if task == "regression" else weight))
+    gammas = (0.0,) if task == "regression" else (0.0, 2.0)
+    for gamma in gammas:
+        given = None if task == "regression" else weight
+        by_tasks(model, setup_of(model, task=task, class_weight=given, gamma=gamma))
 
 
 def test_float32_gives_float32() -> None:

@@ -138,6 +138,8 @@ class SiteTransport:
         own_id: (D,) int64, the ids of own rows, for the ledger; None before they are known.
     """
 
+    shares_labels = False
+
     def __init__(
         self, rank: int, names: Sequence[str], guard: EgressGuard, *, most_bytes: int, limit_s: float
     ) -> None:

@@ -47,6 +47,7 @@ from siafu.methods.lazy.validation import index_of_best, val_scores
 from siafu.nn.aggregates import gcn_scales
 from siafu.nn.propagated import Propagated, of_unit_length, shares_of_knots
 from siafu.nn.streamed import DenseRows
+from siafu.training.scorer import OF_PROBABILITIES
 from siafu.training.task import Task
 
 _BLENDS = tuple(step / 10 for step in range(10, -1, -1))  # weight of hop features; the largest wins a tie
@@ -143,6 +144,16 @@ def _check(task: Task) -> None:
         raise ValueError(
             f"lazy.recipe is frugal, which learns one class a node, but the labels are of kind {task.kind}; set it to "
             "published"
+        )
+    if task.gamma:
+        raise ValueError(
+            "lazy.recipe is frugal, which fits squared errors in closed form, but train.loss is focal; leave it at "
+            "cross_entropy, or set lazy.recipe to published"
+        )
+    if task.metric in OF_PROBABILITIES:
+        raise ValueError(
+            f"lazy.recipe is frugal, which compares scores that are no probabilities, but train.metric is "
+            f"{task.metric}; choose another metric"
         )
     if not task.count["val"]:
         raise ValueError(

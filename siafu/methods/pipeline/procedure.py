@@ -276,6 +276,7 @@ class PipelineProcedure(Procedure):
             class_weight=None if weight is None else tuple(weight.tolist()),
             seed=self.seed,
             dtype=str(next(model.parameters()).dtype).removeprefix("torch."),
+            gamma=task.gamma,
         )
 
     def _num_intervals(self) -> int:

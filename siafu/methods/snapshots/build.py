@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from siafu.comm import Comm
 from siafu.dynamic import DynamicGraph
 from siafu.methods.snapshots.config import SnapshotsConfig, TaskConfig
-from siafu.methods.snapshots.labels import TemporalEdgeTask, TemporalNodeTask
+from siafu.methods.snapshots.labels import TemporalEdgeTask, TemporalNodeTask, num_class_counts
 from siafu.methods.snapshots.links import TemporalLinkTask
 from siafu.methods.snapshots.task import SPLITS, TemporalTask, is_labelled, split_steps
 from siafu.methods.snapshots.timeline import Timeline
@@ -18,11 +18,23 @@ from siafu.nn.dense import Dense
 from siafu.nn.link import LinkHead
 from siafu.nn.temporal import TemporalLayer, TemporalModel, build_temporal
 from siafu.sampling.permutation import KeyedPermutation
+from siafu.training.classes import (
+    Imbalance,
+    LabelNames,
+    check_loss,
+    check_no_classes,
+    chosen_metric,
+    class_counts,
+    class_weight,
+    imbalance,
+    positive_class,
+    threshold_rule,
+)
 from siafu.training.link.config import LinkConfig
 from siafu.training.link.memory import LinkMemory
 from siafu.training.link.recency import Recency
 from siafu.training.link.scores import check_all_pairs
-from siafu.training.task import balanced_weight
+from siafu.training.scorer import Scorer
 
 _SPLIT_BOUNDS = (0.6, 0.8)  # shares of nodes with static labels at which validation and test begin
 
@@ -125,8 +137,7 @@ def _link_task(graph: DynamicGraph, target: TaskConfig, common: dict[str, Any]) 
         "memory": build_link_memory(graph, target),
         "num_recent_steps": num_recent_steps(target),
     }
-    if target.class_weights != "none":
-        raise ValueError("train.class_weights is for classes; with task link leave it at none")
+    check_no_classes(target.train)
     metric = _metric(target, "map", "mrr")
     return TemporalLinkTask(**common, **how, kind="link", metric=metric, num_outputs=1, num_counts=4)
 
@@ -154,13 +165,10 @@ def _edge_task(graph: DynamicGraph, target: TaskConfig, common: dict[str, Any]) 
         raise ValueError(
             f"{graph.name}: its events have no classes to learn; give edge_y, or use --task link"
         )
-    classes = num_classes(graph, target)
-    common |= {"metric": _metric(target, "micro_f1", "macro_f1", "accuracy")}
-    if target.class_weights == "balanced":
-        steps, edge_y = common["samples"]["train"], graph.edge_y
-        events = (edge_y[graph.events(step, step + 1)] for step in steps)
-        common |= {"class_weight": _class_weight(events, classes, common["comm"])}
-    return TemporalEdgeTask(**common, kind="edge", num_outputs=classes, num_counts=classes**2)
+    steps, edge_y = common["samples"]["train"], graph.edge_y
+    y_train = (edge_y[graph.events(step, step + 1)] for step in steps)
+    common |= _class_settings(graph, target, y_train, common, fits_first="micro_f1")
+    return TemporalEdgeTask(**common, kind="edge")
 
 
 def _node_task(graph: DynamicGraph, target: TaskConfig, common: dict[str, Any]) -> TemporalNodeTask:
@@ -172,41 +180,60 @@ def _node_task(graph: DynamicGraph, target: TaskConfig, common: dict[str, Any]) 
         rows = _split_nodes(y)
         common |= {"count": {split: each.numel() for split, each in rows.items()}}
     if y.is_floating_point():
-        if target.class_weights != "none":
-            raise ValueError(
-                "train.class_weights is balanced, but the labels are numbers, not classes; set it to none"
-            )
-        metric, outputs = _metric(target, "mae"), 1 if y.ndim == 2 else y.shape[2]
-        return TemporalNodeTask(
-            **common, kind="regression", metric=metric, num_outputs=outputs, num_counts=2, rows=rows
-        )
-    outputs = num_classes(graph, target)
-    common |= {"metric": _metric(target, "accuracy", "macro_f1", "micro_f1")}
-    if target.class_weights == "balanced":
-        labels = [y[step] for step in common["samples"]["train"]] if rows is None else [y[rows["train"]]]
-        common |= {"class_weight": _class_weight(labels, outputs, common["comm"])}
-    return TemporalNodeTask(**common, kind="class", num_outputs=outputs, num_counts=outputs**2, rows=rows)
+        outputs = 1 if y.ndim == 2 else y.shape[2]
+        labels, scorer = LabelNames("regression", outputs), Scorer("regression", outputs)
+        check_loss(labels, target.train)
+        class_weight(labels, target.train.class_weights, y[:0], common["comm"])
+        positive_class(labels, target.train, ())
+        threshold_rule(labels, target.train, (), has_val=True, shares_labels=True)
+        common |= {"metric": _metric(target, *scorer.names), "scorer": scorer, "labels": labels}
+        return TemporalNodeTask(**common, kind="regression", num_outputs=outputs, num_counts=2, rows=rows)
+    steps = common["samples"]["train"]
+    y_train = (y[step] for step in steps) if rows is None else iter([y[rows["train"]]])
+    common |= _class_settings(graph, target, y_train, common, fits_first="accuracy")
+    return TemporalNodeTask(**common, kind="class", rows=rows)
 
 
-def _metric(target: TaskConfig, *fits: str) -> str:
-    """The metric that selects the best weights: the first of ``fits``, unless the config asks for another of them."""
-    if target.metric == "auto":
-        return fits[0]
-    if target.metric not in fits:
-        raise ValueError(
-            f"train.metric is {target.metric}, which task {target.task} over time does not have here; expected one of "
-            f"{', '.join(fits)}"
-        )
-    return target.metric
-
-
-def _class_weight(labels: Iterable[Tensor], classes: int, comm: Comm) -> Tensor:
-    """The weight of each class, from the labels of all training samples. Collective.
+def _class_settings(
+    graph: DynamicGraph,
+    target: TaskConfig,
+    y_train: Iterable[Tensor],
+    common: dict[str, Any],
+    *,
+    fits_first: str,
+) -> dict[str, Any]:
+    """The fields of a task of classes that follow from its training labels. Collective.
 
     Rank 0 counts, because other ranks may hold only a shard of the log.
     """
-    y = torch.cat(list(labels)) if comm.rank == 0 else torch.empty(0, dtype=torch.int64)
-    return balanced_weight("class", y[is_labelled(y)], classes, comm)
+    comm, config = common["comm"], target.train
+    y = torch.cat(list(y_train)) if comm.rank == 0 else torch.empty(0, dtype=torch.int64)
+    y = y[is_labelled(y)]
+    labels = LabelNames("class", num_classes(graph, target), graph.class_names)
+    train_count = class_counts(labels, y, comm)
+    scorer = Scorer("class", labels.number, positive_class(labels, config, train_count), config.at_k)
+    fits = (fits_first, *(name for name in scorer.names if name != fits_first))
+    return {
+        "num_outputs": labels.number,
+        "num_counts": num_class_counts(labels.number),
+        "metric": _metric(target, *fits, found=imbalance(train_count)),
+        "scorer": scorer,
+        "labels": labels,
+        "gamma": config.gamma,
+        "class_weight": class_weight(labels, config.class_weights, y, comm),
+        "train_count": train_count,
+        "rule": threshold_rule(
+            labels, config, train_count, has_val=common["count"]["val"] > 0, shares_labels=True
+        ),
+    }
+
+
+def _metric(target: TaskConfig, *fits: str, found: Imbalance | None = None) -> str:
+    """The metric that selects the best weights: the first of ``fits``, unless the config asks for another of them."""
+    try:
+        return chosen_metric(target.train.metric, fits, found, shares_labels=True)
+    except ValueError as error:
+        raise ValueError(f"task {target.task} over time: {error}") from None
 
 
 def _split_nodes(y: Tensor) -> dict[str, Tensor]:

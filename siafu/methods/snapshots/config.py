@@ -1,11 +1,11 @@
 """Settings of training on snapshots."""
 
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from siafu.training.config import Metric, TrainConfig
+from siafu.training.config import TrainConfig
 from siafu.training.link.config import LinkConfig
 
 # Defaults of other settings under this method.
@@ -40,16 +40,14 @@ class TaskConfig:
         task: link, edge (classes of events) or node (labels of nodes).
         snapshots, link: their settings.
         seed: seed of everything random.
-        metric: the score that selects the best weights.
-        class_weights: whether rare classes weigh more in the loss.
+        train: metric, loss and classes.
     """
 
     task: str
     snapshots: SnapshotsConfig
     link: LinkConfig
     seed: int
-    metric: Metric = "auto"
-    class_weights: Literal["none", "balanced"] = "none"
+    train: TrainConfig = field(default_factory=TrainConfig)
 
 
 class _Config(Protocol):
@@ -65,7 +63,7 @@ class _Config(Protocol):
 
     @property
     def train(self) -> TrainConfig:
-        """Metric and class weights."""
+        """Metric, loss and classes."""
 
     @property
     def link(self) -> LinkConfig:
@@ -77,11 +75,4 @@ class _Config(Protocol):
 
 def task_config_of(config: _Config) -> TaskConfig:
     """The settings of a temporal task, from the config of a run."""
-    return TaskConfig(
-        config.task,
-        config.of(SnapshotsConfig),
-        config.link,
-        config.seed,
-        metric=config.train.metric,
-        class_weights=config.train.class_weights,
-    )
+    return TaskConfig(config.task, config.of(SnapshotsConfig), config.link, config.seed, config.train)

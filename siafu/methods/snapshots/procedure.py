@@ -14,11 +14,12 @@ from siafu.methods.snapshots.activity import ActivityCache
 from siafu.methods.snapshots.build import Predictor
 from siafu.methods.snapshots.config import SnapshotsConfig
 from siafu.methods.snapshots.distributed_comm import DistributedTemporalComm
+from siafu.methods.snapshots.labels import RowCollector, TemporalLabelTask
 from siafu.methods.snapshots.links import TemporalLinkTask
 from siafu.methods.snapshots.live import LossEvaluator, TuningPasses, fine_tune, restore_weights
 from siafu.methods.snapshots.plan import plan_passes
 from siafu.methods.snapshots.state_cache import StateCache
-from siafu.methods.snapshots.task import SampleEvaluator, TemporalTask
+from siafu.methods.snapshots.task import SampleEvaluator, SampleResults, TemporalTask
 from siafu.methods.snapshots.time_partition import SegmentPartition
 from siafu.methods.snapshots.timeline import Timeline, select_nodes
 from siafu.nn.dropout import mix
@@ -235,11 +236,11 @@ class SnapshotsProcedure(Procedure):
         return PassReader(comm, make_span, lambda _: own)
 
     @torch.no_grad()
-    def outputs(self) -> Tensor:
-        """The counts and the loss of each validation and test sample, a row each. Collective."""
+    def outputs(self) -> SampleResults:
+        """The results of validation and test samples. Collective."""
         if isinstance(self.task, TemporalLinkTask) and self.task.config.live:
-            return self._evaluate_live(self.task)
-        return self._evaluate_splits(["val", "test"])
+            return SampleResults(self._evaluate_live(self.task), {})
+        return self._evaluate_splits(["val", "test"], rows=True)
 
     def _evaluate_live(self, task: TemporalLinkTask) -> Tensor:
         """The same with live updates: the model is fine-tuned before each sample, and restored in the end."""
@@ -266,18 +267,27 @@ class SnapshotsProcedure(Procedure):
         return float(self._evaluate_samples([("", sample)], LossEvaluator(task))[0, 0])
 
     @torch.no_grad()
-    def _evaluate_splits(self, splits: Sequence[str], *, cache_states: bool = False) -> Tensor:
-        """The counts and the loss of each sample of some splits: (samples, num_counts + 1). Collective."""
+    def _evaluate_splits(
+        self, splits: Sequence[str], *, rows: bool = False, cache_states: bool = False
+    ) -> SampleResults:
+        """The results of each sample of some splits, with ``rows`` also those of labelled rows. Collective."""
         requests = [(split, each) for split in splits for each in self.task.samples[split]]
-        return self._evaluate_samples(requests, self.task, cache_states=cache_states)
+        kept = RowCollector(self.task, splits) if rows and isinstance(self.task, TemporalLabelTask) else None
+        counts = self._evaluate_samples(requests, self.task, cache_states=cache_states, kept=kept)
+        return SampleResults(counts, {} if kept is None else kept.rows())
 
     def _evaluate_samples(
-        self, requests: list[tuple[str, int]], evaluator: SampleEvaluator, *, cache_states: bool = False
+        self,
+        requests: list[tuple[str, int]],
+        evaluator: SampleEvaluator,
+        *,
+        cache_states: bool = False,
+        kept: RowCollector | None = None,
     ) -> Tensor:
         """Evaluate some samples, each of a split: (samples, num_counts + 1). Collective.
 
         With ``cache_states`` (without a window), the states between segments are cached for the next epoch, which
-        begins with the same weights.
+        begins with the same weights. ``kept`` collects the labelled rows of own samples.
         """
         self.model.eval()
         place = {each: row for row, each in enumerate(requests)}
@@ -300,6 +310,8 @@ class SnapshotsProcedure(Procedure):
                         if (split, step) in place:
                             counts = evaluator.evaluate_sample(self.model.head, step, out[row], split)
                             found[place[split, step]] = counts
+                            if kept is not None:
+                                kept.add(self.model.head, step, out[row], split)
             if cache_states:
                 self._state_cache.store(between)
         return self.comm.all_reduce(found, label="scores")
@@ -309,6 +321,5 @@ class SnapshotsProcedure(Procedure):
         if not self.task.count["val"]:
             return Evaluation({"val": None}, 0.0)
         cache_states = epoch < self.config.epochs and not self._plan.window
-        found = self._evaluate_splits(["val"], cache_states=cache_states)
-        score = self.task.scores_from_counts(found)[self.task.metric]
-        return Evaluation({"val": score}, float(found[:, -1].mean()))
+        found = self._evaluate_splits(["val"], rows=self.task.needs_rows, cache_states=cache_states)
+        return Evaluation({"val": self.task.score(found, "val")}, float(found.counts[:, -1].mean()))

@@ -1,15 +1,15 @@
 """Temporal tasks: what the samples of a dynamic graph predict, and their scores. A sample is a step and its outputs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-import torch
 from torch import Tensor, nn
 
 from siafu.comm import Comm
 from siafu.dynamic import DynamicGraph
-from siafu.training import metrics
+from siafu.training.final_results import FinalResults
+from siafu.training.scorer import LOWER_IS_BETTER
 
 SPLITS = ("train", "val", "test")
 
@@ -23,6 +23,32 @@ class SampleEvaluator(Protocol):
 
     def evaluate_sample(self, head: nn.Module, step: int, h: Tensor, split: str) -> Tensor:
         """Evaluate one sample of a split: (num_counts + 1,) float64."""
+
+
+class LabelledRows(NamedTuple):
+    """Outputs of the labelled rows, nodes or events, of some samples on this rank.
+
+    Attributes:
+        out: (R, C).
+        y: (R,) int64.
+        step: (R,) int64, the sample of each row.
+    """
+
+    out: Tensor
+    y: Tensor
+    step: Tensor
+
+
+class SampleResults(NamedTuple):
+    """The results of samples of some splits.
+
+    Attributes:
+        counts: (samples, num_counts + 1) float64, the counts of each sample and its loss, of all ranks.
+        rows: for metrics that need the outputs of single rows: those of each split on this rank.
+    """
+
+    counts: Tensor
+    rows: Mapping[str, LabelledRows]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -54,7 +80,16 @@ class TemporalTask:
     @property
     def higher_is_better(self) -> bool:
         """True if a larger score is better."""
-        return self.metric != "mae"
+        return self.metric not in LOWER_IS_BETTER
+
+    @property
+    def needs_rows(self) -> bool:
+        """True if the chosen metric needs the outputs of single rows."""
+        return False
+
+    def labelled_rows(self, head: nn.Module, step: int, h: Tensor, split: str) -> LabelledRows | None:
+        """The outputs and classes of the labelled rows of one sample; None for a task without classes."""
+        return None
 
     def sample_loss(self, head: nn.Module, step: int, h: Tensor, *, epoch: int) -> Tensor:
         """The mean loss of one training sample, whose outputs are ``h``, (N, H)."""
@@ -68,27 +103,39 @@ class TemporalTask:
         """The scores of some samples, given (samples, num_counts + 1)."""
         raise NotImplementedError
 
-    def scores(self, counts: Tensor, split: str) -> dict[str, float | None]:
-        """The scores of a split, given the counts of validation and test samples; none for training samples."""
-        return self.scores_from_counts(self._of_split(counts, split))
+    def scores(self, results: SampleResults, split: str) -> dict[str, float | None]:
+        """The scores of a split, given validation and test samples; none for training samples. Collective."""
+        return self.scores_from_counts(self._of_split(results.counts, split))
 
-    def confusion(self, counts: Tensor, split: str) -> Tensor:
+    def score(self, results: SampleResults, split: str) -> float | None:
+        """The chosen metric of a split alone; ``results`` are of this split alone. Collective."""
+        return self.scores_from_counts(results.counts)[self.metric]
+
+    def confusion(self, results: SampleResults, split: str) -> Tensor:
         """The confusion matrix of a class task: (C, C) int64, rows true, columns predicted."""
-        return self._of_split(counts, split)[:, :-1].sum(0).view(self.num_outputs, -1).long()
+        counts = self._of_split(results.counts, split)[:, : self.num_outputs**2]
+        return counts.sum(0).view(self.num_outputs, -1).long()
 
-    def scores_by_sample(self, counts: Tensor) -> dict[str, list[Any]]:
-        """Split, step and score of each validation and test sample, given their counts."""
+    def scores_by_sample(self, results: SampleResults) -> dict[str, list[Any]]:
+        """Split, step and score of each validation and test sample. Collective."""
         samples = [(split, step) for split in SPLITS[1:] for step in self.samples[split]]
-        scores = [self.scores_from_counts(row[None])[self.metric] for row in counts]
         return {
             "split": [each[0] for each in samples],
             "step": [each[1] for each in samples],
-            "score": scores,
+            "score": self.sample_scores(results, samples),
         }
 
-    def further_results(self, counts: Tensor) -> dict[str, dict[str, Any]]:
-        """The score of each sample, for the report."""
-        return {"samples": self.scores_by_sample(counts)}
+    def sample_scores(self, results: SampleResults, samples: Sequence[tuple[str, int]]) -> list[float | None]:
+        """The chosen metric of each sample. Collective."""
+        return [self.scores_from_counts(row[None])[self.metric] for row in results.counts]
+
+    def further_results(self, results: SampleResults) -> dict[str, dict[str, Any]]:
+        """The score of each sample, for the report. Collective."""
+        return {"samples": self.scores_by_sample(results)}
+
+    def final_results(self, results: SampleResults, selecting: SampleResults) -> FinalResults:
+        """Further results; none without classes. Collective."""
+        return FinalResults({}, {})
 
     def metrics(self) -> dict[str, Any]:
         """Further figures of this task in the metrics of a run."""
@@ -117,20 +164,6 @@ def split_steps(graph: DynamicGraph, *, window: int, ahead: bool) -> dict[str, r
             f"its own and validation begins with step {first_val}; set snapshots.window or snapshots.step lower"
         )
     return samples
-
-
-def count_confusion(out: Tensor, y: Tensor, loss: Tensor) -> Tensor:
-    """The confusion matrix of a sample, flattened, and its loss: (C * C + 1,) float64."""
-    matrix = metrics.confusion(out.argmax(1), y, out.shape[1])
-    return torch.cat([matrix.reshape(-1).double(), loss.double()[None]])
-
-
-def class_scores(counts: Tensor, num_classes: int) -> dict[str, float | None]:
-    """Scores of classes, from the sum of the confusion matrices of all samples."""
-    matrix = counts[:, :-1].sum(0).view(num_classes, num_classes)
-    if not bool(matrix.any()):
-        return {"accuracy": None, "micro_f1": None, "macro_f1": None}
-    return metrics.of_classes(torch.stack([matrix.diag(), matrix.sum(1), matrix.sum(0)]))
 
 
 def is_labelled(values: Tensor) -> Tensor:

@@ -172,7 +172,9 @@ def score_axis(metric: str, field: str = "") -> dict[str, Any]:
     split = {"val_score": "validation ", "test_score": "test ", "train_score": "training "}.get(field, "")
     axis: dict[str, Any] = {"title": split + plain(fmt_metric(metric))}
     return axis | (
-        {"tickformat": ".0%", "hoverformat": ".1%"} if metric == "accuracy" else {"hoverformat": ".4g"}
+        {"tickformat": ".0%", "hoverformat": ".1%"}
+        if metric in ("accuracy", "balanced_accuracy")
+        else {"hoverformat": ".4g"}
     )
 
 

@@ -1,5 +1,6 @@
 """Show one run, as a page or as a part of one: headline, curves, classes, time and memory, settings, machine."""
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from siafu.results.report.members import members, members_of
 from siafu.results.report.over_time import over_time
 from siafu.results.report.page import Html, element, figure, join, section, table
 from siafu.results.report.pipeline import pipeline
+from siafu.results.report.positives import positives
+from siafu.results.report.race import race
 from siafu.results.report.stages import stages
 
 _STOPPED = {
@@ -39,9 +42,11 @@ def run_body(record: RunRecord, summary: Summary, key: str) -> Html:
     tables = element("div", section("Configuration", table([], settings)), facts, class_="grid tables")
     parts = [
         members(record) or _training(record, key),
+        race(record),
         stages(record, key),
         over_time(record, key),
         _classes(record.result, key),
+        positives(record, key),
         _cost(record, key),
     ]
     parts.append(pipeline(record, key))
@@ -105,8 +110,12 @@ def _notes(record: RunRecord) -> Html:
     if count := len(members_of(record)):
         epochs = summaries([record])[0].epochs
         lines = [f"The outputs of {count} members, trained for {epochs} epochs in all, were averaged."]
-    resumed = [str(event.get("epoch")) for event in record.events if event["phase"] == "resume"]
-    lines += [f"ResumePoint from epoch {', '.join(resumed)}."] if resumed else []
+    resumed = [
+        str(event.get("epoch"))
+        for before, event in pairwise(record.events)
+        if event["phase"] == "resume" and before["phase"] != "race"  # after its race, a run goes on
+    ]
+    lines += [f"Resumed from epoch {', '.join(resumed)}."] if resumed else []
     lines += [f"Note: {note}." for note in record.notes]
     return element("ul", *(element("li", line) for line in lines), class_="notes")
 

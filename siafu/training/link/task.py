@@ -21,6 +21,7 @@ from siafu.nn.link import LinkHead
 from siafu.sampling.negatives import EdgeSet, edge_codes, sample_negatives
 from siafu.sampling.permutation import KeyedPermutation
 from siafu.training import metrics
+from siafu.training.classes import LabelNames, check_no_classes
 from siafu.training.config import TrainConfig
 from siafu.training.link.config import LinkConfig
 from siafu.training.link.loss import pair_loss
@@ -35,6 +36,7 @@ from siafu.training.link.scores import (
     reciprocal_ranks,
 )
 from siafu.training.link.split import SPLIT_CODES, PairSplit
+from siafu.training.scorer import Scorer
 from siafu.training.task import SPLITS, SeedBatch, Task, zero_if_finite
 
 _MAX_SCORED = 10_000  # training edges that are scored
@@ -280,8 +282,7 @@ def build_link_task(
         raise ValueError(
             f"train.metric is {config.metric}, which does not fit task link; expected one of {', '.join(NAMES)}"
         )
-    if config.class_weights != "none":
-        raise ValueError("train.class_weights is for classes of nodes; with task link leave it at none")
+    check_no_classes(config)
     return LinkTask(
         kind="link",
         num_outputs=head.source.shape[0],
@@ -292,6 +293,11 @@ def build_link_task(
         y=torch.empty(0),
         class_weight=None,
         comm=single_rank_comm() if comm is None else comm,
+        scorer=Scorer("labels", 1),
+        labels=LabelNames("labels", 1),
+        gamma=0.0,
+        train_count=(),
+        rule=None,
         head=head,
         link=link,
         pairs=split.pairs,

@@ -81,6 +81,8 @@ def test_losses_gradients_and_weights_are_those_of_one_rank(model: str, ranks: i
         ({"features": False}, {"clip": 0.01}),
         ({}, {"class_weights": "balanced", "metric": "roc_auc"}),
         ({}, {"metric": "macro_f1"}),
+        ({}, {"class_weights": [1, 5, 2, 1], "loss": "focal", "metric": "average_precision"}),
+        ({"labels": "labels"}, {"loss": "focal", "metric": "brier"}),
     ],
 )
 @pytest.mark.parametrize("model", ["gcn", "sage", "gat"])

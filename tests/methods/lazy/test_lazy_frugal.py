@@ -1,6 +1,7 @@
 """The frugal recipe as a whole: its candidates, its traffic and its model."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -175,6 +176,34 @@ def test_candidates_can_be_chosen_by_other_metrics() -> None:
         graph, 2, lambda given: (given.node_id, frugal(given).out), train=TrainConfig(metric="macro_f1")
     )
     assert accuracy(graph, gathered(graph, found)) > 0.5
+
+
+def test_classes_are_weighed_by_hand() -> None:
+    graph = noisy(nodes=200)
+
+    def predicted(**train: Any) -> Tensor:
+        found = on_ranks(
+            graph,
+            1,
+            lambda given: (given.node_id, frugal(given).out),
+            train=TrainConfig.model_validate(train),
+        )
+        return gathered(graph, found).argmax(1)
+
+    plain, weighed = predicted(), predicted(class_weights={"0": 50})
+    assert int((weighed == 0).sum()) > int((plain == 0).sum())
+
+
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        ({"loss": "focal"}, "squared errors in closed form, but train.loss is focal"),
+        ({"metric": "brier"}, "no probabilities, but train.metric is brier"),
+    ],
+)
+def test_a_loss_and_metrics_that_it_cannot_use_are_refused(train: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        on_ranks(noisy(nodes=100), 1, frugal, train=TrainConfig.model_validate(train))
 
 
 def test_other_label_kinds_and_missing_validation_nodes_are_refused() -> None:

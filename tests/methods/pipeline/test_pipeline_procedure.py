@@ -93,6 +93,8 @@ def test_losses_and_weights_are_those_of_full_training_after_twenty_epochs_with_
         ({"labels": "labels"}, {"class_weights": "balanced"}),
         ({"labels": "numbers"}, {"clip": 0.01}),
         ({}, {"class_weights": "balanced", "schedule": "cosine"}),
+        ({}, {"class_weights": [1, 5, 2, 1], "loss": "focal"}),
+        ({"labels": "labels"}, {"loss": "focal", "focal_gamma": 1.0}),
     ],
 )
 @pytest.mark.parametrize("model", ["gcn", "sage", "gat"])

@@ -58,7 +58,7 @@ def test_an_untrained_head_ranks_as_its_memory_does() -> None:
     task = trainer.task
     assert isinstance(task, TemporalLinkTask)
     assert task.memory.pairs is not None
-    counts = trainer.outputs()
+    counts = trainer.outputs().counts
     for row, sample in zip(counts, [*task.samples["val"], *task.samples["test"]], strict=True):
         code = task._edges(sample + 1).code
         by_memory = rank_by_memory(
@@ -80,7 +80,7 @@ def test_live_scores_are_the_same_on_ranks_and_leave_the_weights() -> None:
     def rank(comm: Comm) -> tuple[torch.Tensor, bool]:
         trainer = trainer_of(comm, graph_of(), live=4)
         before = [each.detach().clone() for each in trainer.model.parameters()]
-        counts = trainer.outputs()
+        counts = trainer.outputs().counts
         same = all(map(torch.equal, before, trainer.model.parameters()))
         return counts, same
 
@@ -91,9 +91,9 @@ def test_live_scores_are_the_same_on_ranks_and_leave_the_weights() -> None:
 
 
 def test_live_updates_change_scores_and_read_no_later_links() -> None:
-    still, live = (alone(graph_of(), live=steps).outputs() for steps in (0, 6))
+    still, live = (alone(graph_of(), live=steps).outputs().counts for steps in (0, 6))
     assert not torch.equal(still, live)
-    other = alone(graph_of(last=2), live=6).outputs()
+    other = alone(graph_of(last=2), live=6).outputs().counts
     assert torch.equal(live[:-1], other[:-1])
     assert not torch.equal(live[-1], other[-1])
 

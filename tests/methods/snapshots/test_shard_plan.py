@@ -68,7 +68,7 @@ def trained(comm: Comm, graph: DynamicGraph, model: ModelConfig, target: TaskCon
     losses = [train_epoch(trainer, 1)]
     weights = torch.cat([each.detach().reshape(-1) for each in made.parameters()])
     trainer._evaluate_splits(["val"])
-    return losses, weights, trainer.outputs()
+    return losses, weights, trainer.outputs().counts
 
 
 def held(

@@ -76,7 +76,7 @@ def after(
         trainer = trainer_of(comm, graph, **asked)
         losses = [train_epoch(trainer, epoch + 1) for epoch in range(epochs)]
         weights = torch.cat([each.detach().reshape(-1) for each in trainer.model.parameters()])
-        return losses, weights, trainer.outputs()
+        return losses, weights, trainer.outputs().counts
 
     found = run_threads(rank, ranks=ranks, threads=1)
     assert all(torch.equal(found[0][1], each[1]) for each in found)
@@ -242,7 +242,7 @@ def test_fewer_steps_may_be_scored_than_there_are_ranks(kind: str) -> None:
     def counts(comm: Comm) -> Tensor:
         trainer = trainer_of(comm, graph, kind=kind)
         assert trainer.task.count == {"train": 8, "val": 1, "test": 2}
-        return trainer._evaluate_splits(["val"])
+        return trainer._evaluate_splits(["val"]).counts
 
     (alone,), several = (run_threads(counts, ranks=ranks, threads=1) for ranks in (1, 4))
     assert torch.allclose(alone, several[0], rtol=1e-6)
