@@ -11,6 +11,7 @@ from siafu.training.inputs import density, is_counts
 from siafu.training.task import Task
 
 _MOST_ROWS = 100_000  # training nodes whose in-edges are looked at
+_FEWEST_EDGES = 50  # between training nodes, for a homophily
 
 
 class Traits(NamedTuple):
@@ -24,7 +25,7 @@ class Traits(NamedTuple):
         dense: whether most numbers of the features are not zero, or so many that dense rows are faster.
         degree: in-edges of a node, on average.
         homophily: among edges between training nodes, the share that joins nodes of one class, above what chance
-            gives: 1 for all, 0 for chance, below 0 for fewer; None where it is not known.
+            gives: 1 for all, 0 for chance, below 0 for fewer; None where too few edges tell.
     """
 
     num_train: int
@@ -65,7 +66,7 @@ def _homophily(graph: Graph, task: Task) -> float | None:
     )
     mine, other = torch.repeat_interleave(label[rows], degree), label[graph.indices[edge].long()]
     known = other >= 0
-    if not bool(known.any()):
+    if int(known.sum()) < _FEWEST_EDGES:
         return None
     mine, other = mine[known], other[known]
     share = torch.bincount(other, minlength=task.num_outputs).double() / len(other)

@@ -41,16 +41,19 @@ def line(labels: list[int], **more: object) -> Graph:
 
 
 def test_homophily_is_one_where_neighbours_are_of_one_class_and_zero_by_chance() -> None:
-    alike = Graph.from_edges([[0, 1, 2, 3], [1, 0, 3, 2]], y=[0, 0, 1, 1], train_mask=[True] * 4, num_nodes=4)
+    ends = torch.arange(80).view(40, 2)  # pairs, each of one class
+    edges = torch.cat([ends, ends.flip(1)]).T
+    alike = Graph.from_edges(edges, y=[0] * 40 + [1] * 40, train_mask=[True] * 80, num_nodes=80)
     assert traits(alike).homophily == pytest.approx(1.0)
-    assert traits(line([0, 1, 0, 1])).homophily == pytest.approx(-1.0, abs=0.01)
+    assert traits(line([0, 1] * 40)).homophily == pytest.approx(-1.0, abs=0.01)
     chance = community(2_000, degree=10, features=4, classes=2, inside=0.0)
     assert traits(chance).homophily == pytest.approx(0.0, abs=0.1)
 
 
-def test_homophily_is_unknown_without_edges_between_training_nodes() -> None:
-    graph = replace(line([0, 1, 0, 1]), train_mask=torch.tensor([True, False, False, True]))
+def test_homophily_is_unknown_where_few_edges_join_training_nodes() -> None:
+    graph = replace(line([0, 1] * 40), train_mask=torch.arange(80) % 2 == 0)
     assert traits(graph).homophily is None
+    assert traits(line([0, 1, 0, 1])).homophily is None
 
 
 @pytest.mark.parametrize("stored_sparse", [True, False])
