@@ -66,8 +66,7 @@ def encode(
     if config.data.normalize not in ("auto", "none"):
         raise ValueError(
             f"{graph.name}: data.normalize is {config.data.normalize}, but its features are columns, which their "
-            f"encoders "
-            "scale; leave data.normalize out (a schema sets the scale of a column: siafu import --schema)"
+            "encoders scale; leave data.normalize out (a schema sets the scale of a column: siafu import --schema)"
         )
     encoded, fitted = encode_graph(graph, encoder)
     data = config.data.model_copy(update={"normalize": "none"})

@@ -85,8 +85,7 @@ def load_site_data(config: SiteConfig, data: Path, *, fold: int = 0) -> SiteData
     if graph.columns is not None:
         raise ValueError(
             f"{data}: its features are columns of a table, which each site would encode by statistics of its own; "
-            f"encode "
-            "them alike at all sites and import them as numbers (siafu import --features)"
+            "encode them alike at all sites and import them as numbers (siafu import --features)"
         )
     ids = node_ids(graph)
     if ids.unique().numel() != ids.numel():

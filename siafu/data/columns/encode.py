@@ -55,8 +55,8 @@ class Encoder(BaseModel):
             if found[name].type.kind != kind:
                 raise ValueError(
                     f"{what}: column {name!r} is a {found[name].type.kind} here, but a {kind} in the training data; "
-                    f"import "
-                    "it with the schema of the training data (siafu import --schema, which --schema-out writes)"
+                    "import it with the schema of the training data (siafu import --schema, which --schema-out "
+                    "writes)"
                 )
         return tuple(found[name] for name in wanted)
 

@@ -198,7 +198,7 @@ class KindFinder:
                 kind = "number" if pattern is self._numbers else "date"
                 raise ValueError(
                     f"{place}, column {self.name!r}: {value!r} is no {kind}, as {pattern.count:,} of its {plain:,} "
-                    f"values "
+                    "values "
                     f'are; correct it, leave it blank, or say kind = "category" in a schema file (--schema)'
                 )
 

@@ -126,7 +126,7 @@ class Parser:
             row = int((found >= MOST_VALUES).argmax())
             raise ValueError(
                 f"{at(row)}, column {self._name!r}: {values[row].as_py()!r} is the {MOST_VALUES + 1:,}th different "
-                f"value "
+                "value "
                 f'of a category; expected at most {MOST_VALUES:,}: say kind = "text" (its words are hashed) or kind = '
                 '"ignore" in a schema file (--schema)'
             )
@@ -159,8 +159,7 @@ class Parser:
             row = int(wrong.argmax())
             raise ValueError(
                 f"{at(row)}, column {self._name!r}: a list of {lengths[row].as_py()} numbers; expected "
-                f"{self._length}, as "
-                "in the rows above"
+                f"{self._length}, as in the rows above"
             )
         owner = np.flatnonzero(filled).repeat(self._length)
         flat = Parser(self._name, "number", order=None)._numbers(
@@ -179,8 +178,7 @@ class Parser:
     def _error(self, place: str, found: object, expected: str) -> ValueError:
         return ValueError(
             f"{place}, column {self._name!r}: {found!r}; expected {expected}: correct it, leave it blank, or say "
-            f"another "
-            "kind in a schema file (--schema)"
+            "another kind in a schema file (--schema)"
         )
 
 

@@ -74,8 +74,7 @@ def _arrow(table: Any, what: str) -> pa.Table:
     if not isinstance(table, pa.Table) and not hasattr(table, "__arrow_c_stream__"):
         raise ValueError(
             f"{what} is a {type(table).__name__}; expected a table of pandas (2.2 or newer), Polars or Arrow; for "
-            f"files "
-            "use siafu import"
+            "files use siafu import"
         )
     table = pa.table(table)
     return table.drop_columns([_UNNAMED_INDEX]) if _UNNAMED_INDEX in table.column_names else table

@@ -27,8 +27,7 @@ def refuse_node_table(table: Table, schema: EdgeSchema) -> None:
     if first == "id" and table.header | (not table.csv):
         raise ValueError(
             f"{table.path} was given as --edges, and {first!r} and {second!r} would be the ends; did you mean "
-            f"--nodes? Else "
-            "name the columns of the ends with --source and --target"
+            "--nodes? Else name the columns of the ends with --source and --target"
         )
     for name in (first, second):
         kind = table.type_of(name)
@@ -48,10 +47,9 @@ def refuse_node_rows(sources: np.ndarray, targets: np.ndarray, columns: tuple[st
     once = int(sources.max(initial=0)) == 1 and not bool(((sources > 0) & (targets > 0)).any())
     if once and num_edges >= _FEW_EDGES and np.count_nonzero(targets) <= num_edges / 2:
         raise ValueError(
-            f"{what} was given as --edges, but each of the {num_edges:,} values of {columns[0]!r} stands once and none "
-            f"occurs in {columns[1]!r}, as in a table of nodes; did you mean --nodes? Else name the columns of the "
-            f"ends "
-            "with --source and --target"
+            f"{what} was given as --edges, but each of the {num_edges:,} values of {columns[0]!r} stands once and "
+            f"none occurs in {columns[1]!r}, as in a table of nodes; did you mean --nodes? Else name the columns of "
+            "the ends with --source and --target"
         )
 
 
@@ -64,6 +62,5 @@ def refuse_labels_as_split(masks: dict[str, np.ndarray], *, labelled: bool, name
     if not labelled or ones < _RARE * both:
         raise ValueError(
             f"{what}: split holds 0 and 1 with {100 * ones / both:.2g} % ones, that is no test node; did you mean "
-            f"--labels? "
-            "Expected 0 train, 1 validation, 2 test, 3 none"
+            "--labels? Expected 0 train, 1 validation, 2 test, 3 none"
         )
