@@ -198,8 +198,7 @@ class KindFinder:
                 kind = "number" if pattern is self._numbers else "date"
                 raise ValueError(
                     f"{place}, column {self.name!r}: {value!r} is no {kind}, as {pattern.count:,} of its {plain:,} "
-                    "values "
-                    f'are; correct it, leave it blank, or say kind = "category" in a schema file (--schema)'
+                    f'values are; correct it, leave it blank, or say kind = "category" in a schema file (--schema)'
                 )
 
     def _worded(self, seen: int) -> Found:

@@ -126,9 +126,8 @@ class Parser:
             row = int((found >= MOST_VALUES).argmax())
             raise ValueError(
                 f"{at(row)}, column {self._name!r}: {values[row].as_py()!r} is the {MOST_VALUES + 1:,}th different "
-                "value "
-                f'of a category; expected at most {MOST_VALUES:,}: say kind = "text" (its words are hashed) or kind = '
-                '"ignore" in a schema file (--schema)'
+                f'value of a category; expected at most {MOST_VALUES:,}: say kind = "text" (its words are hashed) or '
+                'kind = "ignore" in a schema file (--schema)'
             )
         return found
 
