@@ -67,4 +67,4 @@ def _cut(source: Any, parts: int, by: str, fold: int, scratch: Path) -> Path:
 def _load(source: Any, fold: int) -> Graph:
     if isinstance(source, str | Path):
         return load_static(source, fold=fold)
-    return only_static(as_graph(source, fold=fold))
+    return only_static(as_graph(source, fold=fold)).encoded()

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from siafu.config import Config, parse_toml
+from siafu.data.columns import Encoder
 from siafu.engines import Engine, EventFollower, TrainingJob
 from siafu.graph import Graph
 from siafu.load_graph import AnyGraph
@@ -16,7 +17,7 @@ from siafu.recipes.choose import Chooser
 from siafu.recipes.plan import Candidate, RacePlan, plan_race
 from siafu.recipes.race_folder import RaceFolder
 from siafu.recipes.traits import Traits
-from siafu.resolve import LoadedGraph, load_source, resolve_config, resolve_scoring
+from siafu.resolve import LoadedGraph, encode, load_source, resolve_config, resolve_scoring
 from siafu.run_folder import RunFolder
 from siafu.training.procedure import Callbacks
 from siafu.training.task import task_of
@@ -31,6 +32,7 @@ class ResolvedRun(NamedTuple):
         task: its task on the whole graph.
         race: the race that chooses the config, or None.
         choice: a sentence about the recipe; empty where there is none to choose.
+        encoder: the encoders of its columns, fitted to the training nodes; None where features are plain.
     """
 
     graph: AnyGraph
@@ -38,6 +40,7 @@ class ResolvedRun(NamedTuple):
     task: AnyTask
     race: RacePlan | None = None
     choice: str = ""
+    encoder: Encoder | None = None
 
 
 def resolve_run(
@@ -46,8 +49,14 @@ def resolve_run(
     module: nn.Module | None,
     callbacks: Callbacks,
 ) -> ResolvedRun:
-    """Load the graph of a run, resolve every setting that depends on it, and build its task."""
+    """Load and encode the graph of a run, resolve every setting that depends on it, and build its task."""
     graph, source = load_source(graph, config, callbacks.progress)
+    graph, config, encoder = encode(graph, config)
+    return _resolve_loaded(graph, source, config, module)._replace(encoder=encoder)
+
+
+def _resolve_loaded(graph: AnyGraph, source: str, config: Config, module: nn.Module | None) -> ResolvedRun:
+    """Resolve every setting that depends on the graph of a run, and build its task."""
     resolved = resolve_config(config, graph, source)
     METHODS[resolved.method].check(resolved)
     if not _has_recipes(resolved, module):

@@ -154,3 +154,25 @@ def test_a_saved_dynamic_graph_is_loaded_again(tmp_path: Path) -> None:
     loaded = siafu.load(tmp_path / "calls")
     assert isinstance(loaded, DynamicGraph)
     assert loaded.fingerprint == graph.fingerprint
+
+
+def accounts() -> Graph:
+    """A graph of tables: four accounts with a country and an age."""
+    nodes = pa.table(
+        {"id": list("abcd"), "country": ["KE", "TZ", "KE", "UG"], "age": [20.0, 30.0, 40.0, 50.0]}
+    )
+    return Graph.from_tables(
+        nodes=nodes, edges=pa.table({"src": list("abc"), "dst": list("bcd")}), name="accounts"
+    )
+
+
+def test_columns_of_nodes_go_with_them_into_a_subgraph_and_a_store(tmp_path: Path) -> None:
+    graph = accounts()
+    assert "num_features=0, num_columns=2" in repr(graph)
+    graph.subgraph([2, 1]).save(tmp_path / "two.store")
+    loaded = siafu.load(tmp_path / "two.store")
+    assert isinstance(loaded, Graph)
+    assert loaded.node_names.to_pylist() == ["c", "b"]
+    assert loaded.columns is not None
+    ages = next(column for column in loaded.columns if column.type.name == "age")
+    assert ages.values.tolist() == [40.0, 30.0]

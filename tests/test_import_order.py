@@ -29,7 +29,7 @@ ORDER = [
         "interpreter",
         "settings_page",
     ],
-    ["sparse_input"],
+    ["sparse_input", "columns"],
     ["graph", "event_log", "cost"],
     ["context", "dynamic"],
     ["convert"],
@@ -54,11 +54,13 @@ ORDER = [
     ["cli"],
 ]
 # Inside functions alone: Graph.from_pyg and its like hand their work to the room that knows the other libraries, and
-# Block.with_static makes a context; Graph.save and DynamicGraph.save hand theirs to the store.
+# Block.with_static makes a context; Graph.from_tables and Graph.encoded hand theirs to the rooms that know tables;
+# Graph.save and DynamicGraph.save hand theirs to the store.
 INSIDE_FUNCTIONS = {
     ("graph", "convert"),
     ("dynamic", "convert"),
     ("graph", "context"),
+    ("graph", "data"),
     ("graph", "store"),
     ("dynamic", "store"),
 }

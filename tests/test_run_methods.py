@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
@@ -123,3 +124,11 @@ def test_a_run_of_several_seeds_names_a_run_to_open(graph: Graph, tmp_path: Path
             read()
     assert siafu.open(tmp_path / "run" / "seed-0").history["epoch"].tolist() == [1, 2, 3]
     assert several.report(tmp_path / "page.html").is_file()
+
+
+def test_a_run_on_columns_predicts_the_graph_that_it_was_given(tmp_path: Path) -> None:
+    names = [f"n{place}" for place in range(40)]
+    nodes = pa.table({"id": names, "kind": ["a", "b"] * 20, "label": ["x", "y"] * 20})
+    graph = Graph.from_tables(nodes=nodes, edges=pa.table({"src": names[1:], "dst": names[:-1]}))
+    trained = siafu.train(graph, out=tmp_path / "run", **QUICK)
+    assert torch.equal(trained.predict()["output"], siafu.predict(trained, graph)["output"])

@@ -2,7 +2,7 @@
 
 from siafu.inference.prediction import decides_by_threshold, predict, predict_pairs, score_pairs
 from siafu.inference.run import Run, open_run
-from siafu.inference.trained_run import load_weights, source_graph
+from siafu.inference.trained_run import load_weights, read_encoder, source_graph
 
 __all__ = [
     "Run",
@@ -11,6 +11,7 @@ __all__ = [
     "open_run",
     "predict",
     "predict_pairs",
+    "read_encoder",
     "score_pairs",
     "source_graph",
 ]
