@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from siafu.callback import Callback
     from siafu.data.importing import import_graph
     from siafu.dynamic import DynamicGraph, Snapshots
     from siafu.graph import Block, Graph
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Block",
+    "Callback",
     "DynamicGraph",
     "Graph",
     "NeighborLoader",
@@ -46,6 +48,7 @@ __all__ = [
 
 _HOMES = {
     "Block": ("siafu.graph", "Block"),
+    "Callback": ("siafu.callback", "Callback"),
     "DynamicGraph": ("siafu.dynamic", "DynamicGraph"),
     "Graph": ("siafu.graph", "Graph"),
     "NeighborLoader": ("siafu.loader", "NeighborLoader"),

@@ -17,7 +17,7 @@ An event has ``time`` (seconds since 1970), ``rank``, ``phase`` and, last, ``sea
     note        text: a message for people, such as the reason why workers cannot be started
     race        names (of recipes), chosen (its place), rounds (epoch, places, scores of each), seconds, bytes
     checkpoint  epoch, seconds, bytes
-    stop        epoch, reason (done, patience, SIGTERM, SIGINT; paused in a race)
+    stop        epoch, reason (done, patience, SIGTERM, SIGINT, callback; paused in a race)
     result      score per split, confusion (rows true, columns predicted, test nodes), class_names
     end         the metrics that ``--json`` prints
 """

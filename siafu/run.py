@@ -10,8 +10,9 @@ import os
 import shlex
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ import torch
 from torch import nn
 
 from siafu import native
+from siafu.callback import Callback, functions_of, with_epochs
 from siafu.comm import Comm
 from siafu.config import Config, build, from_keywords, parse_toml, write_toml
 from siafu.convert import as_graph
@@ -48,6 +50,7 @@ from siafu.run_folder import RunFolder, existing_folder, new_folder
 from siafu.search import race_metrics, resolve_run, run_race
 from siafu.settings_page import settings_help
 from siafu.signals import resume_hint
+from siafu.terminal import escape_control_chars
 from siafu.training.procedure import Callbacks
 
 if TYPE_CHECKING:
@@ -63,7 +66,8 @@ def train(
     model: str | nn.Module | None = None,
     out: Path | str | None = None,
     config: Mapping[str, Any] | None = None,
-    callbacks: Callbacks | None = None,
+    callbacks: Sequence[Callback] | Callbacks = (),
+    verbose: bool | None = None,
     **settings: Any,
 ) -> Run:
     """Train a model on a graph; settings are keywords such as ``epochs=100`` or ``hidden=128``.
@@ -75,7 +79,10 @@ def train(
         model: a kind of model, or your own module of (block, x), which is trained in place.
         out: the folder of the run; by default a new one under ``runs/``.
         config: whole tables of settings, as in a TOML file.
-        callbacks: functions to call during the run; by default a progress bar on a terminal or in a notebook.
+        callbacks: instances of :class:`siafu.Callback`, which are called during the run; or the inner ``Callbacks``,
+            which replace the progress bar, too.
+        verbose: True shows what is trained and its progress, in a notebook, on a terminal or in the standard error of a
+            script; False shows nothing; None: a progress bar on a terminal or in a notebook.
         settings: settings by their keys, each of which must belong to one table only; they are listed below.
     """
     module = model if isinstance(model, nn.Module) else None
@@ -88,12 +95,12 @@ def train(
             'engine sites trains where the data are: run "siafu site serve" at each site and "siafu federate" here'
         )
     folder = None if out is None else Path(out)
-    with _with_progress(callbacks) as shown:
+    with _with_progress(callbacks, verbose) as shown:
         _warn_without_core()
         if chosen.engine == "torchrun":
-            return _train_in_torchrun(graph, chosen, module, folder, shown).with_graph(given)
+            return _ended(_train_in_torchrun(graph, chosen, module, folder, shown), given, shown)
         with start_early(chosen) as ranks, _new_run(graph, chosen, module, folder, shown) as job:
-            return _train(job, _engine(job, ranks=ranks), shown).with_graph(given)
+            return _ended(_start(job, _engine(job, ranks=ranks), shown), given, shown)
 
 
 if train.__doc__:  # not in python -OO
@@ -105,11 +112,13 @@ def resume(
     *,
     graph: AnyGraph | None = None,
     model: nn.Module | None = None,
-    callbacks: Callbacks | None = None,
+    callbacks: Sequence[Callback] | Callbacks = (),
+    verbose: bool | None = None,
 ) -> Run:
     """Resume a run that was stopped or killed, exactly where it was; a run that has ended is opened.
 
-    Give ``graph`` and ``model`` if the run was started with Python values for them.
+    Give ``graph`` and ``model`` if the run was started with Python values for them. ``callbacks`` and ``verbose`` are
+    those of :func:`train`.
     """
     folder = existing_folder(Path(run))
     if folder.finished:
@@ -118,7 +127,7 @@ def resume(
     with (
         folder.locked(),
         resume_hint(_resume_command(folder.path, config)),
-        _with_progress(callbacks) as shown,
+        _with_progress(callbacks, verbose) as shown,
     ):
         _warn_without_core()
         if config.engine == "torchrun":
@@ -129,7 +138,7 @@ def resume(
         with start_early(config) as ranks:
             loaded = _load_same_graph(folder, config, graph, shown)
             job = _resumed_job(folder, config, loaded, model, shown)
-            return _train(job, _engine(job, ranks=ranks), shown).with_graph(graph)
+            return _ended(_start(job, _engine(job, ranks=ranks), shown), graph, shown)
 
 
 def resume_command(run: Run) -> str:
@@ -241,7 +250,7 @@ def _train_as_rank_0(
     """Start the run in ``out`` with the group, or resume it if it was started with the same config."""
     if not (out / "config.toml").is_file():
         with _new_run(graph, config, module, out, callbacks) as job:
-            return _train(job, _engine(job, comm), callbacks)
+            return _start(job, _engine(job, comm), callbacks)
     folder = existing_folder(out)
     with folder.locked():
         found = resolve_run(graph, config, module, callbacks)
@@ -254,7 +263,7 @@ def _train_as_rank_0(
             return open_run(folder.path, model=module)
         started = parse_toml(folder.read_config())
         job = _resumed_job(folder, started, found.graph, module, callbacks)
-        return _train(job, _engine(job, comm), callbacks)
+        return _start(job, _engine(job, comm), callbacks)
 
 
 def _engine(
@@ -304,15 +313,23 @@ def _check_module(module: nn.Module | None, config: Config) -> None:
 
 
 @contextmanager
-def _with_progress(callbacks: Callbacks | None) -> Iterator[Callbacks]:
-    """Give the user's callbacks; without them, those of a progress bar on a terminal or in a notebook."""
-    if callbacks is not None:
+def _with_progress(callbacks: Sequence[Callback] | Callbacks, verbose: bool | None) -> Iterator[Callbacks]:
+    """Give the functions that a run calls: those of the user's callbacks, and progress where it is to be shown."""
+    if isinstance(callbacks, Callbacks):
         yield callbacks
-    elif in_notebook() or sys.stderr.isatty():
-        with TrainingProgress() as progress:
-            yield Callbacks(progress.epoch, progress=progress)
-    else:
-        yield Callbacks()
+        return
+    called = functions_of(callbacks)
+    if not (in_notebook() or sys.stderr.isatty() if verbose is None else verbose):
+        yield called
+        return
+    with TrainingProgress() as progress:
+        shown = with_epochs(called, progress.epoch, progress=progress)
+        yield replace(shown, say=_say) if verbose else shown
+
+
+def _say(text: str) -> None:
+    """Print a line on standard error."""
+    print(escape_control_chars(text), file=sys.stderr, flush=True)
 
 
 def _load_same_graph(
@@ -336,6 +353,20 @@ def _load_same_graph(
             f"but config.toml says {config.fingerprint}; put the old data back or train anew"
         )
     return graph
+
+
+def _start(job: TrainingJob, engine: Engine, callbacks: Callbacks) -> Run:
+    """Train a run, after its callbacks are told."""
+    callbacks.on_start(job.folder.path, job.config)
+    return _train(job, engine, callbacks)
+
+
+def _ended(run: Run, graph: Any, callbacks: Callbacks) -> Run:
+    """Return a run that remembers the graph that it was given, after its callbacks are told."""
+    run = run.with_graph(graph)
+    if run.rank == 0:
+        callbacks.on_end(run)
+    return run
 
 
 def _train(job: TrainingJob, engine: Engine, callbacks: Callbacks) -> Run:

@@ -43,7 +43,7 @@ ORDER = [
     ["config", "run_folder", "load_graph"],
     ["recipes"],
     ["inference", "store_partitions", "resolve"],
-    ["preview"],
+    ["preview", "callback"],
     ["data_warnings"],
     ["race"],
     ["rank", "loader", "process_group"],

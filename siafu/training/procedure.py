@@ -47,6 +47,8 @@ class Callbacks:
         progress: called while data are downloaded or imported.
         say: called with a line for a person to read.
         on_training: called before the first epoch; from then on ``should_stop`` is called.
+        on_start: called once before training, with the folder of the run and its config.
+        on_end: called once after training, with the run.
     """
 
     on_epoch: EpochCallback = _ignore
@@ -54,6 +56,8 @@ class Callbacks:
     progress: Progress = no_progress
     say: Callable[[str], None] = lambda _: None
     on_training: Callable[[], None] = lambda: None
+    on_start: Callable[[Path, Any], None] = _ignore
+    on_end: Callable[[Any], None] = _ignore
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from siafu.results.report.stages import stages
 _STOPPED = {
     "done": "all epochs were trained",
     "patience": "the validation score had stopped improving (train.patience)",
+    "callback": "a callback stopped it; siafu.resume continues it",
     "SIGTERM": "it was told to end (SIGTERM); “siafu resume” continues it",
     "SIGINT": "it was interrupted (Ctrl-C); “siafu resume” continues it",
 }
