@@ -1,7 +1,12 @@
 """The documents tell the truth about the code."""
 
 import re
+import warnings
 from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
 
 from siafu.config import Config
 
@@ -28,3 +33,24 @@ def test_every_file_the_readme_names_is_there() -> None:
     text = (ROOT / "README.md").read_text()
     for name in re.findall(r"\]\((docs/[^)]+)\)", text) + re.findall(r"^    ([\w./]+)  ", text, re.MULTILINE):
         assert (ROOT / name.rstrip(",")).exists(), name
+
+
+def test_the_blocks_of_the_python_page_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(
+        r"^```python\n(.*?)^```", (ROOT / "docs" / "python.md").read_text(), re.DOTALL | re.MULTILINE
+    )
+    assert len(blocks) == 7
+    names: dict[str, Any] = {"__name__": "page"}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=DeprecationWarning)  # PyG uses what this torch calls so
+        exec("\n".join(blocks), names)
+    shown = capsys.readouterr().out
+    assert "Graph('karate', num_nodes=34, num_edges=156" in shown
+    assert "Run('runs/karate-gcn-full-1', gcn, full, test accuracy" in shown
+    assert "true class as row" in shown
+    torch.testing.assert_close(names["output"], names["run"].predict()["output"], rtol=1e-5, atol=1e-5)
+    assert names["limited"].metrics["finished"]
+    assert (tmp_path / "both.html").is_file()

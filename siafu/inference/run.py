@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from siafu.inference.prediction import predict
+from siafu.inference.pyg_model import PygModel, to_pyg
 from siafu.inference.trained_run import TrainedRun, open_as
 from siafu.results.read import read_run
 from siafu.results.record import ConfusionMatrix
@@ -53,6 +54,16 @@ class Run(TrainedRun):
     def report(self, out: Path | str = "report.html") -> Path:
         """Write a self-contained HTML page about the run; returns its path."""
         return report(self, out=out)
+
+    def to_pyg(self) -> PygModel:
+        """Make a plain PyG model with the same outputs: a module of (x, edge_index, edge_weight=None).
+
+        It has a copy of the weights in layers of torch_geometric, and prepares features as the run did, so
+        ``run.to_pyg()(data.x, data.edge_index)`` is ``run.predict()["output"]`` to rounding. Models of kind gcn, sage,
+        gat, gatv2, gin and mlp are converted, with their norms, skip connections and jumping knowledge; other models
+        are refused. Outputs are those before correct-and-smooth.
+        """
+        return to_pyg(self)
 
     def with_graph(self, graph: Any) -> "Run":
         """Return the same run, which remembers the graph that training was given, unless that was a name."""
