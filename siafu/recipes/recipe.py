@@ -11,7 +11,7 @@ from siafu.recipes.traits import Traits
 
 FEW_LABELS = 2_000  # training nodes; fewer want the strong regularisation of small citation graphs
 MANY_LABELS = 20_000  # training nodes; more want little regularisation
-UNLIKE = 0.1  # homophily; below it, layers that keep a node's own row apart may be better
+UNLIKE = 0.1  # homophily below which neighbours are unlike
 
 Tables = Mapping[str, Mapping[str, Any]]
 
@@ -43,9 +43,18 @@ def recipes_for(kind: str, traits: Traits) -> tuple[Recipe, ...]:
 
 
 def kinds_for(traits: Traits) -> tuple[str, ...]:
-    """Return the kinds of models that race where the user names none; the first is the default."""
-    unlike = traits.homophily is not None and traits.homophily < UNLIKE
-    return ("gcn", "sage") if unlike and traits.in_features else ("gcn",)
+    """Return the kinds of models that race where the user names none; the first is the default.
+
+    Layers that keep a node's own row apart may be better where neighbours are unlike, or labels many.
+    """
+    alike = traits.homophily is None or traits.homophily >= UNLIKE
+    few = traits.num_train < FEW_LABELS
+    return ("gcn",) if not traits.in_features or (few and alike) else ("gcn", "sage")
+
+
+def narrowed(recipe: Recipe) -> Recipe:
+    """Return a recipe of half the width: other kinds than GCN then take about as much work."""
+    return recipe._replace(model={**recipe.model, "hidden": recipe.model["hidden"] // 2})
 
 
 def tables_of(recipe: Recipe, traits: Traits) -> Tables:
