@@ -188,7 +188,10 @@ def test_sampled_training_learns_and_resumes_exactly(model: str, tmp_path: Path)
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"fanout": (5, 5, 5), "layers": 2}, "sampled.fanout has 3 numbers, 5,5,5, but the model has 2 layers"),
+        (
+            {"fanout": (5, 5, 5), "layers": 2},
+            "sampled.fanout has 3 numbers, 5,5,5, but the model has 2 layers",
+        ),
         ({"fanout": (0, 5)}, "numbers from 1 to 1000000, or -1 for all"),
         ({"macrobatch": 0}, "auto, or a number from 1"),
     ],
