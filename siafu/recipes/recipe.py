@@ -36,7 +36,11 @@ def recipes_for(kind: str, traits: Traits) -> tuple[Recipe, ...]:
     if not traits.in_features:  # a row is learned for each node, as wide as the hidden rows
         return (_SMALL,)
     if traits.num_train < FEW_LABELS:
-        return (_SMALL, _SMALL._replace(name="broad", model={**_SMALL.model, "hidden": 256}))
+        broad = _SMALL._replace(name="broad", model={**_SMALL.model, "hidden": 256})
+        full_bags = (
+            traits.counts and traits.dense
+        )  # too few labels to standardise by, too much signal for few columns
+        return (_WIDE._replace(counts=broad.counts), broad) if full_bags else (_SMALL, broad)
     decayed = _decayed(traits.num_train)
     found = (decayed, _WIDE) if traits.num_train < MANY_LABELS else (_WIDE, decayed)
     return (*found, _DEEP) if kind in LAYERS else found  # others have no norm and no skip connections

@@ -83,6 +83,13 @@ def test_few_labels_get_the_settings_of_small_citation_graphs() -> None:
     assert tables["data"] == {"normalize": "rows"}
 
 
+def test_few_labels_with_dense_counts_get_a_wide_model() -> None:
+    first, *_ = recipes_for("gcn", TRAITS._replace(dense=True))
+    assert first.model["hidden"] == 256
+    first, *_ = recipes_for("gcn", TRAITS._replace(dense=True, counts=False))
+    assert first.model["hidden"] == 64
+
+
 def test_weight_decay_falls_with_the_number_of_labels() -> None:
     decays = []
     for count in (FEW_LABELS, 10_000, MANY_LABELS, 100_000):
