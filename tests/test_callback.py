@@ -113,6 +113,13 @@ def test_other_values_than_callbacks_are_refused(graph: Graph, tmp_path: Path, w
     assert not (tmp_path / "run").exists()
 
 
+def test_a_search_refuses_callbacks_of_a_run(graph: Graph, tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"callbacks is a list; siafu.tune takes a siafu.training.procedure.Callbacks"
+    ):
+        siafu.tune(graph, trials=1, out=tmp_path / "search", callbacks=[Recorder()])  # type: ignore[arg-type]
+
+
 def test_verbose_shows_what_is_trained_and_its_progress_in_a_script(
     graph: Graph, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -107,6 +107,11 @@ def tune(
     """
     if isinstance(model, nn.Module):
         raise ValueError("model is a module of your own; siafu tune searches over siafu's own models")
+    if callbacks is not None and not isinstance(callbacks, Callbacks):
+        raise ValueError(
+            f"callbacks is a {type(callbacks).__name__}; siafu.tune takes a siafu.training.procedure.Callbacks, and "
+            "siafu.train a list of siafu.Callback"
+        )
     named: dict[str, Any] = {"model": {"kind": model}} if model else {}
     chosen: dict[str, Any] = {"train": {"metric": metric}} if metric else {}
     given = merge(config or {}, from_keywords(settings), named, chosen)
