@@ -1,6 +1,6 @@
 """``Callback``, the base class of users' callbacks, and the ``Callbacks`` that call them during a run."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -53,9 +53,9 @@ class Callback:
         """Called once after training, with what ``siafu.train`` returns; not if training fails."""
 
 
-def functions_of(callbacks: Sequence[Callback]) -> Callbacks:
-    """Return the functions that a run calls, which call each of ``callbacks`` in turn."""
-    callbacks = tuple(callbacks)
+def functions_of(callbacks: Sequence[Callback] | Callback) -> Callbacks:
+    """Return the functions that a run calls, which call each of ``callbacks``, or the one given, in turn."""
+    callbacks = tuple(callbacks) if isinstance(callbacks, Iterable) else (callbacks,)
     wrong = next((each for each in callbacks if not isinstance(each, Callback)), None)
     if wrong is not None:
         raise ValueError(f"callbacks has {wrong!r}; expected instances of subclasses of siafu.Callback")

@@ -66,7 +66,7 @@ def train(
     model: str | nn.Module | None = None,
     out: Path | str | None = None,
     config: Mapping[str, Any] | None = None,
-    callbacks: Sequence[Callback] | Callbacks = (),
+    callbacks: Sequence[Callback] | Callback | Callbacks | None = None,
     verbose: bool | None = None,
     **settings: Any,
 ) -> Run:
@@ -79,7 +79,7 @@ def train(
         model: a kind of model, or your own module of (block, x), which is trained in place.
         out: the folder of the run; by default a new one under ``runs/``.
         config: whole tables of settings, as in a TOML file.
-        callbacks: instances of :class:`siafu.Callback`, which are called during the run; or the inner ``Callbacks``,
+        callbacks: an instance of :class:`siafu.Callback`, or several, which are called during the run; or the inner ``Callbacks``,
             which replace the progress bar, too.
         verbose: True shows what is trained and its progress, in a notebook, on a terminal or in the standard error of a
             script; False shows nothing; None: a progress bar on a terminal or in a notebook.
@@ -112,7 +112,7 @@ def resume(
     *,
     graph: AnyGraph | None = None,
     model: nn.Module | None = None,
-    callbacks: Sequence[Callback] | Callbacks = (),
+    callbacks: Sequence[Callback] | Callback | Callbacks | None = None,
     verbose: bool | None = None,
 ) -> Run:
     """Resume a run that was stopped or killed, exactly where it was; a run that has ended is opened.
@@ -315,12 +315,14 @@ def _check_module(module: nn.Module | None, config: Config) -> None:
 
 
 @contextmanager
-def _with_progress(callbacks: Sequence[Callback] | Callbacks, verbose: bool | None) -> Iterator[Callbacks]:
+def _with_progress(
+    callbacks: Sequence[Callback] | Callback | Callbacks | None, verbose: bool | None
+) -> Iterator[Callbacks]:
     """Give the functions that a run calls: those of the user's callbacks, and progress where it is to be shown."""
     if isinstance(callbacks, Callbacks):
         yield callbacks
         return
-    called = functions_of(callbacks)
+    called = functions_of(() if callbacks is None else callbacks)
     if not (in_notebook() or sys.stderr.isatty() if verbose is None else verbose):
         yield called
         return

@@ -104,6 +104,13 @@ def test_all_seeds_are_reported_and_the_run_ends_once(graph: Graph, tmp_path: Pa
     assert [name for name, _ in seen.calls].count("end") == 1
 
 
+def test_a_callback_may_be_given_alone_and_none_is_no_callback(graph: Graph, tmp_path: Path) -> None:
+    seen = Recorder()
+    siafu.train(graph, out=tmp_path / "one", callbacks=seen, **QUICK)
+    assert seen.epochs == [1, 2, 3]
+    assert siafu.train(graph, out=tmp_path / "none", callbacks=None, **QUICK).metrics["finished"]
+
+
 @pytest.mark.parametrize("wrong", [Recorder, print, "epoch"])
 def test_other_values_than_callbacks_are_refused(graph: Graph, tmp_path: Path, wrong: Any) -> None:
     with pytest.raises(
