@@ -160,6 +160,7 @@ class ProcessEngine:
             deadline_s=config.comm.deadline,
             first=first,
         )
+        follower.poll()  # the last epochs
         metrics = json.loads(folder.measured.read_text("utf-8"))
         folder.measured.unlink()
         if not metrics["finished"]:  # ranks get SIGTERM, whatever signal this process got

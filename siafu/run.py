@@ -79,8 +79,8 @@ def train(
         model: a kind of model, or your own module of (block, x), which is trained in place.
         out: the folder of the run; by default a new one under ``runs/``.
         config: whole tables of settings, as in a TOML file.
-        callbacks: an instance of :class:`siafu.Callback`, or several, which are called during the run; or the inner ``Callbacks``,
-            which replace the progress bar, too.
+        callbacks: an instance of :class:`siafu.Callback`, or several, which are called during the run; or the inner
+            ``Callbacks``, which replace the progress bar, too.
         verbose: True shows what is trained and its progress, in a notebook, on a terminal or in the standard error of a
             script; False shows nothing; None: a progress bar on a terminal or in a notebook.
         settings: settings by their keys, each of which must belong to one table only; they are listed below.
