@@ -25,7 +25,7 @@ class Callback:
     They are called in the process that called ``siafu.train``, for several ranks too; ranks in other processes may
     train some epochs more before they stop. With several seeds, members of an ensemble or a baseline, epochs begin at 1
     for each model that is trained. Epochs of the race of recipes are reported for the recipe that is chosen alone. An
-    exception ends the run, which :func:`siafu.resume` continues.
+    exception ends the run, which :func:`siafu.resume` continues. Engine ``ray`` reports no epochs.
     """
 
     def on_train_start(self, directory: Path, settings: Config) -> None:
