@@ -3,13 +3,15 @@
 import difflib
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from siafu.applying import explain_unmet, flat_keys, unmet_condition
 from siafu.comm.config import CommConfig
 from siafu.data.config import DataConfig
 from siafu.methods import METHODS
@@ -91,6 +93,70 @@ class Config(BaseModel):
         return merge(method_defaults, task_defaults, values)
 
 
+@dataclass(frozen=True)
+class GivenSettings:
+    """Tables of settings as the user gave them.
+
+    Attributes:
+        file: the tables of a TOML file, which serves several runs: settings in it that do not apply are left out.
+        asked: the tables of flags, ``--set`` and keywords, which override the file; each setting in it must apply.
+    """
+
+    file: Tables = field(default_factory=dict)
+    asked: Tables = field(default_factory=dict)
+
+    @property
+    def tables(self) -> Tables:
+        """All of them."""
+        return merge(self.file, self.asked)
+
+    @property
+    def asked_keys(self) -> list[str]:
+        """The keys of the settings that must apply, such as ``model.hidden``."""
+        return flat_keys(self.asked, Config)
+
+    def check(self) -> Config:
+        """Build the config, and refuse settings that cannot apply whatever the graph is."""
+        config = build(self.tables)
+        known = set(flat_keys(self.tables, Config))
+        check_applying(config, self.asked_keys, known=known)
+        return config
+
+
+def check_applying(
+    config: Config, keys: Iterable[str], *, kinds: Sequence[str] = (), known: set[str] | None = None
+) -> None:
+    """Refuse settings that do not apply to a run.
+
+    Args:
+        config: the config of the run.
+        keys: the settings that the user asked for.
+        kinds: the kinds of models that are tried, instead of the one of the config.
+        known: the settings that are decided; None if all are, and none depends on the graph any more.
+    """
+    problems = []
+    for key in keys:
+        unmet = unmet_condition(
+            config, key, kinds=kinds, decides=lambda other: known is None or other in known
+        )
+        if unmet is not None:
+            problems.append(explain_unmet(config, key, unmet, kinds=kinds))
+    if problems:
+        raise ValueError("\n".join(problems))
+
+
+def without_unused(config: Config) -> Config:
+    """Return a config without given settings that do not apply: they have their defaults again."""
+    given = config.model_dump(exclude_unset=True)
+    unused = {key for key in flat_keys(given, Config) if unmet_condition(config, key)}
+    if not unused:
+        return config
+    for key in unused:
+        table, _, name = key.rpartition(".")
+        del given[table][name]
+    return build(given)
+
+
 def build(*layers: Mapping[str, Any]) -> Config:
     """Build a config from nested tables; later tables override earlier ones. Errors name the key."""
     try:
@@ -126,14 +192,24 @@ def parse_toml(text: str) -> Config:
 
 
 def write_toml(config: Config) -> str:
-    """Write a config as TOML. Fields that are None are left out: only those that default to None may be None."""
+    """Write the settings of a config that apply as TOML.
+
+    Fields that are None are left out: only those that default to None may be None.
+    """
     lines: list[str] = []
     for key, value in config.model_dump().items():
         if not isinstance(value, dict):
             lines.append(f"{key} = {_literal(value)}")
-    for key, value in config.model_dump().items():
-        if isinstance(value, dict):
-            lines += ["", f"[{key}]", *(f"{k} = {_literal(v)}" for k, v in value.items() if v is not None)]
+    for table, values in config.model_dump().items():
+        if not isinstance(values, dict):
+            continue
+        used = {
+            name: value
+            for name, value in values.items()
+            if value is not None and unmet_condition(config, f"{table}.{name}") is None
+        }
+        if used:
+            lines += ["", f"[{table}]", *(f"{name} = {_literal(value)}" for name, value in used.items())]
     return "\n".join(lines) + "\n"
 
 

@@ -10,7 +10,7 @@ import os
 import shlex
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from torch import nn
 
 from siafu import native
 from siafu.comm import Comm
-from siafu.config import Config, build, from_keywords, parse_toml, write_toml
+from siafu.config import Config, GivenSettings, from_keywords, merge, parse_toml, write_toml
 from siafu.convert import as_graph
 from siafu.data_warnings import data_warnings, score_warnings
 from siafu.engines import (
@@ -79,7 +79,20 @@ def train(
     """
     module = model if isinstance(model, nn.Module) else None
     kind = {} if model is None else {"kind": "custom" if module is not None else model}
-    chosen = resolve_engine(build(config or {}, from_keywords(settings), {"model": kind}), os.environ)
+    asked = merge(config or {}, from_keywords(settings), {"model": kind} if kind else {})
+    return train_given(graph, GivenSettings(asked=asked), module=module, out=out, callbacks=callbacks)
+
+
+def train_given(
+    graph: AnyGraph | LoadedGraph | str | Path,
+    given: GivenSettings,
+    *,
+    module: nn.Module | None = None,
+    out: Path | str | None = None,
+    callbacks: Callbacks | None = None,
+) -> Run:
+    """Train a model on a graph with settings of a file and of the user; see :func:`train`."""
+    chosen = resolve_engine(given.check(), os.environ)
     _check_module(module, chosen)
     if chosen.engine == "sites":
         raise ValueError(
@@ -89,8 +102,11 @@ def train(
     with _with_progress(callbacks) as shown:
         _warn_without_core()
         if chosen.engine == "torchrun":
-            return _train_in_torchrun(graph, chosen, module, folder, shown)
-        with start_early(chosen) as ranks, _new_run(graph, chosen, module, folder, shown) as job:
+            return _train_in_torchrun(graph, chosen, module, folder, shown, given.asked_keys)
+        with (
+            start_early(chosen) as ranks,
+            _new_run(graph, chosen, module, folder, shown, given.asked_keys) as job,
+        ):
             return _train(job, _engine(job, ranks=ranks), shown)
 
 
@@ -147,9 +163,10 @@ def _new_run(
     module: nn.Module | None,
     out: Path | None,
     callbacks: Callbacks,
+    asked: Sequence[str],
 ) -> Iterator[TrainingJob]:
     """Load the graph, resolve the config, check that both fit, and hold the folder of a new run."""
-    found = resolve_run(graph, config, module, callbacks)
+    found = resolve_run(graph, config, module, callbacks, asked)
     graph, resolved = found.graph, found.config
     callbacks.say(describe(graph, resolved, found.task))
     if found.choice:
@@ -194,6 +211,7 @@ def _train_in_torchrun(
     module: nn.Module | None,
     out: Path | None,
     callbacks: Callbacks,
+    asked: Sequence[str],
 ) -> Run:
     """Train as one rank of a group that torchrun, Slurm or the like started: rank 0 composes, the others follow.
 
@@ -217,7 +235,7 @@ def _train_in_torchrun(
             silent = Callbacks(should_stop=callbacks.should_stop, on_training=callbacks.on_training)
             metrics, model = follow_rank_0(comm, silent, module)
             return Run(Path(metrics["run"]), config, metrics, model, comm.rank)
-        run = _train_as_rank_0(graph, config, module, out, callbacks, comm)
+        run = _train_as_rank_0(graph, config, module, out, callbacks, comm, asked)
         end_jobs(comm, run.metrics)
         return run
 
@@ -229,22 +247,23 @@ def _train_as_rank_0(
     out: Path,
     callbacks: Callbacks,
     comm: Comm,
+    asked: Sequence[str],
 ) -> Run:
     """Start the run in ``out`` with the group, or resume it if it was started with the same config."""
     if not (out / "config.toml").is_file():
-        with _new_run(graph, config, module, out, callbacks) as job:
+        with _new_run(graph, config, module, out, callbacks, asked) as job:
             return _train(job, _engine(job, comm), callbacks)
     folder = existing_folder(out)
     with folder.locked():
-        found = resolve_run(graph, config, module, callbacks)
+        found = resolve_run(graph, config, module, callbacks, asked)
         candidates = () if found.race is None else found.race.candidates
-        if folder.read_config() not in map(write_toml, (found.config, *(each.config for each in candidates))):
+        started = parse_toml(folder.read_config())
+        if write_toml(started) not in map(write_toml, (found.config, *(each.config for each in candidates))):
             raise ValueError(
                 f"{folder.path}: already holds a run with other settings or other data; choose another --out"
             )
         if folder.finished:  # a rank was lost after the end
             return open_run(folder.path, model=module)
-        started = parse_toml(folder.read_config())
         job = _resumed_job(folder, started, found.graph, module, callbacks)
         return _train(job, _engine(job, comm), callbacks)
 

@@ -1,5 +1,6 @@
 """Search for the recipe of a run: resolve its candidates, run their race, and take the best one's config."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from siafu.recipes.choose import Chooser
 from siafu.recipes.plan import Candidate, RacePlan, plan_race
 from siafu.recipes.race_folder import RaceFolder
 from siafu.recipes.traits import Traits
-from siafu.resolve import LoadedGraph, load_source, resolve_config, resolve_scoring
+from siafu.resolve import LoadedGraph, load_source, resolve_config, resolve_for_graph, resolve_scoring
 from siafu.run_folder import RunFolder
 from siafu.training.procedure import Callbacks
 from siafu.training.task import task_of
@@ -45,9 +46,14 @@ def resolve_run(
     config: Config,
     module: nn.Module | None,
     callbacks: Callbacks,
+    asked: Iterable[str] = (),
 ) -> ResolvedRun:
-    """Load the graph of a run, resolve every setting that depends on it, and build its task."""
+    """Load the graph of a run, resolve every setting that depends on it, and build its task.
+
+    A setting in ``asked`` that does not apply is refused; others that do not apply are left out.
+    """
     graph, source = load_source(graph, config, callbacks.progress)
+    config = resolve_for_graph(config, graph, asked)
     resolved = resolve_config(config, graph, source)
     METHODS[resolved.method].check(resolved)
     if not _has_recipes(resolved, module):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from siafu.config import from_keywords, merge
+from siafu.config import GivenSettings, from_keywords, merge
 from siafu.data_warnings import data_warnings
 from siafu.inference import Run
 from siafu.load_graph import AnyGraph
@@ -109,7 +109,8 @@ def tune(
         raise ValueError("model is a module of your own; siafu tune searches over siafu's own models")
     named: dict[str, Any] = {"model": {"kind": model}} if model else {}
     chosen: dict[str, Any] = {"train": {"metric": metric}} if metric else {}
-    given = merge(config or {}, from_keywords(settings), named, chosen)
+    given = GivenSettings(asked=merge(config or {}, from_keywords(settings), named, chosen))
+    given.check()
     return search(
         graph,
         given=given,
@@ -124,7 +125,7 @@ def tune(
 def search(
     graph: AnyGraph | str | Path,
     *,
-    given: dict[str, Any],
+    given: GivenSettings,
     space: Path | str | Mapping[str, Any] | None,
     wanted: Wanted,
     out: Path | None,
@@ -133,7 +134,7 @@ def search(
 ) -> Search:
     """Start, join or extend a search.
 
-    ``given`` are tables of settings, ``hint`` returns the command or call that goes on after an interrupt.
+    ``given`` are the settings, ``hint`` returns the command or call that goes on after an interrupt.
     """
     from siafu.tuning.study import Study  # first: it needs an optional package
 
