@@ -1,6 +1,6 @@
 """Find which settings of a config apply, by the conditions beside each table, and explain why others do not."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel
@@ -27,7 +27,7 @@ def unmet_condition(
     key: str,
     *,
     kinds: Sequence[str] = (),
-    decides: Callable[[str], bool] = lambda key: True,
+    undecided: Container[str] = (),
 ) -> Condition | None:
     """Return the first condition of a setting that a config does not meet; None if the setting applies.
 
@@ -35,13 +35,13 @@ def unmet_condition(
         config: the config of a run.
         key: the setting.
         kinds: the kinds of models that are tried, instead of the one of the config.
-        decides: whether the value of another setting is known by now; conditions on others are left out.
+        undecided: other settings whose values are not known yet; conditions on them are left out.
     """
     return next(
         (
             each
             for each in conditions_of(type(config), key)
-            if decides(each.key) and not each.holds(_values(config, each.key, kinds))
+            if each.key not in undecided and not each.holds(_values(config, each.key, kinds))
         ),
         None,
     )
@@ -62,14 +62,6 @@ def explain_unmet(config: BaseModel, key: str, condition: Condition, *, kinds: S
         problem = f"{key} applies only while {condition.key} is {needed}, but it is {found}"
     fix = _fix(condition, values)
     return f"{problem}; {fix}leave it out"
-
-
-def describe_conditions(conditions: Sequence[Condition]) -> str:
-    """Describe conditions in a few words, such as ``method lazy; not with lazy.clients none``."""
-    return "; ".join(
-        f"{'not with ' if each.excludes else ''}{_NOUNS.get(each.key, each.key)} {_listed(each.values, 'or')}"
-        for each in conditions
-    )
 
 
 def flat_keys(tables: Mapping[str, Any], config: type[BaseModel]) -> list[str]:

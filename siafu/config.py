@@ -3,7 +3,7 @@
 import difflib
 import json
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -118,13 +118,21 @@ class GivenSettings:
     def check(self) -> Config:
         """Build the config, and refuse settings that cannot apply whatever the graph is."""
         config = build(self.tables)
-        known = set(flat_keys(self.tables, Config))
-        check_applying(config, self.asked_keys, known=known)
+        undecided = {"method", "task", "model.kind"} - set(flat_keys(self.tables, Config))
+        check_applying(config, self.asked_keys, undecided=undecided)
         return config
+
+    def unused(self, config: Config) -> list[str]:
+        """Return the keys of the file that do not apply to a run, without those that have their defaults."""
+        return [
+            key
+            for key in flat_keys(self.file, Config)
+            if unmet_condition(config, key) and not _has_default(self.file, key)
+        ]
 
 
 def check_applying(
-    config: Config, keys: Iterable[str], *, kinds: Sequence[str] = (), known: set[str] | None = None
+    config: Config, keys: Iterable[str], *, kinds: Sequence[str] = (), undecided: Container[str] = ()
 ) -> None:
     """Refuse settings that do not apply to a run.
 
@@ -132,13 +140,11 @@ def check_applying(
         config: the config of the run.
         keys: the settings that the user asked for.
         kinds: the kinds of models that are tried, instead of the one of the config.
-        known: the settings that are decided; None if all are, and none depends on the graph any more.
+        undecided: settings that the graph decides later; conditions on them are not checked.
     """
     problems = []
     for key in keys:
-        unmet = unmet_condition(
-            config, key, kinds=kinds, decides=lambda other: known is None or other in known
-        )
+        unmet = unmet_condition(config, key, kinds=kinds, undecided=undecided)
         if unmet is not None:
             problems.append(explain_unmet(config, key, unmet, kinds=kinds))
     if problems:
@@ -243,6 +249,12 @@ def from_keywords(keywords: Mapping[str, Any]) -> Tables:
             raise ValueError(f"{key} is not a setting; did you mean {_nearest(key, _all_keys())}?")
         _merge(tables, {names[0]: {key: value}})
     return tables
+
+
+def _has_default(tables: Tables, key: str) -> bool:
+    table, _, name = key.rpartition(".")
+    value, default = tables[table][name], getattr(Config.model_fields[table].default, name)
+    return value == default or (isinstance(value, list) and tuple(value) == default)
 
 
 def _table_keys() -> dict[str, list[str]]:

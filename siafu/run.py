@@ -10,7 +10,7 @@ import os
 import shlex
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -102,10 +102,10 @@ def train_given(
     with _with_progress(callbacks) as shown:
         _warn_without_core()
         if chosen.engine == "torchrun":
-            return _train_in_torchrun(graph, chosen, module, folder, shown, given.asked_keys)
+            return _train_in_torchrun(graph, chosen, module, folder, shown, given)
         with (
             start_early(chosen) as ranks,
-            _new_run(graph, chosen, module, folder, shown, given.asked_keys) as job,
+            _new_run(graph, chosen, module, folder, shown, given) as job,
         ):
             return _train(job, _engine(job, ranks=ranks), shown)
 
@@ -163,14 +163,16 @@ def _new_run(
     module: nn.Module | None,
     out: Path | None,
     callbacks: Callbacks,
-    asked: Sequence[str],
+    given: GivenSettings,
 ) -> Iterator[TrainingJob]:
     """Load the graph, resolve the config, check that both fit, and hold the folder of a new run."""
-    found = resolve_run(graph, config, module, callbacks, asked)
+    found = resolve_run(graph, config, module, callbacks, given.asked_keys)
     graph, resolved = found.graph, found.config
     callbacks.say(describe(graph, resolved, found.task))
     if found.choice:
         callbacks.say(found.choice)
+    if unused := given.unused(resolved):
+        callbacks.say(f"settings of the file that do not apply to this run, left out: {', '.join(unused)}")
     if config.train.evaluate_every == "auto" and resolved.train.scoring_interval > 1:
         callbacks.say(
             f"scores every {resolved.train.scoring_interval} epochs and after the last, so that scoring takes about "
@@ -211,7 +213,7 @@ def _train_in_torchrun(
     module: nn.Module | None,
     out: Path | None,
     callbacks: Callbacks,
-    asked: Sequence[str],
+    given: GivenSettings,
 ) -> Run:
     """Train as one rank of a group that torchrun, Slurm or the like started: rank 0 composes, the others follow.
 
@@ -235,7 +237,7 @@ def _train_in_torchrun(
             silent = Callbacks(should_stop=callbacks.should_stop, on_training=callbacks.on_training)
             metrics, model = follow_rank_0(comm, silent, module)
             return Run(Path(metrics["run"]), config, metrics, model, comm.rank)
-        run = _train_as_rank_0(graph, config, module, out, callbacks, comm, asked)
+        run = _train_as_rank_0(graph, config, module, out, callbacks, comm, given)
         end_jobs(comm, run.metrics)
         return run
 
@@ -247,15 +249,15 @@ def _train_as_rank_0(
     out: Path,
     callbacks: Callbacks,
     comm: Comm,
-    asked: Sequence[str],
+    given: GivenSettings,
 ) -> Run:
     """Start the run in ``out`` with the group, or resume it if it was started with the same config."""
     if not (out / "config.toml").is_file():
-        with _new_run(graph, config, module, out, callbacks, asked) as job:
+        with _new_run(graph, config, module, out, callbacks, given) as job:
             return _train(job, _engine(job, comm), callbacks)
     folder = existing_folder(out)
     with folder.locked():
-        found = resolve_run(graph, config, module, callbacks, asked)
+        found = resolve_run(graph, config, module, callbacks, given.asked_keys)
         candidates = () if found.race is None else found.race.candidates
         started = parse_toml(folder.read_config())
         if write_toml(started) not in map(write_toml, (found.config, *(each.config for each in candidates))):

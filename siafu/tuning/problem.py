@@ -187,7 +187,7 @@ def _check_space(found: Space, own: Space | None, space: Any, config: Config) ->
     kinds = kinds_of(own or (), config.model.kind)
     searched = {entry.key for entry in own or ()} - {"model.kind"}
     for key in searched:
-        unmet = unmet_condition(config, key, kinds=kinds, decides=lambda other: other not in searched)
+        unmet = unmet_condition(config, key, kinds=kinds, undecided=searched)
         if unmet is not None and unmet.key != "model.kind":
             raise ValueError(f"{where}: {explain_unmet(config, key, unmet, kinds=kinds)}")
     unused = [entry.key for entry in own or () if entry not in found]
