@@ -35,16 +35,13 @@ def unmet_condition(
         config: the config of a run.
         key: the setting.
         kinds: the kinds of models that are tried, instead of the one of the config.
-        undecided: other settings whose values are not known yet; conditions on them are left out.
+        undecided: other settings whose values may change; a setting that they rule out may yet apply.
     """
-    return next(
-        (
-            each
-            for each in conditions_of(type(config), key)
-            if each.key not in undecided and not each.holds(_values(config, each.key, kinds))
-        ),
-        None,
+    unmet = (
+        each for each in conditions_of(type(config), key) if not each.holds(_values(config, each.key, kinds))
     )
+    first = next(unmet, None)
+    return None if first is None or first.key in undecided else first
 
 
 def explain_unmet(config: BaseModel, key: str, condition: Condition, *, kinds: Sequence[str] = ()) -> str:

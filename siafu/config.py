@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
@@ -28,6 +28,7 @@ from siafu.training.link.config import LinkConfig
 
 Tables = dict[str, Any]  # of settings, nested, as TOML has them
 S = TypeVar("S", bound=BaseModel)
+_MOST_PROBLEMS = 5  # that are told at once
 
 
 class Config(BaseModel):
@@ -105,6 +106,13 @@ class GivenSettings:
     file: Tables = field(default_factory=dict)
     asked: Tables = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, config: Mapping[str, Any] | Path | str | None, *asked: Mapping[str, Any]) -> Self:
+        """Take the settings of a call in Python: a TOML file or tables, then tables that override them."""
+        if isinstance(config, Path | str):
+            return cls(read_toml(Path(config)), merge(*asked))
+        return cls(asked=merge(config or {}, *asked))
+
     @property
     def tables(self) -> Tables:
         """All of them."""
@@ -140,13 +148,20 @@ def check_applying(
         config: the config of the run.
         keys: the settings that the user asked for.
         kinds: the kinds of models that are tried, instead of the one of the config.
-        undecided: settings that the graph decides later; conditions on them are not checked.
+        undecided: settings that the graph decides later; settings that they rule out are not refused yet.
     """
     problems = []
     for key in keys:
         unmet = unmet_condition(config, key, kinds=kinds, undecided=undecided)
         if unmet is not None:
             problems.append(explain_unmet(config, key, unmet, kinds=kinds))
+    if len(problems) > _MOST_PROBLEMS:
+        others = len(problems) - _MOST_PROBLEMS
+        problems = problems[:_MOST_PROBLEMS]
+        problems.append(
+            f"{others} other settings do not apply either; give a TOML file (--config, in Python config=PATH) to leave "
+            "such settings out"
+        )
     if problems:
         raise ValueError("\n".join(problems))
 

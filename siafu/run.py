@@ -20,7 +20,7 @@ from torch import nn
 
 from siafu import native
 from siafu.comm import Comm
-from siafu.config import Config, GivenSettings, from_keywords, merge, parse_toml, write_toml
+from siafu.config import Config, GivenSettings, from_keywords, parse_toml, write_toml
 from siafu.convert import as_graph
 from siafu.data_warnings import data_warnings, score_warnings
 from siafu.engines import (
@@ -61,7 +61,7 @@ def train(
     *,
     model: str | nn.Module | None = None,
     out: Path | str | None = None,
-    config: Mapping[str, Any] | None = None,
+    config: Mapping[str, Any] | Path | str | None = None,
     callbacks: Callbacks | None = None,
     **settings: Any,
 ) -> Run:
@@ -73,14 +73,15 @@ def train(
         graph: a graph, its name or path, or a PyG ``Data`` or ``TemporalData``, which is converted.
         model: a kind of model, or your own module of (block, x), which is trained in place.
         out: the folder of the run; by default a new one under ``runs/``.
-        config: whole tables of settings, as in a TOML file.
+        config: whole tables of settings, each of which must apply to the run; or the path of a TOML file, whose
+            settings that do not apply are left out.
         callbacks: functions to call during the run; by default a progress bar on a terminal or in a notebook.
         settings: settings by their keys, each of which must belong to one table only.
     """
     module = model if isinstance(model, nn.Module) else None
     kind = {} if model is None else {"kind": "custom" if module is not None else model}
-    asked = merge(config or {}, from_keywords(settings), {"model": kind} if kind else {})
-    return train_given(graph, GivenSettings(asked=asked), module=module, out=out, callbacks=callbacks)
+    given = GivenSettings.of(config, from_keywords(settings), {"model": kind} if kind else {})
+    return train_given(graph, given, module=module, out=out, callbacks=callbacks)
 
 
 def train_given(
