@@ -11,25 +11,21 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 import siafu
+from siafu.data.columns import NodeSchema, TableSchema
 from siafu.data.importing import import_graph
 
 
 def write_tables(folder: Path) -> None:
-    """Two groups of people who mostly know people of their own group; one number is known of each."""
+    """Two groups of people who mostly know people of their own group; each has a town, and most a height."""
     draw = random.Random(0)
     people = [(f"person-{i}", "red" if i % 2 else "blue") for i in range(400)]
     with (folder / "people.csv").open("w", newline="") as file:
         rows = csv.writer(file)
-        rows.writerow(["id", "height"])
-        rows.writerows([name, 170 + draw.gauss(3 if group == "red" else -3, 6)] for name, group in people)
-    with (folder / "groups.csv").open("w", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(["id", "group"])
-        rows.writerows(people)
-    with (folder / "split.csv").open("w", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(["id", "split"])
-        rows.writerows([name, draw.choice(["train", "valid", "test", "test"])] for name, _ in people)
+        rows.writerow(["id", "height", "town", "group", "split"])
+        for name, group in people:
+            height = "" if draw.random() < 0.1 else round(170 + draw.gauss(3 if group == "red" else -3, 6))
+            town = draw.choice(["Thika", "Nyeri", "Embu"])
+            rows.writerow([name, height, town, group, draw.choice(["train", "valid", "test", "test"])])
     with (folder / "knows.csv").open("w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["src", "dst"])
@@ -46,9 +42,8 @@ def main() -> None:
         store = import_graph(
             folder / "people.store",
             edges=folder / "knows.csv",
-            features=folder / "people.csv",
-            labels=folder / "groups.csv",
-            split=folder / "split.csv",
+            nodes=folder / "people.csv",
+            schema=TableSchema(nodes=NodeSchema(label="group", split="split")),
             undirected=True,
         )
         graph = store.graph()

@@ -26,7 +26,8 @@ def as_graph(data: Any, *, fold: int = 0) -> Graph | DynamicGraph:
         case _ if not type(data).__module__.startswith("torch_geometric."):
             raise ValueError(
                 f"the graph is a {type(data).__name__}; expected a siafu Graph or DynamicGraph, a PyG Data, or the "
-                "name or path of a graph (Graph.from_edges, from_dgl, from_networkx and from_scipy make one)"
+                "name or path of a graph (Graph.from_edges, from_tables, from_dgl, from_networkx and from_scipy "
+                "make one)"
             )
     return from_pyg_temporal(data) if type(data).__name__ == "TemporalData" else from_pyg(data, fold=fold)
 
@@ -63,6 +64,7 @@ def to_pyg(graph: Graph) -> Any:
     with require_extra("Graph.to_pyg", "torch_geometric"):
         from torch_geometric.data import Data
 
+    graph = graph.encoded()
     row_of = graph.node_id if graph.node_id is not None else torch.arange(graph.num_nodes)
     rows = torch.empty_like(row_of)
     rows[row_of] = torch.arange(graph.num_nodes)

@@ -47,7 +47,7 @@ class TrainingJob:
     Attributes:
         folder: the folder of the run.
         config: the resolved config.
-        graph: the graph to train on, as the user gave it.
+        graph: the graph to train on, as the user gave it; its columns are encoded.
         module: the user's own module, or None.
         resumed: whether the run was started before.
         warnings: the warnings that the user was given.

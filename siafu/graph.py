@@ -9,7 +9,7 @@ Row sets, used as name suffixes everywhere:
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 import xxhash
@@ -25,6 +25,7 @@ from siafu.array_checks import (
     check_permutation,
     check_width,
 )
+from siafu.columns import Columns, take_columns
 from siafu.native import Csr, SparseRows
 from siafu.sparse_input import check_features, read_features
 from siafu.user_input import (
@@ -190,6 +191,7 @@ class Graph:
         class_names: as many names as there are classes, or None: the class number.
         x_scale: (N,) float32, what each row of an ``x`` in int8 is multiplied by; None for any other.
         edge_split: (E,) uint8, in the order of ``indices``: 0 train, 1 validation, 2 test, for tasks on pairs; or None.
+        columns: typed columns of the nodes, which :meth:`encoded` turns into ``x``; None where ``x`` is all.
         num_halo: the nodes of other parts that ``indices`` name, as N and up; 0 unless this is a part of a graph.
         checked: the offsets and indices, once they were found to be in range; these are not read again.
     """
@@ -208,6 +210,7 @@ class Graph:
     class_names: tuple[str, ...] | None = None
     x_scale: Tensor | None = None
     edge_split: Tensor | None = None
+    columns: Columns | None = None
     num_halo: int = 0
     checked: ValidatedCsr | None = field(default=None, repr=False)
 
@@ -217,6 +220,7 @@ class Graph:
         object.__setattr__(self, "checked", known)
         _copy_strided(self)
         _check_shapes(self)
+        _check_columns(self)
         if self.y is not None:
             check_classes(self.y, self.name, class_names=self.class_names)
 
@@ -269,6 +273,7 @@ class Graph:
             val_mask=rows(self.val_mask),
             test_mask=rows(self.test_mask),
             node_id=order if self.node_id is None else rows(self.node_id),
+            columns=take_columns(self.columns, order.numpy()),
         )
 
     @classmethod
@@ -329,6 +334,68 @@ class Graph:
         )
         check(graph)
         return graph
+
+    @staticmethod
+    def from_tables(
+        *,
+        edges: Any,
+        nodes: Any = None,
+        id: str | None = None,
+        label: str | None = None,
+        source: str | None = None,
+        target: str | None = None,
+        weight: str | None = None,
+        split: str | None = None,
+        split_column: str | None = None,
+        split_seed: int = 0,
+        combine: Literal["first", "sum", "mean"] | None = None,
+        undirected: bool = False,
+        label_kind: Literal["class", "multilabel", "number"] | None = None,
+        name: str = "graph",
+    ) -> "Graph":
+        """A graph of tables of pandas, Polars or Arrow, with the ids, columns and labels of the user.
+
+        Tables are read as ``siafu import --nodes --edges`` reads files; columns of edges other than ends and weight are
+        left out.
+
+        Args:
+            edges: a table of edges, or several with the same columns.
+            nodes: a table of nodes with columns of any kind, or several with the same columns; None: edges alone.
+            id: the column of ids in ``nodes``; None: ``id``, else the first.
+            label: the column of labels in ``nodes``; None: ``label``, if there is one.
+            source: the column of sources in ``edges``; None: ``src``, else the first.
+            target: the column of targets in ``edges``; None: ``dst``, else the second.
+            weight: the column of weights in ``edges``; None: ``weight``, if there is one.
+            split: shares of the labelled nodes, such as ``80/10/10``; None: 60/20/20.
+            split_column: the column of the split in ``nodes``; None: ``split``, if there is one.
+            split_seed: the seed of a split by shares.
+            combine: how repeated edges become one; None: they stay, unless ``undirected``.
+            undirected: whether to add the reverse of each edge and drop repeated edges.
+            label_kind: the kind of labels; None: inferred.
+            name: what to call the graph.
+        """
+        from siafu.data.importing.arrow_tables import graph_from_tables, schema_of_names
+
+        schema = schema_of_names(
+            id=id, label=label, split_column=split_column, source=source, target=target, weight=weight
+        )
+        return graph_from_tables(
+            nodes=nodes,
+            edges=edges,
+            schema=schema,
+            split=split,
+            split_seed=split_seed,
+            combine=combine,
+            undirected=undirected,
+            label_kind=label_kind,
+            name=name,
+        )
+
+    def encoded(self) -> "Graph":
+        """The same graph with its columns encoded as ``x``, by statistics of the training nodes."""
+        from siafu.data.columns import encode_graph
+
+        return encode_graph(self)[0]
 
     @staticmethod
     def from_pyg(data: Any, *, fold: int = 0, name: str = "graph") -> "Graph":
@@ -468,6 +535,18 @@ def _check_shapes(graph: Graph) -> None:
         raise ValueError(
             f"{graph.name}: x is {found}; expected int8 with a scale a row, or another type without"
         )
+
+
+def _check_columns(graph: Graph) -> None:
+    """Refuse columns of another length than there are nodes, and columns beside features."""
+    for column in graph.columns or ():
+        if len(column) != graph.num_nodes:
+            raise ValueError(
+                f"{graph.name}: column {column.type.name!r} has {len(column)} values; expected {graph.num_nodes}, one "
+                "for each node"
+            )
+    if graph.columns and graph.x is not None:
+        raise ValueError(f"{graph.name}: has x and columns; expected features or columns to encode, not both")
 
 
 def check(graph: Graph) -> None:

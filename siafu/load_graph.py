@@ -28,5 +28,5 @@ def load(
 def load_static(
     source: str | Path, *, fold: int = 0, progress: Progress = no_progress, verify: bool = True
 ) -> Graph:
-    """Load a graph that does not change over time; a dynamic graph is refused."""
-    return data.only_static(load(source, fold=fold, progress=progress, verify=verify))
+    """Load a graph that does not change over time, with its columns encoded; a dynamic graph is refused."""
+    return data.only_static(load(source, fold=fold, progress=progress, verify=verify)).encoded()

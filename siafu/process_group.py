@@ -61,4 +61,4 @@ def _cut(source: Graph | str | Path, parts: int, by: str, fold: int, scratch: Pa
 
 
 def _load(source: Graph | str | Path, fold: int) -> Graph:
-    return source if isinstance(source, Graph) else load_static(source, fold=fold)
+    return source.encoded() if isinstance(source, Graph) else load_static(source, fold=fold)

@@ -9,6 +9,7 @@ import torch
 from siafu.config import Config, build, check_applying, without_unused
 from siafu.convert import as_graph
 from siafu.cores import default_threads
+from siafu.data.columns import Encoder, encode_graph
 from siafu.data.loading import is_store
 from siafu.dynamic import DynamicGraph
 from siafu.event_log import Progress
@@ -51,6 +52,25 @@ def load_source(
     return loaded, str(path.absolute()) if on_disk else str(
         graph
     )  # absolute: a run is resumed from any folder
+
+
+def encode(
+    graph: AnyGraph, config: Config, encoder: Encoder | None = None
+) -> tuple[AnyGraph, Config, Encoder | None]:
+    """Encode the typed columns of a graph as its features, by statistics of the training nodes if not by ``encoder``.
+
+    Encoded features are scaled, so ``data.normalize`` becomes none; another value is refused.
+    """
+    if isinstance(graph, DynamicGraph) or graph.columns is None:
+        return graph, config, None
+    if config.data.normalize not in ("auto", "none"):
+        raise ValueError(
+            f"{graph.name}: data.normalize is {config.data.normalize}, but its features are columns, which their "
+            "encoders scale; leave data.normalize out (a schema sets the scale of a column: siafu import --schema)"
+        )
+    encoded, fitted = encode_graph(graph, encoder)
+    data = config.data.model_copy(update={"normalize": "none"})
+    return encoded, config.model_copy(update={"data": data}), fitted
 
 
 def resolve_for_graph(config: Config, graph: AnyGraph, asked: Iterable[str] = ()) -> Config:

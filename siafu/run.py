@@ -34,14 +34,14 @@ from siafu.engines import (
     start_early,
 )
 from siafu.event_log import EventLog
-from siafu.inference import Run, open_run
+from siafu.inference import Run, open_run, read_encoder
 from siafu.inference.correct_and_smooth import SMOOTHED
 from siafu.inference.ensemble import member_config, with_members
 from siafu.load_graph import AnyGraph, load
 from siafu.preview import AnyTask, describe, preview_task
 from siafu.rank import end_jobs, follow_rank_0
 from siafu.recipes.race_folder import RaceFolder, pending_race
-from siafu.resolve import LoadedGraph, fingerprint, resolve_engine
+from siafu.resolve import LoadedGraph, encode, fingerprint, resolve_engine
 from siafu.results.progress import TrainingProgress, in_notebook
 from siafu.results.read import across_seeds
 from siafu.run_folder import RunFolder, existing_folder, new_folder
@@ -182,6 +182,8 @@ def _new_run(
     with new_folder(out, name=f"{graph.name}-{resolved.model.kind}-{resolved.method}") as folder:
         if found.race is not None:
             RaceFolder(folder).write_plan(found.race)
+        if found.encoder is not None:  # before the config: what is resumed has it
+            folder.write_encoder(found.encoder.model_dump(mode="json"))
         folder.write_config(write_toml(resolved))
         warnings = _warn(graph, found.task, callbacks)
         with resume_hint(_resume_command(folder.path, resolved)):
@@ -342,6 +344,7 @@ def _load_same_graph(
             config.source, fold=config.data.fold, step=config.snapshots.step, progress=callbacks.progress
         )
     graph = as_graph(graph, fold=config.data.fold)
+    graph, _, _ = encode(graph, config, read_encoder(folder))
     found = fingerprint(graph)
     if found != config.fingerprint:
         raise ValueError(
@@ -404,6 +407,8 @@ def _train_within(job: TrainingJob, path: Path, config: Config, engine: Engine, 
             inner = TrainingJob(folder, config, job.graph, module, resumed=True, warnings=job.warnings)
             return _train(inner, engine, callbacks)
     with new_folder(path, name=path.name) as folder:
+        if (encoder := job.folder.read_encoder()) is not None:
+            folder.write_encoder(encoder)
         folder.write_config(write_toml(config))
         inner = TrainingJob(folder, config, job.graph, module, warnings=job.warnings)
         return _train(inner, engine, callbacks)

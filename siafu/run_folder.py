@@ -58,6 +58,11 @@ class RunFolder:
         return self.path / "model.safetensors"
 
     @property
+    def encoder(self) -> Path:
+        """The encoders of typed columns, fitted to the training nodes; graphs with plain features have none."""
+        return self.path / "encoder.json"
+
+    @property
     def measured(self) -> Path:
         """The metrics from rank 0 of the rank processes, until the command has read them."""
         return self.path / ".measured.json"
@@ -111,6 +116,19 @@ class RunFolder:
                 f'{self.metrics}: changed or damaged; delete it and "siafu resume {self.path}" writes it again'
             )
         return metrics
+
+    def write_encoder(self, fields: dict[str, Any]) -> None:
+        """Write the encoders of columns with their checksum."""
+        write_atomically(self.encoder, add_fields_checksum(fields))
+
+    def read_encoder(self) -> dict[str, Any] | None:
+        """Read the encoders of columns; None where the run has none. Encoders that were changed are refused."""
+        if not self.encoder.is_file():
+            return None
+        fields = verify_fields_checksum(self.encoder.read_bytes())
+        if fields is None:
+            raise ValueError(f"{self.encoder}: changed or damaged; put it back as it was, or train anew")
+        return fields
 
     @contextmanager
     def locked(self) -> Iterator[None]:

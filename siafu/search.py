@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from siafu.config import Config, parse_toml
+from siafu.data.columns import Encoder
 from siafu.engines import Engine, EventFollower, TrainingJob
 from siafu.graph import Graph
 from siafu.load_graph import AnyGraph
@@ -17,7 +18,7 @@ from siafu.recipes.choose import Chooser
 from siafu.recipes.plan import Candidate, RacePlan, plan_race
 from siafu.recipes.race_folder import RaceFolder
 from siafu.recipes.traits import Traits
-from siafu.resolve import LoadedGraph, load_source, resolve_config, resolve_for_graph, resolve_scoring
+from siafu.resolve import LoadedGraph, encode, load_source, resolve_config, resolve_for_graph, resolve_scoring
 from siafu.run_folder import RunFolder
 from siafu.training.procedure import Callbacks
 from siafu.training.task import task_of
@@ -32,6 +33,7 @@ class ResolvedRun(NamedTuple):
         task: its task on the whole graph.
         race: the race that chooses the config, or None.
         choice: a sentence about the recipe; empty where there is none to choose.
+        encoder: the encoders of its columns, fitted to the training nodes; None where features are plain.
     """
 
     graph: AnyGraph
@@ -39,6 +41,7 @@ class ResolvedRun(NamedTuple):
     task: AnyTask
     race: RacePlan | None = None
     choice: str = ""
+    encoder: Encoder | None = None
 
 
 def resolve_run(
@@ -48,12 +51,17 @@ def resolve_run(
     callbacks: Callbacks,
     asked: Iterable[str] = (),
 ) -> ResolvedRun:
-    """Load the graph of a run, resolve every setting that depends on it, and build its task.
+    """Load and encode the graph of a run, resolve every setting that depends on it, and build its task.
 
     A setting in ``asked`` that does not apply is refused; others that do not apply are left out.
     """
     graph, source = load_source(graph, config, callbacks.progress)
-    config = resolve_for_graph(config, graph, asked)
+    graph, config, encoder = encode(graph, resolve_for_graph(config, graph, asked))
+    return _resolve_loaded(graph, source, config, module)._replace(encoder=encoder)
+
+
+def _resolve_loaded(graph: AnyGraph, source: str, config: Config, module: nn.Module | None) -> ResolvedRun:
+    """Resolve every setting that depends on the data of a run, and build its task."""
     resolved = resolve_config(config, graph, source)
     METHODS[resolved.method].check(resolved)
     if not _has_recipes(resolved, module):

@@ -53,7 +53,7 @@ def partition_store(
 
     ``reorder`` says whether neighbours are placed near each other within a part; see ``data.reorder``.
     """
-    graph = open_store(path).graph(fold=fold)
+    graph = open_store(path).graph(fold=fold).encoded()
     wanted = partition_request(graph, parts=parts, by=by, fold=fold, reorder=reorder)
     found = find_or_create(path / PARTS, graph, wanted, say=say, progress=progress)
     nodes = [spec.arrays["node_id"].shape[0] for spec in found.manifest.parts]

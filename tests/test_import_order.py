@@ -28,7 +28,7 @@ ORDER = [
         "machine",
         "interpreter",
     ],
-    ["sparse_input"],
+    ["sparse_input", "columns"],
     ["graph", "event_log", "cost"],
     ["context", "dynamic"],
     ["convert"],
@@ -54,8 +54,8 @@ ORDER = [
     ["cli"],
 ]
 # Inside functions alone: Graph.from_pyg and its like hand their work to the room that knows the other libraries, and
-# Block.with_static makes a context.
-INSIDE_FUNCTIONS = {("graph", "convert"), ("dynamic", "convert"), ("graph", "context")}
+# Block.with_static makes a context; Graph.from_tables and Graph.encoded hand theirs to the rooms that know tables.
+INSIDE_FUNCTIONS = {("graph", "convert"), ("dynamic", "convert"), ("graph", "context"), ("graph", "data")}
 LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
 
 DISTRIBUTORS = {"torch.distributed", "ray", "boto3", "grpc"}

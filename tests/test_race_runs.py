@@ -204,3 +204,22 @@ def test_the_report_shows_the_race_and_no_resumption(words: Graph, tmp_path: Pat
     train(words, tmp_path / "off", search="off")
     write_report([read_run(tmp_path / "off")], tmp_path / "off.html")
     assert "Race of recipes" not in (tmp_path / "off.html").read_text()
+
+
+def test_a_run_whose_race_is_over_but_not_installed_goes_on_with_the_result(
+    words: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = RunFolder.write_config
+
+    def fail_for_the_chosen(folder: RunFolder, text: str) -> None:
+        if folder.path == tmp_path / "a" and 'search = "off"' in text:
+            raise OSError("the disk is full")
+        write(folder, text)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "write_config", fail_for_the_chosen)
+        with pytest.raises(OSError, match="the disk is full"):
+            train(words, tmp_path / "a")
+    assert siafu.resume(tmp_path / "a", graph=words).metrics["finished"]
+    train(words, tmp_path / "b")
+    assert weights(tmp_path / "a") == weights(tmp_path / "b")

@@ -3,12 +3,14 @@
 import os
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from siafu.cli.errors import WrongUse
 from siafu.cli.output import Json, aligned, format_value, print_result, say, table
+
+T = TypeVar("T")
 
 
 class FeatureDType(StrEnum):
@@ -35,6 +37,14 @@ class LabelKind(StrEnum):
     number = "number"
 
 
+class Combine(StrEnum):
+    """How repeated edges become one."""
+
+    first = "first"
+    sum = "sum"
+    mean = "mean"
+
+
 class Reorder(StrEnum):
     """Whether nodes are ordered for locality."""
 
@@ -59,18 +69,51 @@ def data(as_json: Json = False) -> None:
 def import_(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The store to write.")],
     edges: Annotated[
-        Path | None, typer.Option(help="Parquet, CSV, TSV, .npy, .npz, or an OGB folder.")
+        list[Path] | None,
+        typer.Option(help="Parquet, CSV, TSV (several with the same columns), .npy, .npz, or an OGB folder."),
+    ] = None,
+    nodes: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Tables of nodes with columns of any kind: numbers, categories, dates, lists, text."
+        ),
     ] = None,
     events: Annotated[
-        Path | None, typer.Option(help="Edges with times, of a graph that changes: Parquet, CSV, TSV, .npz.")
+        list[Path] | None,
+        typer.Option(help="Edges with times, of a graph that changes: Parquet, CSV, TSV, .npz."),
     ] = None,
     step: Annotated[float | None, typer.Option(help="Events: the length of a step of time.")] = None,
     steps: Annotated[
         int | None, typer.Option(help="Events: how many steps to cut time into, instead.")
     ] = None,
-    features: Annotated[Path | None, typer.Option(help="Parquet, CSV or .npy.")] = None,
-    labels: Annotated[Path | None, typer.Option(help="Parquet, CSV or .npy.")] = None,
-    split: Annotated[Path | None, typer.Option(help="0 train, 1 validation, 2 test, 3 none.")] = None,
+    features: Annotated[list[Path] | None, typer.Option(help="Numbers: Parquet, CSV or .npy.")] = None,
+    labels: Annotated[list[Path] | None, typer.Option(help="Parquet, CSV or .npy.")] = None,
+    split: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE|SHARES",
+            help="0 train, 1 validation, 2 test, 3 none; or shares of the labelled nodes such as 80/10/10 "
+            "[default: 60/20/20].",
+        ),
+    ] = None,
+    split_seed: Annotated[int, typer.Option(min=0, help="The seed of a split by shares.")] = 0,
+    id_column: Annotated[
+        str | None, typer.Option("--id", help="The column of ids in tables of nodes and labels.")
+    ] = None,
+    label: Annotated[str | None, typer.Option(help="The column of labels, in --nodes or --labels.")] = None,
+    split_column: Annotated[str | None, typer.Option(help="The column of the split, in --nodes.")] = None,
+    source: Annotated[str | None, typer.Option(help="The column of sources, in --edges.")] = None,
+    target: Annotated[str | None, typer.Option(help="The column of targets, in --edges.")] = None,
+    weight_column: Annotated[
+        str | None, typer.Option(help="The column of edge weights [default: weight, if there is one].")
+    ] = None,
+    combine: Annotated[
+        Combine | None, typer.Option(help="Make repeated edges one: the first weight, their sum or mean.")
+    ] = None,
+    schema: Annotated[Path | None, typer.Option(help="A file (TOML) that says what columns are.")] = None,
+    schema_out: Annotated[
+        Path | None, typer.Option(help="Write the schema that was found, to be edited or used again.")
+    ] = None,
     undirected: Annotated[
         bool, typer.Option("--undirected", help="Add reverse edges, drop repeated ones.")
     ] = False,
@@ -97,48 +140,58 @@ def import_(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Turn tables of edges or of events, features and labels into a store."""
+    """Turn tables of edges or of events, nodes, features and labels into a store."""
     from siafu.data.importing import Limits
     from siafu.data.importing.column_roles import format_column_roles
     from siafu.results.progress import LiveProgress
 
+    events_path, features_path = _only_one("--events", events), _only_one("--features", features)
+    labels_path, split_given = _only_one("--labels", labels), _only_one("--split", split)
     how: dict[str, Any] = {
         "label_kind": label_kind and label_kind.value,
         "limits": Limits(max_line_bytes, max_ratio, max_nodes),
+        "features": features_path,
+        "labels": labels_path,
+        "undirected": undirected,
+        "say": say,
     }
-    _check_import(edges, events, split, {"--step": step, "--steps": steps})
+    how_edges: dict[str, Any] = {"combine": combine and combine.value, "schema_out": schema_out}
+    said = {
+        "nodes": {"id": id_column, "label": label, "split": split_column},
+        "edges": {"source": source, "target": target, "weight": weight_column},
+    }
+    of_edges: dict[str, Any] = {
+        "--nodes": nodes,
+        "--combine": combine,
+        "--schema": schema,
+        "--schema-out": schema_out,
+    }
+    of_edges |= {"--id": id_column, "--label": label, "--split-column": split_column, "--source": source}
+    of_edges |= {"--target": target, "--weight-column": weight_column, "--split": split}
+    _check_import(edges, events_path, of_edges, {"--step": step, "--steps": steps})
+    if split_column is not None and split is not None:
+        raise WrongUse("give either --split or --split-column")
     if events is not None and (feature_dtype, feature_layout) != (FeatureDType.float32, FeatureLayout.auto):
         raise WrongUse(
             "--feature-dtype and --feature-layout go with --edges; features beside events are dense float32"
         )
     with LiveProgress() as progress:
         store: Any
-        if events is not None:
+        if events_path is not None:
             from siafu.data.importing import import_events
 
-            store = import_events(
-                out,
-                events=events,
-                step=step,
-                steps=steps,
-                features=features,
-                labels=labels,
-                undirected=undirected,
-                progress=progress,
-                say=say,
-                **how,
-            )
+            store = import_events(out, events=events_path, step=step, steps=steps, progress=progress, **how)
         else:
             from siafu.data.importing import import_graph
 
-            assert edges is not None
             store = import_graph(
                 out,
-                edges=edges,
-                features=features,
-                labels=labels,
-                split=split,
-                undirected=undirected,
+                edges=edges or [],
+                nodes=nodes,
+                split=split_given,
+                split_seed=split_seed,
+                schema=_schema(schema, said),
+                **how_edges,
                 feature_dtype=feature_dtype.value,
                 feature_layout=feature_layout.value,
                 progress=progress,
@@ -146,27 +199,51 @@ def import_(
             )
     about, columns = store.describe(), store.manifest.provenance.columns
     for line in format_column_roles(columns):
-        say(f"read {line}")
+        say(line if " column " in line.partition(":")[0] else f"read {line}")
     found = {"store": str(out), **about, "columns": columns}
     print_result(found, as_json, "\n".join([f"wrote {out}", *aligned(about)]))
 
 
+def _only_one(option: str, given: list[T] | None) -> T | None:
+    """Return the value of an option that is given once; several would be dropped in silence."""
+    if given is not None and len(given) > 1:
+        raise WrongUse(f"{option} was given {len(given)} times; expected once")
+    return given[0] if given else None
+
+
+def _schema(path: Path | None, said: dict[str, dict[str, str | None]]) -> Any:
+    """Read the schema file, if there is one; options come before it."""
+    from siafu.data.columns import TableSchema, read_schema
+
+    schema = TableSchema() if path is None else read_schema(path)
+    parts = {
+        table: getattr(schema, table).model_copy(
+            update={key: value for key, value in fields.items() if value is not None}
+        )
+        for table, fields in said.items()
+    }
+    return schema.model_copy(update=parts)
+
+
 def _check_import(
-    edges: Path | None,
+    edges: list[Path] | None,
     events: Path | None,
-    split: Path | None,
+    of_edges: dict[str, Any],
     of_events: dict[str, Any],
 ) -> None:
     """Refuse options that do not go together."""
-    if (edges is None) == (events is None):
+    if bool(edges) == (events is not None):
         raise WrongUse("give either --edges, or --events for a graph that changes over time")
     given = [option for option, value in of_events.items() if value is not None]
     if events is None and given:
         raise WrongUse(f"{given[0]} cuts the time of --events; edges have none")
     if events is not None and len(given) == 2:
         raise WrongUse("give either --step or --steps")
-    if events is not None and split is not None:
+    if events is not None and of_edges["--split"]:
         raise WrongUse("--split goes with --edges; a graph that changes over time is split by time")
+    wrong = [option for option, value in of_edges.items() if value]
+    if events is not None and wrong:
+        raise WrongUse(f"{wrong[0]} goes with --edges; events have features and labels of numbers alone")
 
 
 def info(

@@ -53,4 +53,6 @@ def format_value(value: Any) -> str:
             return "yes" if value else "no"
         case int():
             return f"{value:,}"
+        case dict():
+            return ", ".join(f"{key} ({of})" for key, of in value.items())
     return str(value)

@@ -1,7 +1,7 @@
 """Inference: open a finished run, predict with its model, and write predictions to a file. Nothing here trains."""
 
 from siafu.inference.prediction import decides_by_threshold, predict, predict_pairs, score_pairs
-from siafu.inference.trained_run import Run, load_weights, open_run, source_graph
+from siafu.inference.trained_run import Run, load_weights, open_run, read_encoder, source_graph
 
 __all__ = [
     "Run",
@@ -10,6 +10,7 @@ __all__ = [
     "open_run",
     "predict",
     "predict_pairs",
+    "read_encoder",
     "score_pairs",
     "source_graph",
 ]

@@ -9,10 +9,11 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from siafu.context import Context
+from siafu.data.columns import encode_graph
 from siafu.dynamic import DynamicGraph
 from siafu.graph import Graph
 from siafu.inference.correct_and_smooth import SMOOTHED, smooth_predictions
-from siafu.inference.trained_run import Run, open_run, source_graph
+from siafu.inference.trained_run import Run, open_run, read_encoder, source_graph
 from siafu.load_graph import AnyGraph
 from siafu.methods import METHODS
 from siafu.methods.snapshots.config import task_config_of
@@ -24,6 +25,7 @@ from siafu.nn.model import Model
 from siafu.nn.propagated import Propagated
 from siafu.nn.staged import Staged
 from siafu.nn.streamed import Rows
+from siafu.run_folder import RunFolder
 from siafu.training import inputs
 from siafu.training.classes import LabelNames
 from siafu.training.layerwise import Room, embeddings_by_layer, outputs_by_layer
@@ -70,6 +72,8 @@ def predict(
     if run.model is None:
         raise ValueError(_without_model(run))
     graph = _graph_of(run, graph)
+    _check_kind(run, graph)
+    graph = _encoded(run, graph) if isinstance(graph, Graph) else graph
     if run.metrics.get(SMOOTHED) and not smooths(run, graph):
         text = (
             f"{graph.name}: not the graph that {run.directory} was trained on, whose labels correct-and-smooth reads; "
@@ -109,7 +113,8 @@ def smooths(run: Run, graph: AnyGraph) -> bool:
     """Return whether predictions of a graph are corrected and smoothed: those of the graph that a run trained on."""
     if not run.metrics.get(SMOOTHED) or not isinstance(graph, Graph):
         return False
-    return inputs.fingerprint(graph) == run.settings.fingerprint
+    encoded = _encoded(run, graph) if graph.columns is not None else graph
+    return inputs.fingerprint(encoded) == run.settings.fingerprint
 
 
 def _open(run: object) -> Run:
@@ -135,7 +140,6 @@ def _graph_of(run: Run, graph: object) -> AnyGraph:
 def _predict(
     run: Run, graph: AnyGraph, *, embeddings: bool, pairs: ArrayLike | Tensor | None
 ) -> dict[str, Tensor]:
-    _check_kind(run, graph)
     assert run.model is not None
     if isinstance(graph, DynamicGraph):
         return _predict_last_step(run, graph, embeddings=embeddings, pairs=pairs)
@@ -164,6 +168,27 @@ def _predict(
     if pairs is not None:
         found["score"] = score_pairs(run, graph, found["output"], pairs)
     return found
+
+
+def _encoded(run: Run, graph: Graph) -> Graph:
+    """Return the graph with its columns encoded as those of the training data were."""
+    encoder = read_encoder(RunFolder(run.directory))
+    if encoder is None and graph.columns is not None:
+        raise ValueError(
+            f"{graph.name}: has columns ({_listed(graph)}), but the model was trained on plain features, or "
+            f"{RunFolder(run.directory).encoder} was removed; give a graph with the same features"
+        )
+    if encoder is not None and graph.columns is None:
+        names = ", ".join(each.name for each in encoder.columns)
+        raise ValueError(
+            f"{graph.name}: has no columns, but the model was trained on {names}; import a table of nodes with them "
+            "(siafu import --nodes)"
+        )
+    return encode_graph(graph, encoder)[0]
+
+
+def _listed(graph: Graph) -> str:
+    return ", ".join(column.type.name for column in graph.columns or ())
 
 
 def _of_members(model: Ensemble, rows_of: Callable[[nn.Module], dict[str, Tensor]]) -> dict[str, Tensor]:

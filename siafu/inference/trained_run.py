@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from siafu.config import Config, parse_toml
+from siafu.data.columns import Encoder
 from siafu.event_log import Progress, no_progress
 from siafu.load_graph import AnyGraph, load
 from siafu.methods import METHODS
@@ -76,6 +77,12 @@ def source_graph(run: Run, source: Path | str | None = None, *, progress: Progre
         raise ValueError(f"{run.directory}: trained on a graph given in Python; name the data to predict")
     step = run.settings.snapshots.step
     return load(source, fold=run.settings.data.fold, step=step, progress=progress)
+
+
+def read_encoder(folder: RunFolder) -> Encoder | None:
+    """Read the encoders of columns of a run; None where it was trained on plain features."""
+    fields = folder.read_encoder()
+    return None if fields is None else Encoder.parse(fields, str(folder.encoder))
 
 
 def load_weights(folder: RunFolder, config: Config, model: nn.Module | None) -> nn.Module:

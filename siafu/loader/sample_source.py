@@ -57,7 +57,7 @@ def open_source(data: Any, comm: Comm | None) -> SampleSource:
                 f"data is a {type(data).__name__}, but comm is given; expected a Part: siafu.part_of(data, comm)"
             )
         case Graph():
-            return _GraphSource(data)
+            return _GraphSource(data.encoded())
         case str() | Path():
             if is_store(Path(data)):
                 graph = load_static(

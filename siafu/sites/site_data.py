@@ -82,6 +82,11 @@ def load_site_data(config: SiteConfig, data: Path, *, fold: int = 0) -> SiteData
     """Open and check the store and the cross edges of a site."""
     store = open_store(data)
     graph = store.graph(fold=fold)
+    if graph.columns is not None:
+        raise ValueError(
+            f"{data}: its features are columns of a table, which each site would encode by statistics of its own; "
+            "encode them alike at all sites and import them as numbers (siafu import --features)"
+        )
     ids = node_ids(graph)
     if ids.unique().numel() != ids.numel():
         raise ValueError(f"{data}: some ids stand for two nodes; expected one id a node")

@@ -9,6 +9,7 @@ import xxhash
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from siafu.array_checks import check_width
+from siafu.columns import MAX_WIDTH, ColumnType, Kind, Scale
 
 MANIFEST = "manifest.json"
 SCHEMA = 1
@@ -109,6 +110,45 @@ class Provenance(StrictModel):
     columns: dict[str, dict[str, str]] = {}
 
 
+class ColumnSpec(StrictModel):
+    """A typed column: the fields of :class:`siafu.columns.ColumnType`; its arrays are named by its place."""
+
+    name: str
+    kind: Kind
+    width: Annotated[int, Field(ge=1, le=MAX_WIDTH)]
+    scale: Scale
+
+    @staticmethod
+    def of(type: ColumnType) -> "ColumnSpec":
+        """Return the spec of a column."""
+        return ColumnSpec(name=type.name, kind=type.kind, width=type.width, scale=type.scale)
+
+    @property
+    def type(self) -> ColumnType:
+        """The column's name, kind and encoding."""
+        return ColumnType(self.name, self.kind, self.width, self.scale)
+
+
+# The arrays of a column by its kind: suffix, dtype and shape, in which "rows" stands for N or E.
+_COLUMN_ARRAYS: dict[Kind, dict[str, tuple[DType, tuple[str, ...]]]] = {
+    "number": {"": ("float64", ("rows",))},
+    "date": {"": ("float64", ("rows",))},
+    "boolean": {"": ("int8", ("rows",))},
+    "list": {"": ("float32", ("rows", "K"))},
+    "category": {"": ("int32", ("rows",)), "_offsets": ("int64", ("V",)), "_bytes": ("uint8", ("B",))},
+    "text": {"_offsets": ("int64", ("rows + 1",)), "_bytes": ("uint8", ("B",))},
+}
+NODE_COLUMN, EDGE_COLUMN = "column", "edge_column"  # beginnings of the names of arrays
+
+
+def column_arrays(prefix: str, place: int, kind: Kind, rows: str) -> _ArraySchema:
+    """Return the arrays of the column at a place; ``rows`` is N for a value a node, E for one an edge."""
+    return {
+        f"{prefix}_{place}{suffix}": ((dtype,), (tuple(size.replace("rows", rows) for size in shape),))
+        for suffix, (dtype, shape) in _COLUMN_ARRAYS[kind].items()
+    }
+
+
 class _StoreManifest(StrictModel):
     """The fields that the manifests of both kinds of store share.
 
@@ -156,11 +196,15 @@ class Manifest(_StoreManifest):
         kind: what the arrays make up.
         undirected: whether every edge is known to stand in both directions. Masks are (N,), or (N, S) for S splits.
         sparse_features: F of features that are stored as compressed sparse rows; None for dense ones.
+        columns: typed columns of the nodes, which runs encode as features.
+        edge_columns: typed columns of the edges, in the order of ``indices``.
     """
 
     kind: Literal["graph"] = "graph"
     undirected: bool
     sparse_features: Annotated[int, Field(ge=1)] | None = None
+    columns: tuple[ColumnSpec, ...] = ()
+    edge_columns: tuple[ColumnSpec, ...] = ()
 
     @property
     def num_nodes(self) -> int:
@@ -191,7 +235,11 @@ class Manifest(_StoreManifest):
         if self.arrays["indptr"].shape in ((0,), ()):
             raise ValueError("arrays.indptr is empty; expected one value more than nodes")
         sizes = {"N": self.num_nodes, "N + 1": self.num_nodes + 1, "E": self.num_edges}
-        self._check_arrays(_GRAPH, sizes)
+        columns = self._column_schema()
+        self._require_arrays(*columns)
+        self._check_arrays(_GRAPH | columns, sizes)
+        if self.columns and self.num_features:
+            raise ValueError("arrays has features and columns; expected one of them")
         if ("x_scale" in self.arrays) != ("x" in self.arrays and self.arrays["x"].dtype == "int8"):
             raise ValueError("x_scale and an x in int8 belong together, but one is missing")
         check_sparse(self.arrays, self.sparse_features)
@@ -199,6 +247,19 @@ class Manifest(_StoreManifest):
         if len(widths) > 1:
             raise ValueError(f"the masks have different numbers of splits: {sorted(widths)}")
         return self
+
+    def _column_schema(self) -> _ArraySchema:
+        """Return the arrays of all columns; refuse two columns of one name."""
+        schema: _ArraySchema = {}
+        for prefix, columns, rows in (
+            (NODE_COLUMN, self.columns, "N"),
+            (EDGE_COLUMN, self.edge_columns, "E"),
+        ):
+            if len({column.name for column in columns}) != len(columns):
+                raise ValueError(f"two {prefix}s have the same name")
+            for place, column in enumerate(columns):
+                schema |= column_arrays(prefix, place, column.kind, rows)
+        return schema
 
 
 class ProtocolSpec(StrictModel):

@@ -30,13 +30,20 @@ def names_to_arrays(names: Any) -> dict[str, np.ndarray]:
         return {"node_names": names.cast(pa.int64()).to_numpy(zero_copy_only=False)}
     if not is_string(names.type):
         raise ValueError(f"node_names are {names.type}; expected strings or integers")
-    names = pa.concat_arrays([names.cast(pa.large_string())])  # drops an offset that a slice may have
-    _, offsets, data = names.buffers()
-    starts = (
-        np.frombuffer(offsets, dtype=np.int64, count=len(names) + 1) if len(names) else np.zeros(1, np.int64)
-    )
+    offsets, text = strings_to_arrays(names)
+    return {"node_names_offsets": offsets, "node_names_bytes": text}
+
+
+def strings_to_arrays(strings: "pa.Array") -> tuple[np.ndarray, np.ndarray]:
+    """Convert n Arrow strings to offsets, (n + 1,) int64 from 0, and bytes."""
+    import pyarrow as pa
+
+    strings = pa.concat_arrays([strings.cast(pa.large_string())])  # drops an offset that a slice may have
+    _, offsets, data = strings.buffers()
+    count = len(strings)
+    starts = np.frombuffer(offsets, dtype=np.int64, count=count + 1) if count else np.zeros(1, np.int64)
     text = np.frombuffer(data, dtype=np.uint8)[starts[0] : starts[-1]] if data else np.empty(0, np.uint8)
-    return {"node_names_offsets": starts - starts[0], "node_names_bytes": text}
+    return starts - starts[0], text
 
 
 def names_from_arrays(arrays: dict[str, np.ndarray]) -> "pa.Array | None":
@@ -47,11 +54,20 @@ def names_from_arrays(arrays: dict[str, np.ndarray]) -> "pa.Array | None":
 
     if "node_names" in arrays:
         return pa.array(arrays["node_names"])
-    offsets, text = arrays["node_names_offsets"], arrays["node_names_bytes"]
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(text)]
-    names = pa.Array.from_buffers(pa.large_string(), offsets.size - 1, buffers)
     try:
-        names.validate(full=True)
+        return strings_from_arrays(arrays["node_names_offsets"], arrays["node_names_bytes"])
+    except ValueError as error:
+        raise ValueError(f"node_names_offsets and node_names_bytes {error}") from None
+
+
+def strings_from_arrays(offsets: np.ndarray, text: np.ndarray) -> "pa.Array":
+    """Rebuild Arrow strings from offsets and bytes; refuse those that make none."""
+    import pyarrow as pa
+
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(text)]
+    strings = pa.Array.from_buffers(pa.large_string(), offsets.size - 1, buffers)
+    try:
+        strings.validate(full=True)
     except pa.ArrowInvalid as error:
-        raise ValueError(f"node_names_offsets and node_names_bytes make no strings: {error}") from None
-    return names
+        raise ValueError(f"make no strings: {error}") from None
+    return strings

@@ -11,8 +11,17 @@ import xxhash
 from torch import Tensor
 
 from siafu.array_checks import ValidatedCsr, check_classes, check_ids, check_offsets
+from siafu.columns import Columns
 from siafu.graph import Graph
-from siafu.store.manifest import ArraySpec, DynamicManifest, Manifest, read_manifest
+from siafu.store.columns import read_columns
+from siafu.store.manifest import (
+    EDGE_COLUMN,
+    NODE_COLUMN,
+    ArraySpec,
+    DynamicManifest,
+    Manifest,
+    read_manifest,
+)
 from siafu.store.node_names import names_from_arrays
 from siafu.store.sparse_features import SPARSE_FEATURES, join_arrays
 from siafu.store.splits import MASKS, check_disjoint, pick_fold
@@ -53,9 +62,11 @@ class StoreFolder(Generic[M]):
             verify_array(self.path, spec)
 
     def _mapped(self, *, unless: tuple[str, ...]) -> dict[str, np.ndarray]:
-        """Map all arrays into memory; verify the checksums of those not named in ``unless``."""
+        """Map all arrays but columns of edges; verify the checksums of those not named in ``unless``."""
         arrays = {}
         for name, spec in self.manifest.arrays.items():
+            if name.startswith(EDGE_COLUMN):
+                continue
             if name not in unless:
                 verify_array(self.path, spec)
             arrays[name] = _map_file(self.path / spec.file, spec)
@@ -75,6 +86,8 @@ class Store(StoreFolder[Manifest]):
             "features": manifest.num_features,
             "feature_dtype": self._feature_dtype,
             "sparse_features": manifest.sparse_features is not None,
+            "columns": {column.name: column.kind for column in manifest.columns} or None,
+            "edge_columns": {column.name: column.kind for column in manifest.edge_columns} or None,
             "classes": len(manifest.class_names) if manifest.class_names else None,
             "labels": "y" in manifest.arrays,
             "folds": manifest.num_folds,
@@ -111,7 +124,16 @@ class Store(StoreFolder[Manifest]):
             name=self.manifest.name,
             node_names=names_from_arrays(arrays),
             class_names=self.manifest.class_names,
+            columns=read_columns(arrays, NODE_COLUMN, self.manifest.columns, str(self.path)) or None,
         )
+
+    def edge_columns(self) -> Columns:
+        """Return the typed columns of the edges, in the order of ``indices``; their checksums are verified."""
+        specs = {n: s for n, s in self.manifest.arrays.items() if n.startswith(EDGE_COLUMN)}
+        for spec in specs.values():
+            verify_array(self.path, spec)
+        arrays = {name: _map_file(self.path / spec.file, spec) for name, spec in specs.items()}
+        return read_columns(arrays, EDGE_COLUMN, self.manifest.edge_columns, str(self.path))
 
     def _check(self, tensors: dict[str, Tensor], masks: dict[str, Tensor], *, ids: bool) -> ValidatedCsr:
         """Refuse arrays that are intact but out of range; without ``ids`` the edges' ids are not read."""

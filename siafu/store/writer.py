@@ -3,7 +3,7 @@
 import errno
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,9 +18,19 @@ from torch import Tensor
 import siafu
 from siafu import native
 from siafu.array_checks import check_csr
+from siafu.columns import ColumnType
 from siafu.graph import Graph, check
 from siafu.native import Csr, SparseRows
-from siafu.store.manifest import ArraySpec, DType, Manifest, Provenance, write_manifest
+from siafu.store.columns import ColumnWriter
+from siafu.store.manifest import (
+    NODE_COLUMN,
+    ArraySpec,
+    ColumnSpec,
+    DType,
+    Manifest,
+    Provenance,
+    write_manifest,
+)
 from siafu.store.node_names import names_to_arrays
 from siafu.store.reader import Store, open_store
 from siafu.store.sparse_features import arrays_of
@@ -150,6 +160,8 @@ class StoreWriter(ArrayFolderWriter):
         sources: Mapping[str, str],
         columns: Mapping[str, dict[str, str]] | None = None,
         sparse_features: int | None = None,
+        node_columns: Sequence[ColumnType] = (),
+        edge_columns: Sequence[ColumnType] = (),
     ) -> Store:
         """Write the manifest, move the folder to its final path and open it."""
         arrays = self.close_arrays()
@@ -160,6 +172,8 @@ class StoreWriter(ArrayFolderWriter):
             arrays=arrays,
             provenance=provenance_of(sources, columns),
             sparse_features=sparse_features,
+            columns=tuple(map(ColumnSpec.of, node_columns)),
+            edge_columns=tuple(map(ColumnSpec.of, edge_columns)),
         )
         write_manifest(manifest, self.folder)
         self.commit()
@@ -208,12 +222,17 @@ def write_store(
         if graph.node_names is not None:
             for name, values in names_to_arrays(graph.node_names).items():
                 store.add(name, values)
+        for place, column in enumerate(graph.columns or ()):
+            writer = ColumnWriter(store, NODE_COLUMN, place, column.type)
+            writer.append(column.values)
+            writer.close(column.vocabulary)
         return store.finish(
             name=graph.name,
             undirected=_is_symmetric(graph),
             class_names=graph.class_names,
             sources=provenance or {},
             sparse_features=graph.x.width if isinstance(graph.x, SparseRows) else None,
+            node_columns=[column.type for column in graph.columns or ()],
         )
 
 

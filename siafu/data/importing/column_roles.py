@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from siafu.data.columns.kinds import Found
+from siafu.data.importing.edges import TableEdges
 from siafu.data.importing.features import FeatureSource, TableFeatures
 from siafu.data.importing.inputs import Inputs
 from siafu.data.importing.labels import Labels
@@ -12,13 +14,31 @@ from siafu.data.importing.nodes import NodeTable
 
 Columns = dict[str, dict[str, str]]
 _SHOWN = 4
+_NO_KINDS: Mapping[str, Found] = {}
 
 
-def column_roles(inputs: Inputs, ids: RowNumbers | IdMap, *, events: bool = False) -> Columns:
-    """Return the columns of each input by role, such as ``{"edges": {"src": "from", "dst": "to"}}``."""
+NODE_COLUMNS, EDGE_COLUMNS = "node columns", "edge columns"  # keys under which each column has its own entry
+
+
+def column_roles(
+    inputs: Inputs,
+    ids: RowNumbers | IdMap,
+    kinds: Mapping[str, Found] = _NO_KINDS,
+    *,
+    events: bool = False,
+) -> Columns:
+    """Return the columns of each input by role, such as ``{"edges": {"src": "from", "dst": "to"}}``.
+
+    Typed columns of nodes, of ``kinds``, and of edges stand by name, with kind and a note on their values.
+    """
     found = {"events" if events else "edges": inputs.edges.roles | {"ids": _kind_of(ids)}}
     if inputs.features is not None:
         found["features"] = _of_features(inputs.features)
+    if inputs.nodes is not None:
+        found["nodes"] = {"id": inputs.nodes.id_column}
+        found[NODE_COLUMNS] = {name: _described(each) for name, each in kinds.items()}
+    if isinstance(inputs.edges, TableEdges) and inputs.edges.more is not None and inputs.edges.more.found:
+        found[EDGE_COLUMNS] = {name: _described(each) for name, each in inputs.edges.more.found.items()}
     for name, values, role in (("labels", inputs.labels, "y"), ("split", inputs.split, "split")):
         if isinstance(values, NodeTable):
             found[name] = {"id": values.id_column, role: _listed(values.columns)}
@@ -37,11 +57,23 @@ def label_description(y: np.ndarray) -> str:
 
 
 def format_column_roles(columns: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """Format a line per input for people to read."""
-    return [
+    """Format a line per input for people to read, then a line per typed column."""
+    lines = [
         f"{name}: " + ", ".join(f"{role} = {column}" for role, column in roles.items())
         for name, roles in columns.items()
+        if name not in (NODE_COLUMNS, EDGE_COLUMNS)
     ]
+    for table in (NODE_COLUMNS, EDGE_COLUMNS):
+        roles = columns.get(table, {})
+        width = max(map(len, roles), default=0)
+        of = table.split()[0]
+        lines += [f"{of} column {name.ljust(width)}  {about}" for name, about in roles.items()]
+    return lines
+
+
+def _described(found: Found) -> str:
+    kind = "ignored" if found.schema.kind == "ignore" else found.schema.kind
+    return f"{kind}: {found.note}" if found.note else kind
 
 
 def _kind_of(ids: RowNumbers | IdMap) -> str:

@@ -118,9 +118,9 @@ def import_events(
         return _write_transactions(
             made, out, name=name, undirected=undirected, spec=str(events), progress=progress
         )
-    request = ImportRequest(Path(events), _path(features), _path(labels), None, label_kind, limits)
+    request = ImportRequest((Path(events),), _path(features), _path(labels), None, label_kind, limits)
     if _is_known(request):
-        graph = read_temporal(request.edges, step=step, steps=steps)
+        graph = read_temporal(request.edge_path, step=step, steps=steps)
         graph = replace(graph, name=name or Path(out).name, undirected=graph.undirected or undirected)
         return write_dynamic(graph, out, provenance=request.sources())
     target = _Target(Path(out), name or Path(out).name, undirected, step, steps)
@@ -162,7 +162,7 @@ def _import_as(
         )
         refuse_orphan_labels(found.inputs, labelled, spool)
         length = found.step if target.step is None and target.steps is None else target.step
-        cut = spool.cut(step=length, steps=target.steps, name=str(request.edges))
+        cut = spool.cut(step=length, steps=target.steps, name=str(request.edge_path))
         counts = write_log(spool, cut, store, progress)
         _report_irregularities(spool, counts, length=length, say=say)
         if found.x is not None:
@@ -231,9 +231,9 @@ def _is_known(request: ImportRequest) -> bool:
     alone = request.features is None and request.labels is None
     return (
         alone
-        and request.edges.suffix == ".npz"
-        and request.edges.stem in PUBLIC_SETS
-        and request.edges.is_file()
+        and request.edge_path.suffix == ".npz"
+        and request.edge_path.stem in PUBLIC_SETS
+        and request.edge_path.is_file()
     )
 
 
@@ -255,7 +255,7 @@ def _open(request: ImportRequest, scratch: Path) -> EventInputs:
 
 
 def _open_events(request: ImportRequest, scratch: Path) -> EventInputs:
-    path = request.edges
+    path = request.edge_path
     match format_of(path, "events"):
         case "npz":
             return _open_npz(request, unpack_npz(path, scratch / "npz", _NPZ, request.limits))
@@ -266,7 +266,7 @@ def _open_events(request: ImportRequest, scratch: Path) -> EventInputs:
 
 
 def _open_npz(request: ImportRequest, arrays: dict[str, NpyFile]) -> EventInputs:
-    path = request.edges
+    path = request.edge_path
     events = array_events(path, arrays)
     x = arrays.get("x") if request.features is None else None
     counted = (scalar(arrays["num_nodes"]), f"{path / 'num_nodes'}") if "num_nodes" in arrays else None

@@ -1,13 +1,15 @@
 """Read edges in batches from any supported file."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 
+from siafu.data.columns.schema import EdgeSchema, require_column
+from siafu.data.importing.edge_columns import EdgeColumns, edge_columns
 from siafu.data.importing.file_location import FileLocation
 from siafu.data.importing.limits import DEFAULT, Limits
 from siafu.data.importing.numpy_files import NpyFile
@@ -16,6 +18,7 @@ from siafu.event_log import Progress
 from siafu.store.node_names import is_string
 
 _BATCH_ROWS = 1 << 20
+_NOTHING_SAID = EdgeSchema()
 
 
 class EdgeBatch(NamedTuple):
@@ -30,6 +33,7 @@ class EdgeBatch(NamedTuple):
     place: FileLocation
     time: np.ndarray | None = None
     label: np.ndarray | None = None
+    more: dict[str, np.ndarray] = {}  # noqa: RUF012 - further columns, by the name of their field; never changed
 
 
 class EdgeSource(Protocol):
@@ -59,17 +63,31 @@ class EdgeSource(Protocol):
     def roles(self) -> dict[str, str]:
         """The role of each column or array."""
 
+    @property
+    def stored(self) -> dict[str, np.dtype]:
+        """The dtypes of further columns that are stored, by the name of their field."""
+
     def batches(self, progress: Progress) -> Iterator[EdgeBatch]:
         """Yield the edges in batches; may be called again."""
 
 
 @dataclass(frozen=True)
 class TableEdges:
-    """Edges in a table: columns ``src`` and ``dst`` (else the first two), and maybe one of weights."""
+    """Edges in a table.
+
+    Attributes:
+        table: the table.
+        columns: the ends, sources and targets.
+        weight_column: the weights, if there are.
+        more: further columns, which are stored with the edges.
+        named: whether the user, or the names src and dst, say what the ends are; else they are the first two.
+    """
 
     table: Table
     columns: tuple[str, str]
     weight_column: str | None
+    more: EdgeColumns | None = None
+    named: bool = True
     label: ClassVar[str] = "edges"
 
     @property
@@ -98,6 +116,11 @@ class TableEdges:
         weight = {} if self.weight_column is None else {"weight": self.weight_column}
         return {"src": self.columns[0], "dst": self.columns[1], **weight}
 
+    @property
+    def stored(self) -> dict[str, np.dtype]:
+        """The dtypes of further columns that are stored, by the name of their field."""
+        return {} if self.more is None else self.more.fields
+
     def batches(self, progress: Progress) -> Iterator[EdgeBatch]:
         """See :class:`EdgeSource`."""
         for batch in self.table.batches(self._wanted(), label=self.label, progress=progress):
@@ -106,12 +129,14 @@ class TableEdges:
             yield self._read(batch)
 
     def _wanted(self) -> tuple[str, ...]:
-        return self.columns if self.weight_column is None else (*self.columns, self.weight_column)
+        more = () if self.more is None else tuple(self.more.parsers)
+        return (*self.columns, *(() if self.weight_column is None else (self.weight_column,)), *more)
 
     def _read(self, batch: Batch) -> EdgeBatch:
         src, dst = (decoded(batch.columns.column(name)) for name in self.columns)
         weight = None if self.weight_column is None else _weights(batch, self.weight_column)
-        return EdgeBatch(src, dst, weight, batch.place)
+        more = {} if self.more is None else self.more.read(batch)
+        return EdgeBatch(src, dst, weight, batch.place, more=more)
 
 
 @dataclass(frozen=True)
@@ -122,6 +147,11 @@ class ArrayEdges:
     weight: NpyFile | None = None
     columns: tuple[str, str] = ("src", "dst")
     strings: bool = False
+
+    @property
+    def stored(self) -> dict[str, np.dtype]:
+        """See :class:`EdgeSource`."""
+        return {}
 
     @property
     def path(self) -> Path:
@@ -163,20 +193,42 @@ def table_edges(path: Path, limits: Limits = DEFAULT) -> TableEdges:
     return edges_in(open_table(path, wanted=("src", "dst"), limits=limits))
 
 
-def edges_in(table: Table) -> TableEdges:
-    """Find the columns of a table of edges."""
+def edges_in(table: Table, schema: EdgeSchema = _NOTHING_SAID) -> TableEdges:
+    """Find the columns of ends and weights in a table of edges."""
     if len(table.names) < 2:
         raise ValueError(
             f"{table.path} has the one column {table.names[0]!r}; expected src and dst, or any two"
         )
-    columns = end_columns(table)
-    weighted = "weight" in table.names and "weight" not in columns
-    table = with_ids(table, columns).read_as({"weight": pa.float32()} if table.csv else {})
-    return TableEdges(table, columns, "weight" if weighted else None)
+    columns = end_columns(table, schema)
+    weight = schema.weight if schema.weight is not None else "weight" if "weight" in table.names else None
+    if schema.weight is not None:
+        require_column(schema.weight, table.names, str(table.path))
+    weight = None if weight in columns else weight
+    table = with_ids(table, columns)
+    table = table.read_as({weight: pa.float32()}) if table.csv and weight is not None else table
+    named = schema.source is not None or columns == ("src", "dst")
+    return TableEdges(table, columns, weight, named=named)
 
 
-def end_columns(table: Table) -> tuple[str, str]:
-    """Return the columns of sources and targets: ``src`` and ``dst``, else the first two."""
+def with_columns(edges: TableEdges, schema: EdgeSchema) -> TableEdges:
+    """Have all further columns of a table read, and stored with the edges where they are understood."""
+    others = tuple(name for name in edges.table.names if name not in (*edges.columns, edges.weight_column))
+    table = edges.table.read_as(dict.fromkeys(others, pa.string())) if edges.table.csv else edges.table
+    return replace(edges, table=table, more=edge_columns(table, others, schema))
+
+
+def end_columns(table: Table, schema: EdgeSchema = _NOTHING_SAID) -> tuple[str, str]:
+    """Return the columns of sources and targets: those of the schema, ``src`` and ``dst``, or the first two."""
+    if schema.source is not None or schema.target is not None:
+        if schema.source is None or schema.target is None or schema.source == schema.target:
+            raise ValueError(
+                f"{table.path}: the source is {schema.source!r} and the target {schema.target!r}; expected two columns "
+                "(--source and --target)"
+            )
+        what = str(table.path)
+        return require_column(schema.source, table.names, what), require_column(
+            schema.target, table.names, what
+        )
     named = {"src", "dst"} & set(table.names)
     if len(named) == 1:
         missing = ({"src", "dst"} - named).pop()

@@ -60,6 +60,11 @@ class ArrayEvents:
     strings: bool = False
 
     @property
+    def stored(self) -> dict[str, np.dtype]:
+        """See :class:`EdgeSource`."""
+        return {}
+
+    @property
     def path(self) -> Path:
         """See :class:`EdgeSource`."""
         return self.src.shown.parent
@@ -125,7 +130,7 @@ def table_events(path: Path, limits: Limits) -> TableEvents:
         stamps = pa.types.is_temporal(table.type_of(time))
         numbers = {name: pa.float32() for name in (weight,) if name is not None}
         table = table.read_as(numbers if stamps else numbers | {time: pa.float64()})
-    return TableEvents(table, columns, weight, time, label)
+    return TableEvents(table, columns, weight, time_column=time, label_column=label)
 
 
 def array_events(path: Path, arrays: dict[str, NpyFile]) -> ArrayEvents:

@@ -70,7 +70,8 @@ class DiskBuffer:
 
     def _rows(self, src: np.ndarray, dst: np.ndarray, batch: EdgeBatch) -> Rows:
         """Return the fields of a batch that are written."""
-        return {"src": src, "dst": dst} | ({} if batch.weight is None else {"weight": batch.weight})
+        weight = {} if batch.weight is None else {"weight": batch.weight}
+        return {"src": src, "dst": dst} | weight | batch.more
 
     def _append(self, rows: Rows) -> None:
         src, dst = rows["src"], rows["dst"]
@@ -108,7 +109,7 @@ class KeyBuckets:
         self.before = np.where(self.bounds > 0, ends[self.bounds - 1], 0)
 
     def distribute(self, batches: Iterable[Rows], key: str, folder: Path, progress: Progress) -> None:
-        """Write each row, of 4-byte fields, into the bucket of its key; rows of a bucket stay in order."""
+        """Write each row into the bucket of its key; rows of a bucket stay in order."""
         filled, done = self.before[:-1].copy(), 0
         self._paths: dict[str, Path] = {}
         files: dict[str, BinaryIO] = {}
@@ -127,9 +128,9 @@ class KeyBuckets:
     def read(self, fields: Mapping[str, Kind], progress: Progress) -> Iterator[tuple[int, int, Rows]]:
         """Yield first key, end key and rows of each bucket; delete the files at the end."""
         for part in range(self.bounds.size - 1):
-            count, offset = int(self.before[part + 1] - self.before[part]), 4 * int(self.before[part])
+            count, before = int(self.before[part + 1] - self.before[part]), int(self.before[part])
             rows = {
-                name: np.fromfile(path, fields[name], count, offset=offset)
+                name: np.fromfile(path, fields[name], count, offset=fields[name].itemsize * before)
                 for name, path in self._paths.items()
             }
             yield int(self.bounds[part]), int(self.bounds[part + 1]), rows
@@ -144,7 +145,7 @@ class KeyBuckets:
         for name, file in files.items():
             values = rows[name][order]
             for part in np.flatnonzero(np.diff(starts)):
-                file.seek(4 * int(filled[part]))
+                file.seek(values.itemsize * int(filled[part]))
                 file.write(values[starts[part] : starts[part + 1]].data)
         filled += np.diff(starts)
 

@@ -26,6 +26,7 @@ FeatureDType = Literal["float32", "bfloat16", "int8"]
 FeatureLayout = Literal["auto", "sparse", "dense"]
 CSR = ("indptr", "indices", "data", "shape")
 _BLOCK_VALUES = 1 << 22
+_ANY_KIND = "; --nodes, instead of --features, reads words, dates and blanks too"
 
 
 class FeatureRows(NamedTuple):
@@ -166,9 +167,19 @@ class TableFeatures:
     def rows(self, progress: Progress) -> Iterator[FeatureRows]:
         """See :class:`FeatureSource`."""
         wanted = self.columns if self.id_column is None else (self.id_column, *self.columns)
-        for batch in self.table.batches(wanted, label="features", progress=progress):
+        for batch in _with_hint(self.table.batches(wanted, label="features", progress=progress)):
             ids = None if self.id_column is None else decoded(batch.columns.column(self.id_column))
             yield FeatureRows(ids, _matrix(batch, self.columns), batch.place)
+
+
+def _with_hint(batches: Iterator[Batch]) -> Iterator[Batch]:
+    """Yield the batches; have an error about words among numbers name the option for columns of any kind."""
+    try:
+        yield from batches
+    except ValueError as error:
+        if str(error).endswith(" is not a number"):
+            raise ValueError(f"{error}{_ANY_KIND}") from None
+        raise
 
 
 def table_features(table: Table) -> TableFeatures:
@@ -320,6 +331,7 @@ def _finite(block: FeatureRows, columns: tuple[str, ...], dtype: FeatureDType) -
         found, wanted = block.x[row, column], str(x.dtype).removeprefix("torch.")
         raise ValueError(
             f"{block.place.at(row)}, column {columns[column]!r} is {found}; expected a finite {wanted} number"
+            f"{_ANY_KIND if block.ids is not None and np.isnan(found) else ''}"
         )
     return x
 
@@ -330,7 +342,9 @@ def _matrix(batch: Batch, columns: tuple[str, ...]) -> np.ndarray:
     for place, name in enumerate(columns):
         column = batch.columns.column(name)
         if not _is_number(column.type):
-            raise ValueError(f"{batch.place.file}: column {name!r} holds {column.type}; expected numbers")
+            raise ValueError(
+                f"{batch.place.file}: column {name!r} holds {column.type}; expected numbers{_ANY_KIND}"
+            )
         x[:, place] = column.cast(pa.float32(), safe=False).to_numpy(zero_copy_only=False)  # null becomes NaN
     return x
 

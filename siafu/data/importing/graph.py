@@ -1,14 +1,19 @@
 """Import a static graph from files into a store."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
+from siafu.columns import ColumnType
+from siafu.data.columns.kinds import Found
+from siafu.data.columns.schema import EdgeSchema, NodeSchema, TableSchema, schema_to_toml
 from siafu.data.importing.column_roles import column_roles, label_description
-from siafu.data.importing.edge_sort import EdgeBuffer, write_csr
+from siafu.data.importing.edge_columns import EdgeColumns
+from siafu.data.importing.edge_sort import Combine, EdgeBuffer, write_csr
+from siafu.data.importing.edges import EdgeSource, TableEdges
 from siafu.data.importing.external_sort import DiskBuffer
 from siafu.data.importing.features import (
     FeatureDType,
@@ -17,34 +22,43 @@ from siafu.data.importing.features import (
     TableFeatures,
     write_features,
 )
-from siafu.data.importing.inputs import IdParsing, ImportRequest, Inputs, open_inputs
+from siafu.data.importing.inputs import IdParsing, ImportRequest, Inputs, open_inputs, open_nodes
 from siafu.data.importing.labels import LabelKind, Labels, check_label_kind, labels_of_nodes
 from siafu.data.importing.limits import DEFAULT, Limits
+from siafu.data.importing.node_columns import find_kinds, write_node_columns
 from siafu.data.importing.node_ids import IdMap, InferredRowNumbers, RowNumbers, SparseIdsError
-from siafu.data.importing.node_split import masks_of_nodes
+from siafu.data.importing.node_masks import SplitShares, import_split, read_split_option
 from siafu.data.importing.nodes import NodeTable, NodeValues, read_nodes
+from siafu.data.importing.plausibility import refuse_node_rows
+from siafu.data.importing.tables import Table, TableLike
 from siafu.data.importing.text_ids import TextIdsError
 from siafu.event_log import Progress, no_progress
 from siafu.store import Store, StoreWriter
 from siafu.store.node_names import names_to_arrays
-from siafu.store.splits import check_disjoint
 from siafu.store.writer import ArrayFolderWriter
 from siafu.user_input import MAX_NODES
 
 S = TypeVar("S", bound=DiskBuffer)
 T = TypeVar("T")
+Given = str | Path | Table | Sequence[str | Path | Table]
 
 
 def import_graph(
     out: str | Path,
     *,
-    edges: str | Path,
+    edges: Given,
+    nodes: Given | None = None,
     features: str | Path | None = None,
     labels: str | Path | None = None,
     split: str | Path | None = None,
+    schema: TableSchema | None = None,
+    schema_out: str | Path | None = None,
+    combine: Combine | None = None,
     undirected: bool = False,
+    split_seed: int = 0,
     name: str | None = None,
     progress: Progress = no_progress,
+    say: Callable[[str], None] = lambda _: None,
     feature_dtype: FeatureDType = "float32",
     feature_layout: FeatureLayout = "auto",
     label_kind: LabelKind | None = None,
@@ -65,21 +79,32 @@ def import_graph(
 
     Args:
         out: the folder to make.
-        edges: columns ``src`` and ``dst``, else the first two, and ``weight`` if there is one, in a Parquet
-            file, a folder of such, ``.csv`` or ``.tsv`` (also ``.gz``); a ``.npy`` of integers, (E, 2) or (2,
-            E); an ``.npz`` with ``edge_index`` and, if not given apart, ``x`` (or ``x_indptr``,
+        edges: the columns that ``schema`` names, or ``src`` and ``dst``, else the first two, and ``weight`` if there
+            is one, in one table or several with the same columns. Other columns are stored as columns of edges. A
+            table is a Parquet file, a folder of such, ``.csv`` or ``.tsv`` (also ``.gz``). Or a ``.npy`` of integers,
+            (E, 2) or (2, E); an ``.npz`` with ``edge_index`` and, if not given apart, ``x`` (or ``x_indptr``,
             ``x_indices``, ``x_data``, ``x_shape``), ``y``, ``train_mask``, ``val_mask``, ``test_mask``; or
             the folder of an OGB node-property data set, with its features, labels and split.
+        nodes: one table or several with the same columns of any kind: an id column (``id``, else the first) and
+            columns that a run encodes as features; see :mod:`siafu.data.columns`. Columns ``label`` and ``split``, or
+            those that ``schema`` names, are labels and split.
         features: ``.npy`` (N, F); a table with an id column (``id``, else the first) and numbers; or a CSR
             matrix as ``scipy.sparse.save_npz`` writes it.
         labels: ``.npy``, or a table with an id column and ``label`` (else all other columns): classes from 0
             with -1 for none, words, several columns of 0 and 1, or real numbers to regress on.
         split: ``.npy`` of 0 train, 1 validation, 2 test, 3 none, (N,) or (N, S); a table with an id column
-            and ``split``, which may also be words; or, with an OGB folder, the folder of one of its schemes.
+            and ``split``, which may also be words; or, with an OGB folder, the folder of one of its schemes; or
+            shares of the labelled nodes, such as ``80/10/10``. Without a split, labelled nodes are split 60/20/20.
+        schema: the user's word on columns.
+        schema_out: a file to write the schema to that was found.
+        combine: how repeated edges become one: ``first`` keeps the first weight, ``sum`` and ``mean`` compute one;
+            None: repeated edges stay, unless ``undirected``.
         undirected: whether to add the reverse of each edge and drop repeated edges (the first weight is
             kept).
+        split_seed: the seed of a split by shares.
         name: what to call the graph; None for the name of the folder.
         progress: callback for progress.
+        say: callback for notes: how labelled nodes were split, how many edges were combined.
         feature_dtype: the stored dtype of the features.
         feature_layout: ``sparse`` stores features as compressed sparse rows, ``dense`` with their zeros; auto: sparse
             if at most an eighth is not zero and ``feature_dtype`` is float32.
@@ -92,9 +117,40 @@ def import_graph(
     """
     check_label_kind(label_kind)
     features_as = FeatureFormat(feature_dtype, feature_layout)
-    request = ImportRequest(*(Path(edges), _path(features), _path(labels), _path(split)), label_kind, limits)
-    target = _Target(Path(out), name or Path(out).name, undirected, features_as)
+    shares, split_path = read_split_option(split)
+    request = ImportRequest(
+        _several(edges),
+        *(_path(features), _path(labels), split_path),
+        label_kind,
+        limits,
+        _several(nodes),
+        schema or TableSchema(),
+    )
+    found: dict[str, Found] = {}
+    if request.nodes:
+        table = open_nodes(request)
+        found = find_kinds(table.table, table.columns, request.schema.nodes.columns, progress)
+    target = _Target(
+        Path(out),
+        name or Path(out).name,
+        undirected,
+        features_as,
+        combine,
+        found,
+        SplitShares(shares, split_seed),
+        say,
+        None if schema_out is None else Path(schema_out),
+    )
     return retry_id_parsing(lambda parsing: _import_as(parsing, request, target, progress))
+
+
+def _several(given: Given | None) -> tuple[TableLike, ...]:
+    """Return one path or table, or several, as a tuple."""
+    if given is None:
+        return ()
+    if isinstance(given, str | Path | Table):
+        given = [given]
+    return tuple(Path(each) if isinstance(each, str) else each for each in given)
 
 
 def retry_id_parsing(read: Callable[[IdParsing], T]) -> T:
@@ -111,12 +167,28 @@ def retry_id_parsing(read: Callable[[IdParsing], T]) -> T:
 
 @dataclass(frozen=True)
 class _Target:
-    """The store to write: its path and name, edge direction, and how features are stored."""
+    """The store to write, and how.
+
+    Attributes:
+        out, name: its path, and the name of the graph.
+        undirected: whether the reverse of each edge is added.
+        features: how features are stored.
+        combine: how repeated edges become one.
+        kinds: what each column of nodes is.
+        shares: of a split of labelled nodes.
+        say: callback for notes.
+        schema_out: a file to write the schema to.
+    """
 
     out: Path
     name: str
     undirected: bool
     features: FeatureFormat
+    combine: Combine | None
+    kinds: Mapping[str, Found]
+    shares: SplitShares
+    say: Callable[[str], None]
+    schema_out: Path | None
 
 
 def _import_as(parsing: IdParsing, request: ImportRequest, target: _Target, progress: Progress) -> Store:
@@ -124,25 +196,64 @@ def _import_as(parsing: IdParsing, request: ImportRequest, target: _Target, prog
     with StoreWriter(target.out) as store:
         inputs, ids = read_ids(open_inputs(request, store.scratch), request, parsing)
         sparse_features = import_features(inputs, ids, store, target.features, progress)
+        node_columns = _import_columns(inputs, ids, store, target, progress)
         labelled = read_labels(inputs, ids, progress)
-        known, ids = _import_edges(inputs, ids, store, target.undirected, progress)
+        known, ids = _import_edges(inputs, ids, store, target, progress)
         refuse_orphan_labels(inputs, labelled, known)
         labels = import_labels(inputs, labelled, ids.count, store, request.label_kind)
-        _import_split(inputs, ids, store, progress)
+        import_split(inputs, ids, labels, store, target.shares, target.say, progress)
         if isinstance(ids, IdMap):
             for array, values in names_to_arrays(ids.names()).items():
                 store.add(array, values)
-        columns = column_roles(inputs, ids)
+        columns = column_roles(inputs, ids, target.kinds)
         if labels is not None:
             columns["labels"]["kind"] = label_description(labels.y)
-        return store.finish(
+        written = store.finish(
             name=target.name,
             undirected=target.undirected or inputs.both_directions,
             class_names=None if labels is None else labels.class_names,
             sources=request.sources(),
             columns=columns,
             sparse_features=sparse_features,
+            node_columns=node_columns,
+            edge_columns=_more_columns(inputs.edges).types,
         )
+    if target.schema_out is not None:
+        target.schema_out.write_text(schema_to_toml(_found_schema(inputs, target)), encoding="utf-8")
+    return written
+
+
+def _found_schema(inputs: Inputs, target: _Target) -> TableSchema:
+    """Return what was found of columns; labels and split are left out, since new rows have none."""
+    nodes, edges = NodeSchema(), EdgeSchema()
+    if inputs.nodes is not None:
+        columns = {name: found.schema for name, found in target.kinds.items()}
+        nodes = NodeSchema(id=inputs.nodes.id_column, columns=columns)
+    if isinstance(inputs.edges, TableEdges):
+        source, dest = inputs.edges.columns
+        more = {name: found.schema for name, found in _more_columns(inputs.edges).found.items()}
+        edges = EdgeSchema(source=source, target=dest, weight=inputs.edges.weight_column, columns=more)
+    return TableSchema(nodes=nodes, edges=edges)
+
+
+def _more_columns(edges: EdgeSource) -> EdgeColumns:
+    """Return the further columns of a table of edges."""
+    more = edges.more if isinstance(edges, TableEdges) else None
+    return more or EdgeColumns({}, {})
+
+
+def _import_columns(
+    inputs: Inputs,
+    ids: RowNumbers | InferredRowNumbers | IdMap,
+    store: StoreWriter,
+    target: _Target,
+    progress: Progress,
+) -> list[ColumnType]:
+    """Write the columns of the nodes, which number the nodes; returns their types."""
+    if inputs.nodes is None:
+        return []
+    assert isinstance(ids, IdMap)
+    return write_node_columns(inputs.nodes, target.kinds, ids, store, progress)
 
 
 def _path(path: str | Path | None) -> Path | None:
@@ -172,6 +283,7 @@ def choose_ids(inputs: Inputs, request: ImportRequest) -> RowNumbers | InferredR
         return RowNumbers(count, by)
     if (
         inputs.edges.strings
+        or inputs.nodes is not None
         or isinstance(inputs.features, TableFeatures)
         or isinstance(inputs.labels, NodeTable)
     ):
@@ -217,18 +329,42 @@ def _import_edges(
     inputs: Inputs,
     ids: RowNumbers | InferredRowNumbers | IdMap,
     store: StoreWriter,
-    undirected: bool,
+    target: _Target,
     progress: Progress,
-) -> tuple[DiskBuffer, RowNumbers | IdMap]:
+) -> tuple[EdgeBuffer, RowNumbers | IdMap]:
     """Write the edges; return their buffer, and the ids of all nodes."""
     spool, known = fill(
-        lambda: EdgeBuffer(store.scratch, weighted=inputs.edges.weighted, undirected=undirected),
+        lambda: EdgeBuffer(
+            store.scratch,
+            weighted=inputs.edges.weighted,
+            undirected=target.undirected,
+            stored=inputs.edges.stored,
+            combine=target.combine,
+        ),
         inputs,
         ids,
         progress,
     )
-    write_csr(spool, store, num_nodes=known.count, progress=progress)
+    if inputs.nodes is None and inputs.features is None:
+        _refuse_node_rows(inputs.edges, spool, known.count)
+    more = _more_columns(inputs.edges)
+    writers = more.writers(store)
+    dropped = write_csr(spool, store, num_nodes=known.count, progress=progress, columns=writers)
+    more.close(writers)
+    if dropped:
+        target.say(f"edges: {dropped:,} repeated edges were combined ({spool.combine}) with others")
     return spool, known
+
+
+def _refuse_node_rows(edges: EdgeSource, spool: EdgeBuffer, num_nodes: int) -> None:
+    """Refuse a table of nodes that was given as edges; ends that the user named are believed."""
+    if not isinstance(edges, TableEdges) or edges.named:
+        return
+    sources, targets = np.zeros(num_nodes, np.int64), np.zeros(num_nodes, np.int64)
+    for rows in spool.read("src", "dst"):
+        sources += np.bincount(rows["src"], minlength=num_nodes)
+        targets += np.bincount(rows["dst"], minlength=num_nodes)
+    refuse_node_rows(sources, targets, edges.columns, str(edges.path))
 
 
 def fill(
@@ -253,7 +389,9 @@ def fill(
 
 def refuse_orphan_labels(inputs: Inputs, labelled: NodeValues | None, edges: DiskBuffer) -> None:
     """Refuse a label whose id occurs nowhere else: more likely a typing error than a node."""
-    if labelled is None or inputs.features is not None or inputs.num_nodes is not None:
+    if labelled is None or inputs.num_nodes is not None:
+        return
+    if inputs.features is not None or inputs.nodes is not None:
         return
     assert isinstance(inputs.labels, NodeTable)
     touched = np.zeros(int(labelled.rows.max()) + 1, dtype=bool)
@@ -287,18 +425,3 @@ def import_labels(
         raise ValueError(f"labels: {len(found.y)} rows, but there are {num_nodes} nodes; expected as many")
     store.add("y", found.y)
     return found
-
-
-def _import_split(inputs: Inputs, ids: RowNumbers | IdMap, store: StoreWriter, progress: Progress) -> None:
-    if inputs.split is None:
-        return
-    if isinstance(inputs.split, NodeTable):
-        values = read_nodes(inputs.split, ids, label="split", progress=progress)
-        masks = masks_of_nodes(values, inputs.split, ids.count)
-    else:
-        masks = inputs.split
-    check_disjoint(masks, "split")
-    for name, mask in masks.items():
-        if len(mask) != ids.count:
-            raise ValueError(f"split: {len(mask)} rows, but there are {ids.count} nodes; expected as many")
-        store.add(name, mask)

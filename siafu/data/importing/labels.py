@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from siafu.data.columns.schema import require_column
 from siafu.data.importing.nodes import NodeTable, NodeValues, node_table
 from siafu.data.importing.numpy_files import NpyFile
 from siafu.data.importing.tables import Table
@@ -32,9 +33,18 @@ def check_label_kind(kind: str | None) -> None:
         raise ValueError(f"label_kind is {kind!r}; expected one of {get_args(LabelKind)}")
 
 
-def label_table(table: Table) -> NodeTable:
-    """Find the columns of a table of labels: the column ``label`` or ``y``, else all beside the ids."""
-    source = node_table(table, named=("label", "y"))
+def label_table(table: Table, *, id_column: str | None = None, label: str | None = None) -> NodeTable:
+    """Find the columns of a table of labels: that of the user, ``label`` or ``y``, else all beside the ids."""
+    if label is not None:
+        require_column(label, table.names, str(table.path))
+    return words_as_text(
+        node_table(table, named=("label", "y") if label is None else (label,), id_column=id_column)
+    )
+
+
+def words_as_text(source: NodeTable) -> NodeTable:
+    """Have columns of labels in text read as strings, unless they are numbers."""
+    table = source.table
     if not table.csv:
         return source
     plain = (pa.types.is_integer, pa.types.is_floating)

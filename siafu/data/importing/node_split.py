@@ -28,9 +28,14 @@ def split_table(table: Table) -> NodeTable:
         raise ValueError(
             f"{table.path} has columns {', '.join(table.names)}; expected one that is called split"
         )
+    return codes_or_words(source)
+
+
+def codes_or_words(source: NodeTable) -> NodeTable:
+    """Have the column of a split in text read as strings, unless it holds integers."""
     (name,) = source.columns
-    if table.csv and not pa.types.is_integer(table.type_of(name)):
-        source = NodeTable(table.read_as({name: pa.string()}), source.id_column, source.columns)
+    if source.table.csv and not pa.types.is_integer(source.table.type_of(name)):
+        return NodeTable(source.table.read_as({name: pa.string()}), source.id_column, source.columns)
     return source
 
 

@@ -55,9 +55,10 @@ class NodeValues:
         return self.places[part].at(row - self.starts[part])
 
 
-def node_table(table: Table, *, named: tuple[str, ...]) -> NodeTable:
+def node_table(table: Table, *, named: tuple[str, ...], id_column: str | None = None) -> NodeTable:
     """Find the columns of a table of nodes: ``id``, else the first; one with a given name, else all others."""
-    id_column = column_named(table, "id", 0)
+    if id_column is None or id_column not in table.names:
+        id_column = column_named(table, "id", 0)
     refuse_numbers_as_names(table, id_column)
     others = tuple(name for name in table.names if name != id_column)
     columns = next(((name,) for name in named if name in others), others)

@@ -67,6 +67,7 @@ class Table:
         watched: columns of ids whose text may need another reading; see :class:`TextIdsError`.
         whole: columns of ids that are read as whole numbers, whether or not they are written as floats.
         limits: on its lines and on what it unpacks to.
+        more: further tables with the same columns, whose rows follow.
     """
 
     path: Path
@@ -79,10 +80,20 @@ class Table:
     watched: tuple[str, ...] = ()
     whole: tuple[str, ...] = ()
     limits: Limits = DEFAULT
+    more: tuple["Table", ...] = ()
 
     @property
     def most_rows(self) -> int:
         """An upper bound on the number of rows, known without reading them."""
+        return self._own_rows + sum(table.most_rows for table in self.more)
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The paths of this table and of further ones, as the user gave them."""
+        return (self.path, *(table.path for table in self.more))
+
+    @property
+    def _own_rows(self) -> int:
         if not self.csv:
             return sum(_num_rows(file) for file in self.files)
         size = self.path.stat().st_size
@@ -108,6 +119,15 @@ class Table:
         read = self._csv_batches if self.csv else self._parquet_batches
         for batch in read(columns, label, progress):
             yield batch if not self.whole else Batch(self._with_whole(batch), batch.place)
+        for table in self.more:
+            yield from self._parsed_alike(table).batches(columns, label=label, progress=progress)
+
+    def _parsed_alike(self, table: "Table") -> "Table":
+        """Return a further table whose text is parsed as this one's."""
+        if not self.csv:
+            return table
+        types = tuple(self.type_of(name) for name in table.names)
+        return replace(table, types=types, watched=self.watched, whole=self.whole)
 
     def _with_whole(self, batch: Batch) -> pa.RecordBatch:
         columns = batch.columns
@@ -162,6 +182,34 @@ class Table:
                     progress(label, done, total)
 
 
+@dataclass(frozen=True)
+class MemoryTable(Table):
+    """An Arrow table in memory; its path is a name for messages."""
+
+    data: Any = None
+
+    @property
+    def _own_rows(self) -> int:
+        return int(self.data.num_rows)
+
+    def _parquet_batches(self, columns: Sequence[str], label: str, progress: Progress) -> Iterator[Batch]:
+        row = 0
+        for batch in self.data.select(list(columns)).to_batches(max_chunksize=_BATCH_ROWS):
+            yield Batch(batch, FileLocation(self.path, "row", row))
+            row += batch.num_rows
+            progress(label, row, self.data.num_rows)
+
+
+TableLike = Path | Table
+
+
+def memory_table(data: pa.Table, name: str) -> MemoryTable:
+    """Wrap an Arrow table; ``name`` is what messages call it."""
+    if len(set(data.column_names)) != data.num_columns:
+        raise ValueError(f"{name}: two columns have the same name; expected different names")
+    return MemoryTable(Path(name), (), tuple(data.column_names), tuple(data.schema.types), data=data)
+
+
 def open_table(
     path: Path, *, wanted: Sequence[str], header: bool | None = None, limits: Limits = DEFAULT
 ) -> Table:
@@ -179,6 +227,31 @@ def open_table(
         skipped = line if header else line - 1
         table = Table(path, (path,), names, (), csv=True, header=header, skipped=skipped, limits=limits)
         return replace(table, types=tuple(_open_csv(_unpacked(raw, path), table, {}).schema.types))
+
+
+def path_of(given: TableLike) -> Path:
+    """Return the path of a file or table, for messages."""
+    return given.path if isinstance(given, Table) else given
+
+
+def open_tables(given: Sequence[TableLike], *, wanted: Sequence[str], limits: Limits = DEFAULT) -> Table:
+    """Open several tables with the same columns, in any order, as one."""
+    first, *more = (
+        each if isinstance(each, Table) else open_table(each, wanted=wanted, limits=limits) for each in given
+    )
+    for table in more:
+        lacks = set(first.names) ^ set(table.names)
+        if lacks:
+            name = min(lacks)
+            has, other = (first, table) if name in first.names else (table, first)
+            raise ValueError(
+                f"{other.path}: no column {name!r}, which {has.path} has; expected the same columns"
+            )
+        if table.csv != first.csv:
+            raise ValueError(
+                f"{table.path}: not of the format of {first.path}; expected all text or all Parquet"
+            )
+    return replace(first, more=tuple(more))
 
 
 def refuse_ids_as_names(table: Table, batch: Batch, columns: Sequence[str]) -> None:
