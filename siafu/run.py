@@ -179,7 +179,9 @@ def _new_run(
             f"scores every {resolved.train.scoring_interval} epochs and after the last, so that scoring takes about "
             "a third of the time at most (train.evaluate_every)"
         )
-    with new_folder(out, name=f"{graph.name}-{resolved.model.kind}-{resolved.method}") as folder:
+    kinds = {each.config.model.kind for each in found.race.candidates} if found.race else set()
+    kind = "auto" if len(kinds) > 1 else resolved.model.kind
+    with new_folder(out, name=f"{graph.name}-{kind}-{resolved.method}") as folder:
         if found.race is not None:
             RaceFolder(folder).write_plan(found.race)
         if found.encoder is not None:  # before the config: what is resumed has it

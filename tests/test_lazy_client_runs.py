@@ -52,9 +52,7 @@ def test_the_frugal_recipe_among_clients_reports_their_traffic_and_can_be_opened
     assert found["parameter_bytes"] > 0
     assert found["message_bytes"] > 0
     assert found["test_accuracy"] > 0.5
-    opened = siafu.open(tmp_path / "run")
-    with torch.no_grad():
-        out = opened.model(graph.block, graph.x)
+    out = siafu.predict(siafu.open(tmp_path / "run"), graph)["output"]
     test = torch.as_tensor(graph.test_mask)
     right = (out.argmax(1) == torch.as_tensor(graph.y))[test].double().mean()
     assert float(right) == pytest.approx(found["test_accuracy"])

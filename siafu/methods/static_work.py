@@ -50,10 +50,9 @@ def layer_works(model: Model, graph: Graph, config: ConfigLike, *, keeps: bool =
     )
     for number in range(model.num_aggregates):
         wide, projected = float(model.z_features(number, first=True)), model.z_features(number, first=False)
-        node = wide * projected
+        node = float(model.num_weights(number))
         if number == 0 and config.data.layout == "sparse" and graph.x is not None:
-            wide *= density(graph.x)
-            node = _SPARSE * wide * projected
+            wide, node = wide * density(graph.x), _SPARSE * node * density(graph.x)
         along_edge = _EDGE_COLUMN * min(wide, projected) * (1.0 if model.kind(number).linear else _ATTENTION)
         works.append(LayerWork(node, 0.0 if number < kept else along_edge))
     return works

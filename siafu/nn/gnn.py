@@ -72,6 +72,11 @@ class Gnn(Model):
         layer = self.layer(number)
         return layer.in_features if first else layer.z_features
 
+    def num_weights(self, number: int) -> int:
+        """Those of the layer and of its skip connection; vectors do not count."""
+        modules = [self.layer(number), *self.skips[number : number + 1]]
+        return sum(each.numel() for module in modules for each in module.parameters() if each.ndim > 1)
+
     def edge_drop(self, number: int) -> Dropout | None:
         """The layer's dropout of edges."""
         return self.layer(number).edge_drop

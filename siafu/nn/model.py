@@ -79,6 +79,10 @@ class Model(nn.Module):
         """The width of the rows that an aggregate reads; ``first``: before a projection."""
         raise NotImplementedError
 
+    def num_weights(self, number: int) -> int:
+        """The multiplications of a row by the weights around an aggregate."""
+        return self.z_features(number, first=True) * self.z_features(number, first=False)
+
     def m_features(self, number: int, order: Order) -> int:
         """The width of what an aggregate gives."""
         first = order.first[number] or number < order.kept

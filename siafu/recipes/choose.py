@@ -13,7 +13,7 @@ from siafu.methods.sampled.config import SampledConfig
 from siafu.methods.static_work import TRAIN_PASSES, build_for_work, layer_works, whole_graph_work
 from siafu.nn.config import AUTO_KINDS
 from siafu.recipes.plan import Candidate
-from siafu.recipes.recipe import Recipe, kinds_for, recipes_for, tables_of
+from siafu.recipes.recipe import Recipe, kinds_for, narrowed, recipes_for, tables_of
 from siafu.recipes.traits import Traits, traits_of
 from siafu.training import inputs
 from siafu.training.task import Task
@@ -55,9 +55,11 @@ class Chooser:
         found: dict[Config, str] = {}
         for of_place in zip_longest(*(recipes_for(each, self.traits) for each in kinds)):
             for each, recipe in zip(kinds, of_place, strict=True):
-                if recipe is not None:
-                    name = recipe.name if len(kinds) == 1 else f"{each} {recipe.name}"
-                    found.setdefault(self._config(recipe, each), name)
+                if recipe is None:
+                    continue
+                fitted = narrowed(recipe) if len(kinds) > 1 and each != "gcn" else recipe
+                name = recipe.name if len(kinds) == 1 else f"{each} {recipe.name}"
+                found.setdefault(self._config(fitted, each), name)
         return [Candidate(name, config, self._work(config)) for config, name in found.items()]
 
     def _kinds(self) -> tuple[str, ...]:

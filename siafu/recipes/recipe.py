@@ -11,7 +11,7 @@ from siafu.recipes.traits import Traits
 
 FEW_LABELS = 2_000  # training nodes; fewer want the strong regularisation of small citation graphs
 MANY_LABELS = 20_000  # training nodes; more want little regularisation
-UNLIKE = 0.1  # homophily; below it, layers that keep a node's own row apart may be better
+UNLIKE = 0.1  # homophily below which neighbours are unlike
 
 Tables = Mapping[str, Mapping[str, Any]]
 
@@ -36,16 +36,29 @@ def recipes_for(kind: str, traits: Traits) -> tuple[Recipe, ...]:
     if not traits.in_features:  # a row is learned for each node, as wide as the hidden rows
         return (_SMALL,)
     if traits.num_train < FEW_LABELS:
-        return (_SMALL, _SMALL._replace(name="broad", model={**_SMALL.model, "hidden": 256}))
+        broad = _SMALL._replace(name="broad", model={**_SMALL.model, "hidden": 256})
+        full_bags = (
+            traits.counts and traits.dense
+        )  # too few labels to standardise by, too much signal for few columns
+        return (_WIDE._replace(counts=broad.counts), broad) if full_bags else (_SMALL, broad)
     decayed = _decayed(traits.num_train)
     found = (decayed, _WIDE) if traits.num_train < MANY_LABELS else (_WIDE, decayed)
     return (*found, _DEEP) if kind in LAYERS else found  # others have no norm and no skip connections
 
 
 def kinds_for(traits: Traits) -> tuple[str, ...]:
-    """Return the kinds of models that race where the user names none; the first is the default."""
-    unlike = traits.homophily is not None and traits.homophily < UNLIKE
-    return ("gcn", "sage") if unlike and traits.in_features else ("gcn",)
+    """Return the kinds of models that race where the user names none; the first is the default.
+
+    Layers that keep a node's own row apart may be better where neighbours are unlike, or labels many.
+    """
+    alike = traits.homophily is None or traits.homophily >= UNLIKE
+    few = traits.num_train < FEW_LABELS
+    return ("gcn",) if not traits.in_features or (few and alike) else ("gcn", "sage")
+
+
+def narrowed(recipe: Recipe) -> Recipe:
+    """Return a recipe of half the width: other kinds than GCN then take about as much work."""
+    return recipe._replace(model={**recipe.model, "hidden": recipe.model["hidden"] // 2})
 
 
 def tables_of(recipe: Recipe, traits: Traits) -> Tables:

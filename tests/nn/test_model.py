@@ -238,6 +238,6 @@ def test_options_that_a_model_does_not_have_are_refused(kind: str, option: dict[
 
 
 def test_every_kind_in_the_settings_can_be_built() -> None:
-    kinds = {*get_args(Kind)} - {*TEMPORAL, "custom"}
+    kinds = {*get_args(Kind)} - {*TEMPORAL, "auto", "custom"}
     kinds = {kind for kind in kinds if isinstance(kind, str)}
     assert kinds == {*LAYERS, *MODELS}

@@ -83,6 +83,13 @@ def test_few_labels_get_the_settings_of_small_citation_graphs() -> None:
     assert tables["data"] == {"normalize": "rows"}
 
 
+def test_few_labels_with_dense_counts_get_a_wide_model() -> None:
+    first, *_ = recipes_for("gcn", TRAITS._replace(dense=True))
+    assert first.model["hidden"] == 256
+    first, *_ = recipes_for("gcn", TRAITS._replace(dense=True, counts=False))
+    assert first.model["hidden"] == 64
+
+
 def test_weight_decay_falls_with_the_number_of_labels() -> None:
     decays = []
     for count in (FEW_LABELS, 10_000, MANY_LABELS, 100_000):
@@ -113,10 +120,12 @@ def test_models_without_norm_and_skip_connections_get_no_recipe_with_them() -> N
     assert not any("norm" in each.model for each in recipes_for("appnp", many))
 
 
-def test_where_neighbours_are_unlike_sage_races_too() -> None:
+def test_sage_races_too_where_neighbours_are_unlike_or_labels_many() -> None:
     assert kinds_for(TRAITS) == ("gcn",)
     assert kinds_for(TRAITS._replace(homophily=None)) == ("gcn",)
     assert kinds_for(TRAITS._replace(homophily=0.0)) == ("gcn", "sage")
+    assert kinds_for(TRAITS._replace(num_train=FEW_LABELS)) == ("gcn", "sage")
+    assert kinds_for(TRAITS._replace(num_train=FEW_LABELS, in_features=0)) == ("gcn",)
 
 
 def chooser(graph: Graph, **tables: object) -> Chooser:
@@ -148,3 +157,16 @@ def test_streamed_features_are_not_standardised_unasked() -> None:
     graph = community(300, degree=8, features=12, classes=3)
     found = chooser(graph, data={"inputs": "stream"}).candidates()
     assert {each.config.data.normalize for each in found} == {"none"}
+
+
+def test_in_a_race_of_kinds_others_than_gcn_are_half_as_wide() -> None:
+    graph = community(6_000, degree=8, features=12, classes=3)
+    found = chooser(graph).candidates()
+    assert {(each.config.model.kind, each.config.model.hidden) for each in found} == {
+        ("gcn", 256),
+        ("sage", 128),
+    }
+    (only, *_) = chooser(graph, model={"kind": "sage"}).candidates()
+    assert only.config.model.hidden == 256
+    asked = chooser(graph, model={"hidden": 32}).candidates()
+    assert {each.config.model.hidden for each in asked} == {32}

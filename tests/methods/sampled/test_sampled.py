@@ -188,7 +188,10 @@ def test_sampled_training_learns_and_resumes_exactly(model: str, tmp_path: Path)
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"fanout": (5, 5, 5)}, "sampled.fanout has 3 numbers, 5,5,5, but the model has 2 layers"),
+        (
+            {"fanout": (5, 5, 5), "layers": 2},
+            "sampled.fanout has 3 numbers, 5,5,5, but the model has 2 layers",
+        ),
         ({"fanout": (0, 5)}, "numbers from 1 to 1000000, or -1 for all"),
         ({"macrobatch": 0}, "auto, or a number from 1"),
     ],
@@ -310,7 +313,7 @@ def test_rows_may_travel_in_fewer_bytes(precision: str, off: float, tmp_path: Pa
 def test_rows_that_are_kept_are_not_fetched_again(tmp_path: Path) -> None:
     graph = community(600, degree=10, classes=3, features=40)
     how: dict[str, Any] = {"method": "sampled", "batch_size": 64, "fanout": (5, 5), "epochs": 6, "threads": 1}
-    how |= {"ranks": 2, "engine": "local"}
+    how |= {"ranks": 2, "engine": "local", "search": "off"}
     kept, again = (siafu.train(graph, out=tmp_path / str(mb), hot_mb=mb, **how) for mb in (64, 0))
     fetched = [run.metrics["bytes_by_label"]["fetch"] for run in (kept, again)]
     assert fetched[0] < fetched[1] / 3
