@@ -127,7 +127,8 @@ def _train(
 ) -> dict[str, list[float]]:
     train = {"epochs": epochs, "patience": 0, "lr": args.lr, "checkpoint_seconds": 1e6}
     config = {"method": method, "threads": 1, "model": model, "train": train}
-    config["pipeline"] = {"workers": "inline"}
+    if method == "pipeline":
+        config["pipeline"] = {"workers": "inline"}
     with tempfile.TemporaryDirectory() as temporary:
         run = siafu.train(graph, config=config, out=Path(temporary, "run"))
         events = map(json.loads, (run.directory / "events.jsonl").read_text("utf-8").splitlines())

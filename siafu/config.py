@@ -3,13 +3,15 @@
 import difflib
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from siafu.applying import explain_unmet, flat_keys, unmet_condition
 from siafu.comm.config import CommConfig
 from siafu.data.config import DataConfig
 from siafu.methods import METHODS
@@ -27,6 +29,7 @@ from siafu.training.link.config import LinkConfig
 Tables = dict[str, Any]  # of settings, nested, as TOML has them
 S = TypeVar("S", bound=BaseModel)
 _NEAR = 0.7  # similarity of a misspelt key and one that it may stand for
+_MOST_PROBLEMS = 5  # that are told at once
 
 
 class Config(BaseModel):
@@ -92,6 +95,90 @@ class Config(BaseModel):
         return merge(method_defaults, task_defaults, values)
 
 
+@dataclass(frozen=True)
+class GivenSettings:
+    """Tables of settings as the user gave them.
+
+    Attributes:
+        file: the tables of a TOML file, which serves several runs: settings in it that do not apply are left out.
+        asked: the tables of flags, ``--set`` and keywords, which override the file; each setting in it must apply.
+    """
+
+    file: Tables = field(default_factory=dict)
+    asked: Tables = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any] | Path | str | None, *asked: Mapping[str, Any]) -> Self:
+        """Take the settings of a call in Python: a TOML file or tables, then tables that override them."""
+        if isinstance(config, Path | str):
+            return cls(read_toml(Path(config)), merge(*asked))
+        return cls(asked=merge(config or {}, *asked))
+
+    @property
+    def tables(self) -> Tables:
+        """All of them."""
+        return merge(self.file, self.asked)
+
+    @property
+    def asked_keys(self) -> list[str]:
+        """The keys of the settings that must apply, such as ``model.hidden``."""
+        return flat_keys(self.asked, Config)
+
+    def check(self) -> Config:
+        """Build the config, and refuse settings that cannot apply whatever the graph is."""
+        config = build(self.tables)
+        undecided = {"method", "task", "model.kind"} - set(flat_keys(self.tables, Config))
+        check_applying(config, self.asked_keys, undecided=undecided)
+        return config
+
+    def unused(self, config: Config) -> list[str]:
+        """Return the keys of the file that do not apply to a run, without those that have their defaults."""
+        return [
+            key
+            for key in flat_keys(self.file, Config)
+            if unmet_condition(config, key) and not _has_default(self.file, key)
+        ]
+
+
+def check_applying(
+    config: Config, keys: Iterable[str], *, kinds: Sequence[str] = (), undecided: Container[str] = ()
+) -> None:
+    """Refuse settings that do not apply to a run.
+
+    Args:
+        config: the config of the run.
+        keys: the settings that the user asked for.
+        kinds: the kinds of models that are tried, instead of the one of the config.
+        undecided: settings that the graph decides later; settings that they rule out are not refused yet.
+    """
+    problems = []
+    for key in keys:
+        unmet = unmet_condition(config, key, kinds=kinds, undecided=undecided)
+        if unmet is not None:
+            problems.append(explain_unmet(config, key, unmet, kinds=kinds))
+    if len(problems) > _MOST_PROBLEMS:
+        others = len(problems) - _MOST_PROBLEMS
+        problems = problems[:_MOST_PROBLEMS]
+        problems.append(
+            f"{others} other settings do not apply either; give a TOML file (--config, in Python config=PATH) to leave "
+            "such settings out"
+        )
+    if problems:
+        raise ValueError("\n".join(problems))
+
+
+def without_unused(config: Config) -> Config:
+    """Return a config without given settings that do not apply: they have their defaults again."""
+    given = config.model_dump(exclude_unset=True)
+    unused = {key for key in flat_keys(given, Config) if unmet_condition(config, key)}
+    if not unused:
+        return config
+    for key in unused:
+        table, _, name = key.rpartition(".")
+        del given[table][name]
+    return build(given)
+
+
 def build(*layers: Mapping[str, Any]) -> Config:
     """Build a config from nested tables; later tables override earlier ones. Errors name the key."""
     try:
@@ -127,14 +214,24 @@ def parse_toml(text: str) -> Config:
 
 
 def write_toml(config: Config) -> str:
-    """Write a config as TOML. Fields that are None are left out: only those that default to None may be None."""
+    """Write the settings of a config that apply as TOML.
+
+    Fields that are None are left out: only those that default to None may be None.
+    """
     lines: list[str] = []
     for key, value in config.model_dump().items():
         if not isinstance(value, dict):
             lines.append(f"{key} = {_literal(value)}")
-    for key, value in config.model_dump().items():
-        if isinstance(value, dict):
-            lines += ["", f"[{key}]", *(f"{k} = {_literal(v)}" for k, v in value.items() if v is not None)]
+    for table, values in config.model_dump().items():
+        if not isinstance(values, dict):
+            continue
+        used = {
+            name: value
+            for name, value in values.items()
+            if value is not None and unmet_condition(config, f"{table}.{name}") is None
+        }
+        if used:
+            lines += ["", f"[{table}]", *(f"{name} = {_literal(value)}" for name, value in used.items())]
     return "\n".join(lines) + "\n"
 
 
@@ -168,6 +265,12 @@ def from_keywords(keywords: Mapping[str, Any]) -> Tables:
             raise ValueError(f"{key} is not a setting; did you mean {_nearest(key, _all_keys())}?")
         _merge(tables, {names[0]: {key: value}})
     return tables
+
+
+def _has_default(tables: Tables, key: str) -> bool:
+    table, _, name = key.rpartition(".")
+    value, default = tables[table][name], getattr(Config.model_fields[table].default, name)
+    return value == default or (isinstance(value, list) and tuple(value) == default)
 
 
 def _table_keys() -> dict[str, list[str]]:

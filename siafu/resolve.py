@@ -1,12 +1,12 @@
 """Load the graph of a run and resolve its config: defaults that depend on the machine or the graph become values."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from siafu.config import Config, build
+from siafu.config import Config, build, check_applying, without_unused
 from siafu.convert import as_graph
 from siafu.cores import default_threads
 from siafu.data.columns import Encoder, encode_graph
@@ -73,16 +73,27 @@ def encode(
     return encoded, config.model_copy(update={"data": data}), fitted
 
 
-def resolve_config(config: Config, graph: AnyGraph, source: str) -> Config:
-    """Resolve the settings that depend on the graph; a method that cannot train on such a graph is refused."""
-    known = {"source": source, "fingerprint": fingerprint(graph), "class_names": graph.class_names or ()}
+def resolve_for_graph(config: Config, graph: AnyGraph, asked: Iterable[str] = ()) -> Config:
+    """Resolve the method, the task and the protocol's settings, and leave out settings that do not apply.
+
+    A method that cannot train on such a graph is refused, and so is a setting in ``asked`` that does not apply.
+    """
     if isinstance(graph, DynamicGraph):
-        return _resolve_dynamic(config, graph).model_copy(update=known)
-    if METHODS[config.method].over_time:
+        config = _resolve_dynamic(config, graph)
+    elif METHODS[config.method].over_time:
         raise ValueError(
             f"{graph.name}: method snapshots trains on graphs that change over time, and this one does not; use method "
             "full, or import events with a time each (siafu import --events)"
         )
+    check_applying(config, asked)
+    return without_unused(config)
+
+
+def resolve_config(config: Config, graph: AnyGraph, source: str) -> Config:
+    """Resolve the settings that depend on the data of the graph."""
+    known = {"source": source, "fingerprint": fingerprint(graph), "class_names": graph.class_names or ()}
+    if isinstance(graph, DynamicGraph):
+        return config.model_copy(update=known)
     memory_bytes = usable_memory_bytes() if METHODS[config.method].streams_inputs(config) else None
     return config.model_copy(
         update={

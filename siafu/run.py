@@ -22,7 +22,7 @@ from torch import nn
 from siafu import native
 from siafu.callback import Callback, functions_of, with_epochs
 from siafu.comm import Comm
-from siafu.config import Config, build, from_keywords, parse_toml, write_toml
+from siafu.config import Config, GivenSettings, from_keywords, parse_toml, write_toml
 from siafu.convert import as_graph
 from siafu.data_warnings import data_warnings, score_warnings
 from siafu.engines import (
@@ -65,7 +65,7 @@ def train(
     *,
     model: str | nn.Module | None = None,
     out: Path | str | None = None,
-    config: Mapping[str, Any] | None = None,
+    config: Mapping[str, Any] | Path | str | None = None,
     callbacks: Sequence[Callback] | Callback | Callbacks | None = None,
     verbose: bool | None = None,
     **settings: Any,
@@ -78,7 +78,8 @@ def train(
         graph: a graph, its name or path, or a PyG ``Data`` or ``TemporalData``, which is converted.
         model: a kind of model, or your own module of (block, x), which is trained in place.
         out: the folder of the run; by default a new one under ``runs/``.
-        config: whole tables of settings, as in a TOML file.
+        config: whole tables of settings, each of which must apply to the run; or the path of a TOML file, whose
+            settings that do not apply are left out.
         callbacks: an instance of :class:`siafu.Callback`, or several, which are called during the run; or the inner
             ``Callbacks``, which replace the progress bar, too.
         verbose: True shows what is trained and its progress, in a notebook, on a terminal or in the standard error of a
@@ -86,9 +87,23 @@ def train(
         settings: settings by their keys, each of which must belong to one table only; they are listed below.
     """
     module = model if isinstance(model, nn.Module) else None
-    given = graph.graph if isinstance(graph, LoadedGraph) else graph
     kind = {} if model is None else {"kind": "custom" if module is not None else model}
-    chosen = resolve_engine(build(config or {}, from_keywords(settings), {"model": kind}), os.environ)
+    given = GivenSettings.of(config, from_keywords(settings), {"model": kind} if kind else {})
+    return train_given(graph, given, module=module, out=out, callbacks=callbacks, verbose=verbose)
+
+
+def train_given(
+    graph: AnyGraph | LoadedGraph | str | Path,
+    given: GivenSettings,
+    *,
+    module: nn.Module | None = None,
+    out: Path | str | None = None,
+    callbacks: Sequence[Callback] | Callback | Callbacks | None = None,
+    verbose: bool | None = None,
+) -> Run:
+    """Train a model on a graph with settings of a file and of the user; see :func:`train`."""
+    trained_on = graph.graph if isinstance(graph, LoadedGraph) else graph
+    chosen = resolve_engine(given.check(), os.environ)
     _check_module(module, chosen)
     if chosen.engine == "sites":
         raise ValueError(
@@ -98,9 +113,12 @@ def train(
     with _with_progress(callbacks, verbose) as shown:
         _warn_without_core()
         if chosen.engine == "torchrun":
-            return _ended(_train_in_torchrun(graph, chosen, module, folder, shown), given, shown)
-        with start_early(chosen) as ranks, _new_run(graph, chosen, module, folder, shown) as job:
-            return _ended(_start(job, _engine(job, ranks=ranks), shown), given, shown)
+            return _ended(_train_in_torchrun(graph, chosen, module, folder, shown, given), trained_on, shown)
+        with (
+            start_early(chosen) as ranks,
+            _new_run(graph, chosen, module, folder, shown, given) as job,
+        ):
+            return _ended(_start(job, _engine(job, ranks=ranks), shown), trained_on, shown)
 
 
 if train.__doc__:  # not in python -OO
@@ -162,13 +180,16 @@ def _new_run(
     module: nn.Module | None,
     out: Path | None,
     callbacks: Callbacks,
+    given: GivenSettings,
 ) -> Iterator[TrainingJob]:
     """Load the graph, resolve the config, check that both fit, and hold the folder of a new run."""
-    found = resolve_run(graph, config, module, callbacks)
+    found = resolve_run(graph, config, module, callbacks, given.asked_keys)
     graph, resolved = found.graph, found.config
     callbacks.say(describe(graph, resolved, found.task))
     if found.choice:
         callbacks.say(found.choice)
+    if unused := given.unused(resolved):
+        callbacks.say(f"settings of the file that do not apply to this run, left out: {', '.join(unused)}")
     if config.train.evaluate_every == "auto" and resolved.train.scoring_interval > 1:
         callbacks.say(
             f"scores every {resolved.train.scoring_interval} epochs and after the last, so that scoring takes about "
@@ -213,6 +234,7 @@ def _train_in_torchrun(
     module: nn.Module | None,
     out: Path | None,
     callbacks: Callbacks,
+    given: GivenSettings,
 ) -> Run:
     """Train as one rank of a group that torchrun, Slurm or the like started: rank 0 composes, the others follow.
 
@@ -236,7 +258,7 @@ def _train_in_torchrun(
             silent = Callbacks(should_stop=callbacks.should_stop, on_training=callbacks.on_training)
             metrics, model = follow_rank_0(comm, silent, module)
             return Run(Path(metrics["run"]), config, metrics, model, comm.rank)
-        run = _train_as_rank_0(graph, config, module, out, callbacks, comm)
+        run = _train_as_rank_0(graph, config, module, out, callbacks, comm, given)
         end_jobs(comm, run.metrics)
         return run
 
@@ -248,22 +270,23 @@ def _train_as_rank_0(
     out: Path,
     callbacks: Callbacks,
     comm: Comm,
+    given: GivenSettings,
 ) -> Run:
     """Start the run in ``out`` with the group, or resume it if it was started with the same config."""
     if not (out / "config.toml").is_file():
-        with _new_run(graph, config, module, out, callbacks) as job:
+        with _new_run(graph, config, module, out, callbacks, given) as job:
             return _start(job, _engine(job, comm), callbacks)
     folder = existing_folder(out)
     with folder.locked():
-        found = resolve_run(graph, config, module, callbacks)
+        found = resolve_run(graph, config, module, callbacks, given.asked_keys)
         candidates = () if found.race is None else found.race.candidates
-        if folder.read_config() not in map(write_toml, (found.config, *(each.config for each in candidates))):
+        started = parse_toml(folder.read_config())
+        if write_toml(started) not in map(write_toml, (found.config, *(each.config for each in candidates))):
             raise ValueError(
                 f"{folder.path}: already holds a run with other settings or other data; choose another --out"
             )
         if folder.finished:  # a rank was lost after the end
             return open_run(folder.path, model=module)
-        started = parse_toml(folder.read_config())
         job = _resumed_job(folder, started, found.graph, module, callbacks)
         return _start(job, _engine(job, comm), callbacks)
 

@@ -1,5 +1,6 @@
 """Search for the recipe of a run: resolve its candidates, run their race, and take the best one's config."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from siafu.recipes.choose import Chooser
 from siafu.recipes.plan import Candidate, RacePlan, plan_race
 from siafu.recipes.race_folder import RaceFolder
 from siafu.recipes.traits import Traits
-from siafu.resolve import LoadedGraph, encode, load_source, resolve_config, resolve_scoring
+from siafu.resolve import LoadedGraph, encode, load_source, resolve_config, resolve_for_graph, resolve_scoring
 from siafu.run_folder import RunFolder
 from siafu.training.procedure import Callbacks
 from siafu.training.task import task_of
@@ -48,15 +49,19 @@ def resolve_run(
     config: Config,
     module: nn.Module | None,
     callbacks: Callbacks,
+    asked: Iterable[str] = (),
 ) -> ResolvedRun:
-    """Load and encode the graph of a run, resolve every setting that depends on it, and build its task."""
+    """Load and encode the graph of a run, resolve every setting that depends on it, and build its task.
+
+    A setting in ``asked`` that does not apply is refused; others that do not apply are left out.
+    """
     graph, source = load_source(graph, config, callbacks.progress)
-    graph, config, encoder = encode(graph, config)
+    graph, config, encoder = encode(graph, resolve_for_graph(config, graph, asked))
     return _resolve_loaded(graph, source, config, module)._replace(encoder=encoder)
 
 
 def _resolve_loaded(graph: AnyGraph, source: str, config: Config, module: nn.Module | None) -> ResolvedRun:
-    """Resolve every setting that depends on the graph of a run, and build its task."""
+    """Resolve every setting that depends on the data of a run, and build its task."""
     resolved = resolve_config(config, graph, source)
     METHODS[resolved.method].check(resolved)
     if not _has_recipes(resolved, module):

@@ -228,7 +228,7 @@ def test_what_has_no_average_is_refused(
     graph: Graph, tmp_path: Path, settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        siafu.train(graph, out=tmp_path / "run", **{**SOME, **settings})
+        siafu.train(graph, out=tmp_path / "run", **{"epochs": 4, "ensemble": 3, **settings})
     assert not (tmp_path / "run").exists()
 
 

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[1] / "siafu"
 
 # A room is a file or a folder of the package. Rooms of one line don't import each other.
 ORDER = [
-    ["native", "wire", "control_groups"],
+    ["native", "wire", "control_groups", "conditions"],
     ["cores"],
     [
         "user_input",
@@ -40,6 +40,7 @@ ORDER = [
     ["methods", "launch"],
     ["results"],
     ["plan", "doctor"],
+    ["applying"],
     ["config", "run_folder", "load_graph"],
     ["recipes"],
     ["inference", "store_partitions", "resolve"],

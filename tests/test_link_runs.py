@@ -29,7 +29,8 @@ def bare() -> Graph:
 
 
 def settings(method: str, **more: Any) -> dict[str, Any]:
-    return {"task": "link", "method": method, "hidden": 16, "batch_size": 256, **more}
+    minibatches = {"batch_size": 256} if method == "sampled" else {}
+    return {"task": "link", "method": method, "hidden": 16, **minibatches, **more}
 
 
 def stop_after(epochs: int) -> Callbacks:
@@ -114,7 +115,7 @@ def test_settings_that_do_not_fit_are_refused_before_anything_is_written(
     bare: Graph, tmp_path: Path, wrong: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        siafu.train(bare, out=tmp_path / "run", **(settings("full", epochs=1, engine="local") | wrong))
+        siafu.train(bare, out=tmp_path / "run", **({"task": "link", "epochs": 1, "engine": "local"} | wrong))
     assert not (tmp_path / "run").exists()
 
 

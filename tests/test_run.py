@@ -16,6 +16,7 @@ import siafu
 from siafu.data import community, random_labels
 from siafu.graph import Block, Graph
 from siafu.nn import Gcn
+from siafu.nn.config import ATTENTION
 from siafu.results.read import read_run
 from siafu.run_folder import RunFolder
 from siafu.training.procedure import Callbacks
@@ -24,6 +25,11 @@ KINDS = ["gcn", "sage", "gat", "gatv2", "gin", "mlp"]
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def small(kind: str) -> dict[str, Any]:
+    """Settings of a small model of a kind."""
+    return {"hidden": 8, "heads": 2} if kind in ATTENTION else {"hidden": 8}
 
 
 def stop_after(epochs: int) -> Callbacks:
@@ -96,7 +102,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(
 ) -> None:
     def train(name: str, seed: int) -> bytes:
         return weights(
-            siafu.train(graph, model=kind, out=tmp_path / name, epochs=3, hidden=8, heads=2, seed=seed)
+            siafu.train(graph, model=kind, out=tmp_path / name, epochs=3, seed=seed, **small(kind))
         )
 
     first = train("one", 5)
@@ -106,7 +112,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_resumes_exactly(graph: Graph, tmp_path: Path, kind: str) -> None:
-    settings = {"model": kind, "epochs": 6, "hidden": 8, "heads": 2, "norm": "batch"}
+    settings = {"model": kind, "epochs": 6, "norm": "batch", **small(kind)}
     whole = siafu.train(graph, out=tmp_path / "whole", **settings)
     stopped = siafu.train(graph, out=tmp_path / "run", callbacks=stop_after(2), **settings)
     assert (stopped.metrics["finished"], stopped.metrics["epochs"], stopped.model) == (False, 2, None)
@@ -263,8 +269,8 @@ def test_narrow_features_train_every_kind(graph: Graph, tmp_path: Path, kind: st
     assert graph.x is not None
     narrow = replace(graph, x=graph.x.bfloat16())
     wide = replace(graph, x=graph.x.bfloat16().float())
-    one = siafu.train(narrow, model=kind, out=tmp_path / "narrow", epochs=3, hidden=8, heads=2)
-    other = siafu.train(wide, model=kind, out=tmp_path / "wide", epochs=3, hidden=8, heads=2)
+    one = siafu.train(narrow, model=kind, out=tmp_path / "narrow", epochs=3, **small(kind))
+    other = siafu.train(wide, model=kind, out=tmp_path / "wide", epochs=3, **small(kind))
     outputs = [siafu.predict(run, each)["output"] for run, each in ((one, narrow), (other, wide))]
     torch.testing.assert_close(*outputs, rtol=1e-4, atol=1e-5)
 

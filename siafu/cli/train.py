@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +13,9 @@ from siafu.cli.output import Json
 from siafu.interpreter import quick_imports
 from siafu.signals import resume_hint
 from siafu.sites.cli import address_of
+
+if TYPE_CHECKING:
+    from siafu.config import GivenSettings
 
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
 Sets = Annotated[
@@ -60,7 +63,7 @@ def train(
     }
     settings = read_settings(config, sets, flags)
     with command_callbacks() as callbacks:
-        trained = run.train(data, out=out, config=settings, callbacks=callbacks)
+        trained = run.train_given(data, settings, out=out, callbacks=callbacks)
     if trained.rank == 0:
         print_metrics(trained.metrics, as_json, resume_with=run.resume_command(trained))
     exit_if_stopped(callbacks, trained.metrics)
@@ -100,16 +103,17 @@ def federate(
     exit_if_stopped(callbacks, metrics)
 
 
-def read_settings(config: Path | None, sets: list[str] | None, flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Read settings as tables: the file, then --set, then the given flags; they are checked here, as wrong use."""
-    from siafu.config import build, from_assignments, merge, read_toml
+def read_settings(config: Path | None, sets: list[str] | None, flags: Mapping[str, Any]) -> "GivenSettings":
+    """Read settings: the file, then --set, then the given flags; they are checked here, as wrong use."""
+    from siafu.config import GivenSettings, from_assignments, merge, read_toml
 
     try:
-        layers = [read_toml(config) if config else {}, from_assignments(sets or []), _given_flags(flags)]
-        build(*layers)
+        file = read_toml(config) if config else {}
+        given = GivenSettings(file, merge(from_assignments(sets or []), _given_flags(flags)))
+        given.check()
     except ValueError as error:
         raise WrongUse(str(error)) from None
-    return merge(*layers)
+    return given
 
 
 def _given_flags(flags: Mapping[str, Any]) -> dict[str, Any]:

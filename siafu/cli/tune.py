@@ -55,7 +55,7 @@ def tune(
     try:
         wanted = Wanted.of(trials=trials, time=time)
         if space is not None:
-            read_space(space, fixed=settings)
+            read_space(space, fixed=settings.tables)
     except ValueError as error:
         raise WrongUse(str(error)) from None
     with tune_callbacks() as callbacks:

@@ -1,8 +1,10 @@
 """Settings of communication between ranks."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from siafu.conditions import ALWAYS, Applies, unless
 
 Precision = Literal["fp32", "bf16", "int8", "int4"]
 
@@ -20,3 +22,12 @@ class CommConfig(BaseModel):
     )  # seconds without a heartbeat or progress before a peer counts as lost
     encrypt: bool = True  # TLS between ranks on several hosts
     trust_network: bool = False  # let ranks on several hosts store without a secret
+
+    applies: ClassVar[Applies] = {
+        "precision": ALWAYS,  # methods that cannot round rows refuse other values than fp32
+        "gradients": ALWAYS,
+        "narrow": (unless("method", "snapshots"),),
+        "deadline": ALWAYS,
+        "encrypt": ALWAYS,
+        "trust_network": ALWAYS,
+    }

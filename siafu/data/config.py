@@ -1,8 +1,12 @@
 """Settings of the input data."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from siafu.conditions import ALWAYS, Applies, unless
+
+_STATIC = unless("method", "snapshots")
 
 
 class DataConfig(BaseModel):
@@ -21,3 +25,11 @@ class DataConfig(BaseModel):
     inputs: Literal["auto", "memory", "stream"] = (
         "auto"  # stream: features are read from disk range by range; auto: where they would fill the memory
     )
+
+    applies: ClassVar[Applies] = {
+        "fold": ALWAYS,
+        "normalize": (_STATIC,),
+        "layout": (_STATIC,),
+        "reorder": (_STATIC,),
+        "inputs": (_STATIC,),
+    }

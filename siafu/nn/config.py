@@ -1,14 +1,19 @@
 """``ModelConfig``: the settings of a model."""
 
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, model_validator
+
+from siafu.conditions import ALWAYS, Applies, unless, when
 
 Temporal = Literal["cd-gcn", "tm-gcn", "evolvegcn-o", "evolvegcn-h", "gcn-gru", "mingru"]
 Kind = Literal[
     "gcn", "sage", "gat", "gatv2", "gin", "mlp", "appnp", "sgc", "gcn2", "auto", "custom", Temporal
 ]  # siafu.nn.kinds builds them; auto: a race chooses the kind
 TEMPORAL: tuple[Temporal, ...] = get_args(Temporal)  # the kinds of siafu.nn.temporal, over graphs that change
+ATTENTION = ("gat", "gatv2")
+STACKS = ("gcn", "sage", *ATTENTION, "gin", "mlp")  # of layers of one kind
+AUTO_KINDS = ("gcn", "sage", "gat")  # that race where the kind is auto
 # Default dropout of kinds: more for attention, none for models over time and for SGC.
 _DROPOUT: dict[str, float] = {"gat": 0.6, "gatv2": 0.6, "sgc": 0.0, **dict.fromkeys(TEMPORAL, 0.0)}
 
@@ -35,6 +40,26 @@ class ModelConfig(BaseModel):
     identity: float = Field(0.5, gt=0)  # of gcn2: layer l moves rows by ln(1 + identity / l) of its weights
     band: int = Field(20, ge=1)  # of tm-gcn: how many steps are averaged
     top_k: int | None = Field(None, ge=1)  # of evolvegcn-h: rows of a summary; None: as many as hidden
+
+    applies: ClassVar[Applies] = {
+        "kind": ALWAYS,
+        "layers": (unless("model.kind", "custom"),),
+        "hidden": (unless("model.kind", "sgc", "custom"),),
+        "dropout": (unless("model.kind", *TEMPORAL, "custom"),),
+        "input_dropout": (unless("model.kind", *TEMPORAL, "custom"),),
+        "attention_dropout": (when("model.kind", *ATTENTION),),
+        "heads": (when("model.kind", *ATTENTION),),
+        "output_heads": (when("model.kind", *ATTENTION),),
+        "reduce": (when("model.kind", "sage"),),
+        "norm": (when("model.kind", *STACKS),),
+        "residual": (when("model.kind", *STACKS),),
+        "jump": (when("model.kind", *STACKS),),
+        "hops": (when("model.kind", "appnp"),),
+        "teleport": (when("model.kind", "appnp", "gcn2"),),
+        "identity": (when("model.kind", "gcn2"),),
+        "band": (when("model.kind", "tm-gcn"),),
+        "top_k": (when("model.kind", "evolvegcn-h"),),
+    }
 
     @property
     def input_rate(self) -> float:

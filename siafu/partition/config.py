@@ -1,6 +1,10 @@
 """Settings of the partitioner."""
 
+from typing import ClassVar
+
 from pydantic import BaseModel, ConfigDict, Field
+
+from siafu.conditions import Applies, unless
 
 
 class PartitionConfig(BaseModel):
@@ -9,3 +13,5 @@ class PartitionConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     by: str = Field("stream", min_length=1)  # stream, metis, kaminpar, hash, or the path of a file
+
+    applies: ClassVar[Applies] = {"by": (unless("method", "snapshots"),)}

@@ -11,13 +11,13 @@ from siafu.graph import Graph
 from siafu.methods import METHODS
 from siafu.methods.sampled.config import SampledConfig
 from siafu.methods.static_work import TRAIN_PASSES, build_for_work, layer_works, whole_graph_work
+from siafu.nn.config import AUTO_KINDS
 from siafu.recipes.plan import Candidate
 from siafu.recipes.recipe import Recipe, kinds_for, narrowed, recipes_for, tables_of
 from siafu.recipes.traits import Traits, traits_of
 from siafu.training import inputs
 from siafu.training.task import Task
 
-AUTO_KINDS = ("gcn", "sage", "gat")  # that model.kind auto stands for
 _PATIENCE_STEPS, _PATIENCE_EPOCHS = 100, 10  # the least of each
 
 

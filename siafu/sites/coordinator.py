@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import siafu
-from siafu.config import Config, build, write_toml
+from siafu.config import Config, build, parse_toml, without_unused, write_toml
 from siafu.data_warnings import count_warnings, score_warnings
 from siafu.event_log import EventLog
 from siafu.inference import Run, load_weights, open_run
@@ -133,7 +133,7 @@ class Coordinator:
             folder = existing_folder(out)
             if folder.finished:
                 return open_run(out)
-            if folder.read_config() != write_toml(run_config):
+            if write_toml(parse_toml(folder.read_config())) != write_toml(run_config):
                 raise ValueError(f"{out}: holds a run with other settings or other sites; choose another out")
             with folder.locked():
                 return self._train(folder, run_config)
@@ -230,7 +230,7 @@ class Coordinator:
 
     def _resolve_config(self) -> Config:
         config, descriptions = self._config, self._descriptions
-        run_config = build(config.run, {"engine": "sites", "ranks": len(config.sites)})
+        run_config = without_unused(build(config.run, {"engine": "sites", "ranks": len(config.sites)}))
         _check_after_training(run_config)
         normalize = run_config.data.normalize
         if normalize == "standard":

@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from math import cos, pi
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from siafu.conditions import ALWAYS, Applies, when
 
 OfNodes = Literal[
     "auto",
@@ -25,6 +27,8 @@ OfPairs = Literal["map", "mrr", "hits_1", "hits_3", "hits_10", "hits_50"]
 Metric = OfNodes | OfPairs
 ClassWeights = Literal["none", "balanced"] | tuple[float, ...] | dict[str, float]
 Threshold = Literal["auto", "none", "f1", "balanced_accuracy"] | float
+
+_OF_CLASSES = when("task", "node", "edge")
 
 
 class WeightTable(dict[str, float]):
@@ -65,6 +69,29 @@ class TrainConfig(BaseModel):
     )
     checkpoint_seconds: float = Field(10.0, ge=0)
     deterministic: bool = False  # refuse operations of torch whose result may vary
+
+    applies: ClassVar[Applies] = {
+        "search": ALWAYS,
+        "epochs": ALWAYS,
+        "ensemble": ALWAYS,
+        "lr": ALWAYS,
+        "weight_decay": ALWAYS,
+        "dense_weight_decay": (when("model.kind", "gcn2"),),
+        "schedule": ALWAYS,
+        "warmup": ALWAYS,
+        "patience": ALWAYS,
+        "clip": ALWAYS,
+        "loss": (_OF_CLASSES,),
+        "focal_gamma": (_OF_CLASSES, when("train.loss", "focal")),
+        "class_weights": (_OF_CLASSES,),
+        "metric": ALWAYS,
+        "positive_class": (_OF_CLASSES,),
+        "at_k": (_OF_CLASSES,),
+        "threshold": (_OF_CLASSES,),
+        "evaluate_every": ALWAYS,
+        "checkpoint_seconds": ALWAYS,
+        "deterministic": ALWAYS,
+    }
 
     @field_validator("patience", mode="before")
     @classmethod

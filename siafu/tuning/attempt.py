@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from siafu import run as runs
+from siafu.config import GivenSettings
 from siafu.inference import Run
 from siafu.training.procedure import Callbacks
 from siafu.tuning.budget import Budget
@@ -107,7 +108,8 @@ def _run(proposal: "Proposal", problem: Problem, folder: SearchFolder, callbacks
     path = folder.trial(proposal.number)
     if (path / "config.toml").is_file():
         return runs.resume(path, graph=problem.graph, callbacks=callbacks)
-    return runs.train(problem.loaded, out=path, config=problem.tables(proposal.settings), callbacks=callbacks)
+    given = GivenSettings(file=problem.tables(proposal.settings))  # a kind of model may not have all of them
+    return runs.train_given(problem.loaded, given, out=path, callbacks=callbacks)
 
 
 def _tell(run: Run, problem: Problem, study: "Study") -> str | None:

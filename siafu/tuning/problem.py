@@ -10,7 +10,8 @@ from typing import Any, get_args
 
 from torch import Tensor
 
-from siafu.config import Config, build, merge
+from siafu.applying import explain_unmet, unmet_condition
+from siafu.config import Config, GivenSettings, build, check_applying, merge
 from siafu.data.config import DataConfig
 from siafu.dynamic import DynamicGraph
 from siafu.graph import chunks
@@ -130,12 +131,12 @@ class Problem:
 def pose(
     graph: AnyGraph | str | Path,
     *,
-    given: Tables,
+    given: GivenSettings,
     space: Path | str | Mapping[str, Any] | None,
     callbacks: Callbacks,
 ) -> Problem:
     """Load the graph, resolve the settings, and check that there is something to search."""
-    fixed = _without_auto(given)
+    fixed = _without_auto(given.tables)
     chosen = resolve_engine(build(_OFF, fixed), os.environ)
     _check(chosen, fixed)
     own = None if space is None else read_space(space, fixed=fixed)
@@ -149,6 +150,7 @@ def pose(
         )
     whole = default_space(_limits(loaded.graph, config)) if own is None else own
     found = without_fixed(whole, flatten(fixed), kind=config.model.kind)
+    check_applying(config, given.asked_keys, kinds=kinds_of(found, config.model.kind))
     _check_space(found, own, space, config)
     return Problem(loaded, fixed, config, task, found, own is not None)
 
@@ -181,12 +183,17 @@ def _check(config: Config, given: Tables) -> None:
 
 def _check_space(found: Space, own: Space | None, space: Any, config: Config) -> None:
     """Refuse a space with settings that no model has, or with nothing to search."""
+    where = "space" if isinstance(space, Mapping) else space
+    kinds = kinds_of(own or (), config.model.kind)
+    searched = {entry.key for entry in own or ()} - {"model.kind"}
+    for key in searched:
+        unmet = unmet_condition(config, key, kinds=kinds, undecided=searched)
+        if unmet is not None and unmet.key != "model.kind":
+            raise ValueError(f"{where}: {explain_unmet(config, key, unmet, kinds=kinds)}")
     unused = [entry.key for entry in own or () if entry not in found]
     if unused:
-        where = "space" if isinstance(space, Mapping) else space
-        kinds = ", ".join(kinds_of(own or (), config.model.kind))
         raise ValueError(
-            f"{where}: {unused[0]} is no setting of {kinds}; leave it out, or add a model.kind that has it"
+            f"{where}: {unused[0]} is no setting of {', '.join(kinds)}; leave it out, or add a model.kind that has it"
         )
     if config.method == "lazy" and config.of(LazyConfig).recipe == "frugal" and own is None:
         raise ValueError("lazy.recipe is frugal, which has no settings of the default space; give --space")

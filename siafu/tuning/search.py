@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from siafu.config import from_keywords, merge
+from siafu.config import GivenSettings, from_keywords
 from siafu.data_warnings import data_warnings
 from siafu.inference import Run
 from siafu.load_graph import AnyGraph
@@ -85,7 +85,7 @@ def tune(
     metric: str | None = None,
     space: Path | str | Mapping[str, Any] | None = None,
     out: Path | str | None = None,
-    config: Mapping[str, Any] | None = None,
+    config: Mapping[str, Any] | Path | str | None = None,
     callbacks: Callbacks | None = None,
     **settings: Any,
 ) -> Search:
@@ -101,7 +101,7 @@ def tune(
         metric: the metric of the validation nodes that chooses.
         space: the settings to vary and their values: a TOML file or a mapping; by default siafu's own.
         out: the folder of the search, which is new or is extended; by default a new one under ``runs/``.
-        config: whole tables of settings, as in a TOML file.
+        config: whole tables of settings, or the path of a TOML file, as for :func:`siafu.train`.
         callbacks: functions to call; ``say`` receives a line per trial, by default printed on a terminal.
         settings: settings by their keys, as for :func:`siafu.train`.
     """
@@ -114,7 +114,8 @@ def tune(
         )
     named: dict[str, Any] = {"model": {"kind": model}} if model else {}
     chosen: dict[str, Any] = {"train": {"metric": metric}} if metric else {}
-    given = merge(config or {}, from_keywords(settings), named, chosen)
+    given = GivenSettings.of(config, from_keywords(settings), named, chosen)
+    given.check()
     found = search(
         graph,
         given=given,
@@ -130,7 +131,7 @@ def tune(
 def search(
     graph: AnyGraph | str | Path,
     *,
-    given: dict[str, Any],
+    given: GivenSettings,
     space: Path | str | Mapping[str, Any] | None,
     wanted: Wanted,
     out: Path | None,
@@ -139,7 +140,7 @@ def search(
 ) -> Search:
     """Start, join or extend a search.
 
-    ``given`` are tables of settings, ``hint`` returns the command or call that goes on after an interrupt.
+    ``given`` are the settings, ``hint`` returns the command or call that goes on after an interrupt.
     """
     from siafu.tuning.study import Study  # first: it needs an optional package
 

@@ -3,40 +3,19 @@
 ``ENTRIES`` is the default space, ``RECIPES`` are settings that are known to be good; the first trials try those.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
+from siafu.applying import conditions_of
+from siafu.config import Config
 from siafu.data.config import DataConfig
-from siafu.nn.config import TEMPORAL
+from siafu.nn.config import STACKS
 
 Value = bool | int | float | str
 Settings = dict[str, Any]  # by keys such as model.hidden
 
-ATTENTION = ("gat", "gatv2")
-STACKS = ("gcn", "sage", "gat", "gatv2", "gin", "mlp")  # of layers of one kind
 _TABLE_MODELS = ("appnp", "sgc", "gcn2")
-
-# Settings that some kinds of models have; all others have no such option.
-KINDS_WITH: Mapping[str, Sequence[str]] = {
-    "model.layers": (*STACKS, *_TABLE_MODELS),
-    "model.hidden": (*STACKS, "appnp", "gcn2", *TEMPORAL),
-    "model.dropout": (*STACKS, *_TABLE_MODELS),
-    "model.input_dropout": (*STACKS, *_TABLE_MODELS),
-    "model.attention_dropout": ATTENTION,
-    "model.heads": ATTENTION,
-    "model.output_heads": ATTENTION,
-    "model.reduce": ("sage",),
-    "model.norm": STACKS,
-    "model.residual": STACKS,
-    "model.jump": STACKS,
-    "model.hops": ("appnp",),
-    "model.teleport": ("appnp", "gcn2"),
-    "model.identity": ("gcn2",),
-    "model.band": ("tm-gcn",),
-    "model.top_k": ("evolvegcn-h",),
-    "train.dense_weight_decay": ("gcn2",),
-}
 
 
 @dataclass(frozen=True)
@@ -104,7 +83,11 @@ class Entry:
 
     def holds_for(self, kind: str) -> bool:
         """Return whether a model of this kind has the setting, with these values."""
-        return kind in (self.kinds or KINDS_WITH.get(self.key, (kind,)))
+        if self.kinds:
+            return kind in self.kinds
+        return all(
+            each.holds((kind,)) for each in conditions_of(Config, self.key) if each.key == "model.kind"
+        )
 
 
 Space = tuple[Entry, ...]

@@ -160,11 +160,13 @@ def test_sampled_training_needs_the_sites_permission_and_then_equals_one_process
             trial.end(name)
             trial.change(name, 'structure = "boundary"', 'structure = "sampled"')
             trial.serve(name)
-        run = trial.federate(**settings)
+        run = trial.federate(**settings, **{"lazy.bits": 8, "model.heads": 2})  # those do not apply
     here = trained_here(graph, tmp_path / "here", **settings)
     assert (run.directory / "model.safetensors").read_bytes() == (
         here.directory / "model.safetensors"
     ).read_bytes()
+    written = (run.directory / "config.toml").read_text()
+    assert ("[sampled]" in written, "[lazy]" in written, "heads" in written) == (True, False, False)
 
 
 def test_steps_after_training_that_send_labels_or_need_more_models_are_refused(

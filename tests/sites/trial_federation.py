@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from siafu.config import build, merge
+from siafu.config import build, write_toml
 from siafu.graph import Graph
 from siafu.inference import Run
 from siafu.launch.sites.config import COORDINATOR, SiteConfig, read_config
@@ -130,5 +130,5 @@ def trained_here(graph: Graph, folder: Path, **settings: Any) -> Run:
     tables |= {"ranks": len(NAMES), "engine": "local", "threads": 1}
     tables["partition"] = {"by": str(folder / "owners.npy")}
     tables.setdefault("data", {})["reorder"] = "off"
-    whole = build(tables).model_dump(include={"model": True, "train": True, "data": {"normalize"}})
-    return train(graph, config=merge(whole, tables), out=folder / "run", callbacks=Callbacks())
+    (folder / "run.toml").write_text(write_toml(build(tables)))  # all settings, so that no recipe sets any
+    return train(graph, config=folder / "run.toml", out=folder / "run", callbacks=Callbacks())

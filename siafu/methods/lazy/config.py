@@ -1,11 +1,12 @@
 """Settings of lazy training."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
 
 from siafu.comm.config import Precision
+from siafu.conditions import Applies, unless, when
 from siafu.nn.config import ModelConfig
 
 # The wire precision of rows, by lazy.bits.
@@ -17,6 +18,10 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "train": {"patience": 10},
     "comm": {"gradients": "int4"},
 }
+
+_LAZY = when("method", "lazy")
+_CLIENTS = unless("lazy.clients", "none", advice="node")
+_STAGES = unless("lazy.recipe", "frugal")
 
 
 class LazyConfig(BaseModel):
@@ -36,6 +41,20 @@ class LazyConfig(BaseModel):
     quorum: float = Field(0.0, ge=0, le=1)  # share of the clients that a stage needs
     local_lr: float = Field(0.1, gt=0)  # of clients' SGD steps, if local_epochs is above 1
     missing: Literal["mask", "last"] = "mask"  # drop edges from absent clients, or use their last rows
+
+    applies: ClassVar[Applies] = {
+        "recipe": (_LAZY,),
+        "bits": (_LAZY, _STAGES),
+        "local_epochs": (_LAZY, _STAGES),
+        "features": (_LAZY,),
+        "gate": (_LAZY, _STAGES),
+        "clients": (_LAZY,),
+        "participation": (_LAZY, _CLIENTS),
+        "away": (_LAZY, _CLIENTS),
+        "quorum": (_LAZY, _CLIENTS),
+        "local_lr": (_LAZY, _CLIENTS, _STAGES),
+        "missing": (_LAZY, _CLIENTS, _STAGES),
+    }
 
     @field_validator("clients", mode="plain")
     @classmethod

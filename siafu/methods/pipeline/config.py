@@ -1,10 +1,15 @@
 """The settings of method pipeline."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from siafu.conditions import Applies, unless, when
+
 WorkerKind = Literal["inline", "threads", "processes", "lambda", "http", "ray"]
+
+_PIPELINE = when("method", "pipeline")
+_FUNCTIONS = when("pipeline.workers", "lambda", "http")
 
 
 class PipelineConfig(BaseModel):
@@ -27,3 +32,21 @@ class PipelineConfig(BaseModel):
     memory_mb: int = Field(1769, ge=128, le=10_240)  # of a function, for its price
     instance: str = "c5n.2xlarge"  # the machine of a rank, for its price
     prices: str = ""  # a TOML file of your own prices, which override those of siafu
+
+    applies: ClassVar[Applies] = {
+        "staleness": (_PIPELINE,),
+        "intervals": (_PIPELINE,),
+        "workers": (_PIPELINE,),
+        "num_workers": (_PIPELINE, unless("pipeline.workers", "inline", advice="processes")),
+        "hedge": (_PIPELINE,),
+        "trace_epochs": (_PIPELINE,),
+        "function": (_PIPELINE, _FUNCTIONS),
+        "endpoint": (_PIPELINE, when("pipeline.workers", "lambda")),
+        "lease_key_file": (_PIPELINE, _FUNCTIONS),
+        "host": (_PIPELINE,),
+        "address": (_PIPELINE,),
+        "function_price": (_PIPELINE,),
+        "memory_mb": (_PIPELINE,),
+        "instance": (_PIPELINE,),
+        "prices": (_PIPELINE,),
+    }

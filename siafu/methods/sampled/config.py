@@ -1,10 +1,15 @@
 """``SampledConfig``: the settings of sampled minibatches."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from siafu.conditions import Applies, when
+from siafu.nn.config import ATTENTION
+
 MOST_FANOUT = 1_000_000  # in-edges drawn a node; who wants more wants all
+
+_SAMPLED = when("method", "sampled")
 
 
 class SampledConfig(BaseModel):
@@ -28,6 +33,19 @@ class SampledConfig(BaseModel):
     share_projection: bool = (
         False  # attention: project the inputs of a macrobatch once, by the weights it begins with
     )
+
+    applies: ClassVar[Applies] = {
+        "fanout": (_SAMPLED,),
+        "batch_size": (_SAMPLED,),
+        "macrobatch": (_SAMPLED,),
+        "budget_mb": (_SAMPLED,),
+        "hot_mb": (_SAMPLED,),
+        "prefetch": (_SAMPLED,),
+        "replace": (_SAMPLED,),
+        "share_draws": (_SAMPLED,),
+        "cache_aggregate": (_SAMPLED,),
+        "share_projection": (_SAMPLED, when("model.kind", *ATTENTION)),
+    }
 
     @field_validator("fanout", mode="before")
     @classmethod

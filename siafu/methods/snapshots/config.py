@@ -1,10 +1,11 @@
 """Settings of training on snapshots."""
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from siafu.conditions import Applies, when
 from siafu.training.config import TrainConfig
 from siafu.training.link.config import LinkConfig
 
@@ -13,6 +14,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "model": {"kind": "evolvegcn-o", "hidden": 100},
     "train": {"weight_decay": 0.0, "lr": 0.005, "epochs": 100, "patience": 20},
 }
+
+_OVER_TIME = when("method", "snapshots", note=", for graphs that change over time")
 
 
 class SnapshotsConfig(BaseModel):
@@ -30,6 +33,16 @@ class SnapshotsConfig(BaseModel):
     blocks: int = Field(0, ge=0)  # checkpoint segments of a pass; 0: as few as fit the memory
     room_mb: int = Field(2048, ge=1)  # memory of a rank: at most half for segments, the rest to cache graphs
     weighted: bool = False  # edges have the weights of their events
+
+    applies: ClassVar[Applies] = {
+        "step": (_OVER_TIME,),
+        "edge_life": (_OVER_TIME,),
+        "window": (_OVER_TIME,),
+        "batch": (_OVER_TIME,),
+        "blocks": (_OVER_TIME,),
+        "room_mb": (_OVER_TIME,),
+        "weighted": (_OVER_TIME,),
+    }
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,12 @@
 """``CorrectAndSmoothConfig``: the settings of correct-and-smooth."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from siafu.conditions import ALWAYS, Applies, when
+
+_ENABLED = when("correct_and_smooth.enabled", True)
 
 
 class CorrectAndSmoothConfig(BaseModel):
@@ -17,3 +21,13 @@ class CorrectAndSmoothConfig(BaseModel):
     smooth_steps: int = Field(50, ge=0)
     scale: Literal["auto"] | Annotated[float, Field(gt=0)] = "auto"  # factor of the propagated errors
     validation_labels: bool = False  # smooth from the labels of validation nodes, too
+
+    applies: ClassVar[Applies] = {
+        "enabled": ALWAYS,
+        "correct_alpha": (_ENABLED,),
+        "correct_steps": (_ENABLED,),
+        "smooth_alpha": (_ENABLED,),
+        "smooth_steps": (_ENABLED,),
+        "scale": (_ENABLED,),
+        "validation_labels": (_ENABLED,),
+    }

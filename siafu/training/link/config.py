@@ -1,11 +1,16 @@
 """Settings of link prediction."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from siafu.conditions import Applies, unless, when
+
 # Defaults of other settings for link prediction.
 DEFAULTS = {"model": {"dropout": 0.0}, "train": {"weight_decay": 0.0}}
+
+_LINK = when("task", "link")
+_OVER_TIME = when("method", "snapshots", note=", for graphs that change over time")
 
 
 class LinkConfig(BaseModel):
@@ -26,6 +31,20 @@ class LinkConfig(BaseModel):
     decay: tuple[float, ...] = (0.2, 0.05, 1.0)  # decay rates of both per step, a column each
     live: int = Field(0, ge=0)  # dynamic graphs: most optimiser steps of a live update; 0: no live updates
     split: tuple[float, float, float] = (0.85, 0.05, 0.1)  # of edges, if the data set has no split
+
+    applies: ClassVar[Applies] = {
+        "negatives": (_LINK,),
+        "sampling": (_LINK,),
+        "evaluation": (_LINK,),
+        "most_pairs": (_LINK,),
+        "head": (_LINK,),
+        "width": (when("task", "link", "edge"),),
+        "recency": (_LINK, _OVER_TIME),
+        "activity": (_LINK, _OVER_TIME),
+        "decay": (_LINK, _OVER_TIME),
+        "live": (_LINK, _OVER_TIME),
+        "split": (_LINK, unless("method", "snapshots")),
+    }
 
     @field_validator("evaluation")
     @classmethod

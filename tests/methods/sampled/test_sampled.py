@@ -350,7 +350,7 @@ def test_a_shared_projection_is_that_of_the_macrobatchs_beginning(kind: str, ran
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"model": "sage"}, "share_projection is for gat and gatv2, but the model is sage"),
+        ({"model": "sage"}, "share_projection is a setting of models gat and gatv2, but the model is sage"),
         ({"model": "gat"}, "set model.input_dropout to 0"),
         ({"model": "gat", "input_dropout": 0.0, "residual": True}, "model.residual to false"),
     ],
