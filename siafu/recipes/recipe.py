@@ -6,6 +6,7 @@ The first recipe that suits is the default. The others are candidates of the rac
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from siafu.nn.config import ModelConfig
 from siafu.nn.layers import LAYERS
 from siafu.recipes.traits import Traits
 
@@ -36,14 +37,20 @@ def recipes_for(kind: str, traits: Traits) -> tuple[Recipe, ...]:
     if not traits.in_features:  # a row is learned for each node, as wide as the hidden rows
         return (_SMALL,)
     if traits.num_train < FEW_LABELS:
-        broad = _SMALL._replace(name="broad", model={**_SMALL.model, "hidden": 256})
+        broad = _SMALL._replace(name="broad", model={"hidden": 256})
         full_bags = (
             traits.counts and traits.dense
         )  # too few labels to standardise by, too much signal for few columns
         return (_WIDE._replace(counts=broad.counts), broad) if full_bags else (_SMALL, broad)
     decayed = _decayed(traits.num_train)
     found = (decayed, _WIDE) if traits.num_train < MANY_LABELS else (_WIDE, decayed)
-    return (*found, _DEEP) if kind in LAYERS else found  # others have no norm and no skip connections
+    if kind not in LAYERS:  # they have no norm and no skip connections, and SGC no hidden rows to drop
+        return tuple(_without_dropout(recipe) for recipe in found) if kind == "sgc" else found
+    return (*found, _DEEP)
+
+
+def _without_dropout(recipe: Recipe) -> Recipe:
+    return recipe._replace(model={key: value for key, value in recipe.model.items() if key != "dropout"})
 
 
 def kinds_for(traits: Traits) -> tuple[str, ...]:
@@ -58,7 +65,8 @@ def kinds_for(traits: Traits) -> tuple[str, ...]:
 
 def narrowed(recipe: Recipe) -> Recipe:
     """Return a recipe of half the width: other kinds than GCN then take about as much work."""
-    return recipe._replace(model={**recipe.model, "hidden": recipe.model["hidden"] // 2})
+    width = recipe.model.get("hidden", ModelConfig().hidden)
+    return recipe._replace(model={**recipe.model, "hidden": width // 2})
 
 
 def tables_of(recipe: Recipe, traits: Traits) -> Tables:
@@ -68,10 +76,8 @@ def tables_of(recipe: Recipe, traits: Traits) -> Tables:
     return {"model": recipe.model, "train": recipe.train, "data": {"normalize": normalize}}
 
 
-# Kipf and Welling (https://arxiv.org/abs/1609.02907), for few labels.
-_SMALL = Recipe(
-    "small", {"hidden": 64, "layers": 2, "dropout": 0.5}, {"weight_decay": 5e-4}, ("rows", "none")
-)
+# The defaults of each kind of model, as published for few labels: 64 columns, 2 layers, dropout by kind.
+_SMALL = Recipe("small", {}, {"weight_decay": 5e-4}, ("rows", "none"))
 _WIDE = Recipe("wide", {"hidden": 256, "layers": 2, "dropout": 0.2}, {"weight_decay": 0.0})
 # Norm and skip connections, as in https://arxiv.org/abs/2406.08993.
 _DEEP = Recipe(

@@ -78,7 +78,7 @@ def test_a_graph_without_features_has_neither() -> None:
 def test_few_labels_get_the_settings_of_small_citation_graphs() -> None:
     first, *_ = recipes_for("gcn", TRAITS)
     tables = tables_of(first, TRAITS)
-    assert tables["model"] == {"hidden": 64, "layers": 2, "dropout": 0.5}
+    assert tables["model"] == {}, "the defaults of each kind: dropout 0.6 for GAT"
     assert tables["train"] == {"weight_decay": 5e-4}
     assert tables["data"] == {"normalize": "rows"}
 
@@ -87,7 +87,14 @@ def test_few_labels_with_dense_counts_get_a_wide_model() -> None:
     first, *_ = recipes_for("gcn", TRAITS._replace(dense=True))
     assert first.model["hidden"] == 256
     first, *_ = recipes_for("gcn", TRAITS._replace(dense=True, counts=False))
-    assert first.model["hidden"] == 64
+    assert not first.model
+
+
+@pytest.mark.parametrize(("kind", "dropout"), [("gcn", 0.5), ("gat", 0.6), ("sgc", 0.0)])
+def test_with_few_labels_kinds_keep_their_dropout(kind: str, dropout: float) -> None:
+    graph = community(300, degree=8, features=12, classes=3)
+    (first, *_) = chooser(graph, model={"kind": kind}).candidates()
+    assert (first.config.model.dropout, first.config.model.hidden) == (dropout, 64)
 
 
 def test_weight_decay_falls_with_the_number_of_labels() -> None:
