@@ -49,7 +49,8 @@ def sparse(graph: Graph) -> Graph:
 
 
 def trained(graph: Graph | Path, out: Path, model: dict[str, Any], **settings: Any) -> siafu.Run:
-    config = {"model": {"hidden": 8, **model}, **settings.pop("config", {})}
+    width = {} if model.get("kind") == "sgc" else {"hidden": 8}
+    config = {"model": {**width, **model}, **settings.pop("config", {})}
     how = {"epochs": 5, "patience": 0, "threads": 1, "engine": "local", "lr": 0.005}
     return siafu.train(graph, out=out, config=config, **(how | settings))
 

@@ -108,9 +108,10 @@ def watch() -> None:
     while not done.wait(0.002):
         peak = max(peak, anonymous())
 
-watcher = threading.Thread(target=watch)
+watcher = threading.Thread(target=watch, daemon=True)
 watcher.start()
-siafu.train(store, out=out, model=model, epochs=2, inputs="stream", hidden=8, heads=2, threads=1)
+heads = {"heads": 2} if model == "gat" else {}
+siafu.train(store, out=out, model=model, epochs=2, inputs="stream", hidden=8, threads=1, **heads)
 done.set()
 watcher.join()
 print(peak - before)

@@ -178,12 +178,12 @@ def test_a_run_with_faulty_workers_ends_as_one_without_workers(
     program = [sys.executable, str(Path(__file__).with_name("faulty_worker.py"))]
     monkeypatch.setattr(worker_pool, "ProcessPlatform", lambda adopt: ProcessPlatform(program, adopt=adopt))
     monkeypatch.setattr(worker_pool.WorkerPool, "_compute_until_ready", lambda _: None)
-    for workers in ("processes", "inline"):
+    for workers, count in (("processes", {"num_workers": 2}), ("inline", {})):
         siafu.train(
             siafu.load("karate"),
             method="pipeline",
             workers=workers,
-            num_workers=2,
+            **count,
             intervals=4,
             epochs=20,
             patience=0,
@@ -202,12 +202,12 @@ def test_a_run_does_not_wait_for_its_worker_processes(
     messages: list[str] = []
     program = [sys.executable, "-c", "import time; time.sleep(1000)"]
     monkeypatch.setattr(worker_pool, "ProcessPlatform", lambda adopt: ProcessPlatform(program, adopt=adopt))
-    for workers in ("processes", "inline"):
+    for workers, count in (("processes", {"num_workers": 2}), ("inline", {})):
         siafu.train(
             siafu.load("karate"),
             method="pipeline",
             workers=workers,
-            num_workers=2,
+            **count,
             intervals=4,
             epochs=20,
             out=tmp_path / workers,

@@ -7,11 +7,10 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import pyarrow.compute as pc
+import xxhash
 from pydantic import BaseModel, ConfigDict, Field
 
 from siafu.columns import MAX_WIDTH, Column, Scale
-from siafu.data.columns.parsing import split_words, word_hash
 
 _SKEWED = 3.0  # skewness from which numbers are scaled by quantiles; an exponential variable has 2
 _QUANTILES = 65
@@ -263,6 +262,10 @@ class TextEncoder(_Encoder):
         return [f"{self.name} words hashed to {place}" for place in range(self.width)]
 
     def _encode(self, column: Column, out: np.ndarray) -> None:
+        import pyarrow.compute as pc
+
+        from siafu.data.columns.parsing import split_words
+
         words, rows = split_words(column.values)
         encoded = pc.dictionary_encode(words)
         slots = np.array(
@@ -290,6 +293,8 @@ def blank_rows(column: Column) -> np.ndarray:
     """Return which values are blank, (n,) bool."""
     match column.type.kind:
         case "text":
+            import pyarrow.compute as pc
+
             return pc.equal(pc.utf8_trim_whitespace(column.values), "").to_numpy(zero_copy_only=False)
         case "list":
             return np.isnan(column.values).all(1)
@@ -301,3 +306,8 @@ def blank_rows(column: Column) -> np.ndarray:
 def has_blanks(column: Column) -> bool:
     """Return whether any value is blank."""
     return bool(blank_rows(column).any())
+
+
+def word_hash(word: str, width: int) -> int:
+    """Return the place, below ``width``, that a word is hashed to; it never changes."""
+    return int(xxhash.xxh3_64_intdigest(word.encode()) % width)

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import xxhash
 
 from siafu.columns import Kind
 from siafu.data.columns.schema import DateOrder
@@ -189,11 +188,6 @@ def matches(values: pa.Array, pattern: str) -> pa.Array:
 def first_mismatch(values: pa.Array, pattern: str) -> int:
     """Return the row of the first text that does not match; -1 if all do."""
     return int(pc.index(matches(values, pattern), False).as_py())
-
-
-def word_hash(word: str, width: int) -> int:
-    """Return the place, below ``width``, that a word is hashed to; it never changes."""
-    return int(xxhash.xxh3_64_intdigest(word.encode()) % width)
 
 
 def split_words(values: pa.Array) -> tuple[pa.Array, np.ndarray]:

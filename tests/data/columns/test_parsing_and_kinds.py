@@ -8,8 +8,9 @@ import pytest
 
 from siafu.columns import Kind
 from siafu.data.columns import parsing
+from siafu.data.columns.encoders import word_hash
 from siafu.data.columns.kinds import Found, KindFinder
-from siafu.data.columns.parsing import Parser, word_hash
+from siafu.data.columns.parsing import Parser
 from siafu.data.columns.schema import ColumnSchema, DateOrder
 
 
