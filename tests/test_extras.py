@@ -46,7 +46,9 @@ def test_a_package_that_is_not_installed_is_named_with_its_install_command(
     package: str, use: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for loaded in ("siafu.launch.ray", "siafu.workers.ray_tasks", *sys.modules):
-        if loaded.startswith(("siafu.launch.ray", "siafu.workers.ray_tasks", "siafu.tuning", f"{package}.")):
+        if loaded.startswith(
+            ("siafu.launch.ray", "siafu.workers.ray_tasks", "siafu.tuning.study", f"{package}.")
+        ):
             monkeypatch.delitem(sys.modules, loaded, raising=False)
     monkeypatch.setitem(sys.modules, package, None)
     install = f"needs {package}, which is not installed: {EXTRAS[package].install}"
