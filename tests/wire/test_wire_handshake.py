@@ -162,11 +162,12 @@ def test_a_man_in_the_middle_cannot_pass_the_proof_on() -> None:
 
         def call() -> dict[str, Any]:
             secure, shown = dial(caller)
-            return shake(secure, listening=False, binding=shown)
+            with secure:  # its end ends the relay
+                return shake(secure, listening=False, binding=shown)
 
         def listen() -> dict[str, Any]:
-            secure = right.server_context().wrap_socket(listener, server_side=True)
-            return shake(secure, listening=True, binding=right.fingerprint)
+            with right.server_context().wrap_socket(listener, server_side=True) as secure:
+                return shake(secure, listening=True, binding=right.fingerprint)
 
         (called, listened), _ = both(lambda: both(call, listen), lambda: _relay(front, back, own))  # type: ignore[misc]
     assert isinstance(called, HandshakeError)
